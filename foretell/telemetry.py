@@ -114,7 +114,7 @@ class Declared:
             "foretell_build_info", "boolean", "1; the label is the release that runs.", ("version",)
         )
         release.labels(__version__).set(1)
-        for family in ProcessCollector(namespace="foretell", registry=self.registry).collect():
+        for family in ProcessCollector(registry=self.registry).collect():
             name = family.name + ("_total" if family.type == "counter" else "")
             unit = next((u for u in ("bytes", "seconds") if f"_{u}" in name), "files")
             self.catalogue.append(Metric(name, family.type, unit, (), family.documentation))

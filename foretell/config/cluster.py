@@ -42,7 +42,7 @@ _LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ClusterEngine:
     """One engine of a cluster, with everything that its section leaves to be derived."""
 
     name: str
@@ -111,7 +111,7 @@ class Cluster(Section):
     """Folder of the sockets of processes on this host; empty: `foretell-NAME` in the user's folder
     for such files."""
 
-    def engine_list(self) -> tuple[Engine, ...]:
+    def engine_list(self) -> tuple[ClusterEngine, ...]:
         """Every engine, in the order of the file."""
         unnamed = 0
         following: dict[tuple[str, str], int] = defaultdict(int)
@@ -131,7 +131,7 @@ class Cluster(Section):
                 gpus = section.gpus * section.ranks if section.kind == "vllm" else 0
                 following[host, "gpu"] += gpus
                 found.append(
-                    Engine(
+                    ClusterEngine(
                         name=name,
                         section=section,
                         host=host,

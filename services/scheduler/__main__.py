@@ -22,12 +22,12 @@ from foretell.services.process.traffic import Traffic, is_loopback
 from foretell.services.scheduler.api.slo import default_terms
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.console.what_if import WhatIf
 from foretell.services.scheduler.discovery import discovering, is_discovered
+from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
-from foretell.services.scheduler.picker.server import Picker
+from foretell.services.scheduler.lifecycle.context import Shared
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.peers import open_channel
 from foretell.services.scheduler.placing.placer import Estimators, Placer
@@ -37,12 +37,12 @@ from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.services.scheduler.proxy.batches import Batches
 from foretell.services.scheduler.proxy.stored import StoredResponses
-from foretell.services.scheduler.record.explained import told_attempt
-from foretell.services.scheduler.record.lessons import Lessons
+from foretell.services.scheduler.record.explain import explained_attempt
+from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
-from foretell.services.scheduler.relay.relay import RelayContext
+from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.places import InProgress
@@ -119,11 +119,14 @@ async def serve(
             settings.request_log,
             tuning.request_log_max_bytes,
             metrics.log_lines_lost.inc,
-            partial(told_attempt, policy=placer.core.policy),
+            partial(explained_attempt, policy=placer.core.policy),
             settings.explain_ratio,
         )
         stack.callback(request_log.close)
-        lessons = Lessons(estimators, stub, background)
+        feedback = Feedback(estimators, stub, background)
+        recorder = Recorder(
+            metrics, feedback, request_log, placer.core.policy.name, placer.predictors, background
+        )
         batches = Batches(settings.batches, traffic)
         stack.push_async_callback(batches.close)
         in_progress = InProgress(
@@ -134,36 +137,26 @@ async def serve(
         tracing = open_tracing(replica_id)
         if tracing is not None:
             stack.callback(tracing.close)
+        shared = Shared(
+            placer,
+            recorder,
+            pool,
+            _api_keys(settings, traffic),
+            in_progress,
+            settings.max_body_bytes,
+            default_terms(settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests),
+            tracing,
+        )
         replica = Replica(
             replica_id=replica_id,
             policy=placer.core.policy.name,
-            pool=pool,
+            shared=shared,
+            relay=Relay(shared, engines, settings.stream_keep_alive_s),
+            metrics=metrics,
             discovery=discovery,
-            relay=RelayContext(
-                engines=engines,
-                placer=placer,
-                recorder=Recorder(
-                    metrics,
-                    lessons,
-                    request_log,
-                    placer.core.policy.name,
-                    placer.predictors,
-                    background,
-                ),
-                metrics=metrics,
-                tracing=tracing,
-                keep_alive_s=settings.stream_keep_alive_s,
-            ),
-            api_keys=_api_keys(settings, traffic),
-            in_progress=in_progress,
             batches=batches,
             stored=StoredResponses(pool, placer.kept, probes, engine_authorization(engine_api_key)),
-            what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
-            max_body_bytes=settings.max_body_bytes,
             cors=Cors(settings.cors_origins),
-            terms=default_terms(
-                settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
-            ),
         )
         app = App(replica)
         picker = Picker(app, replica, engine_authorization(engine_api_key))
@@ -193,12 +186,12 @@ async def _run(
         replica.draining = True
         picker.drain()
 
-    predictors, spending = replica.relay.placer.predictors, replica.api_keys.spending
+    predictors, spending = replica.shared.placer.predictors, replica.shared.api_keys.spending
     predictors.passed_on = spending.hear
-    probing = asyncio.create_task(replica.pool.run())
+    probing = asyncio.create_task(replica.shared.pool.run())
     telling = asyncio.create_task(spending.run(predictors.ways))
     draining = asyncio.create_task(drain_first())
-    watching = asyncio.create_task(replica.api_keys.watch())
+    watching = asyncio.create_task(replica.shared.api_keys.watch())
     try:
         await Server(app).run(
             listeners,

@@ -18,7 +18,7 @@ from schedulers import Scheduler, running
 
 from foretell.config import SchedulerSettings
 from foretell.services.process.folders import free_ports
-from foretell.services.scheduler.picker.server import Picker
+from foretell.services.scheduler.envoy.server import Picker
 from foretell.v1 import ext_proc_pb2 as pb
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -247,7 +247,8 @@ async def test_health_services(tmp_path: Path) -> None:
 
 
 async def test_whom_other_hosts_can_reach_must_be_able_to_tell_them_apart() -> None:
-    replica: Any = SimpleNamespace(pool=None, draining=False, max_body_bytes=1)
+    shared = SimpleNamespace(pool=None, max_body_bytes=1)
+    replica: Any = SimpleNamespace(shared=shared, draining=False)
     for authorization in ({"authorization": "Bearer k"}, {}):
         picker = Picker(replica, replica, authorization)
         for address in ("0.0.0.0:0", "[::]:0"):

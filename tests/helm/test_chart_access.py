@@ -34,7 +34,7 @@ def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
         policy = policies[f"demo-foretell-{of}"]["spec"]
         found: set[str] = set()
         for rule in policy["ingress"]:
-            if port in {each["port"] for each in rule["ports"]}:
+            if port in {each["port"] for each in rule.get("ports", [])}:
                 assert rule["from"], "an empty list is everybody"
                 for peer in rule["from"]:
                     labels = peer.get("podSelector", {}).get("matchLabels", {})
@@ -49,6 +49,12 @@ def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
         assert callers("tagger", "grpc") == {"scheduler"}
     if "batch" in components:
         assert callers("batch", "http") == {"scheduler", "provisioner"}
+    for policy in policies.values():
+        for rule in policy["spec"]["ingress"]:
+            if "ports" not in rule:  # the nodes of an engine among themselves
+                peers = [each["podSelector"]["matchLabels"][component] for each in rule["from"]]
+                assert peers == ["engine", "engine-worker"]
+                assert policy["metadata"]["name"].startswith("demo-foretell-engine")
     gateway = values_of(name).get("gateway", {}).get("inferencePool", False)
     assert callers("scheduler", "picker") == ({"others"} if gateway else set())
 

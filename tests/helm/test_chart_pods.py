@@ -50,6 +50,8 @@ def test_every_mount_has_a_volume_and_every_account_is_there(name: str) -> None:
     accounts = of_kind(name, "ServiceAccount")
     for workload, pod in pods_of(name).items():
         owner = of_kind(name, "StatefulSet", "Deployment").get(workload, {"spec": {}})["spec"]
+        if group := of_kind(name, "LeaderWorkerSet").get(workload.removesuffix("-worker")):
+            owner = group["spec"]["leaderWorkerTemplate"]
         claims = [each["metadata"]["name"] for each in owner.get("volumeClaimTemplates", [])]
         volumes = {each["name"] for each in pod["spec"].get("volumes", [])} | set(claims)
         mounted = {m["name"] for c in containers(pod) for m in c.get("volumeMounts", [])}

@@ -205,7 +205,11 @@ def published(*ports: int) -> list[str]:
 def test_prometheus_reaches_what_it_scrapes_on_every_host(tmp_path: Path) -> None:
     found = rendered(tmp_path, f"{TWO_HOSTS}\ntagger: {{host: 10.0.0.2}}\n")
     scraped = found["prometheus.yml"]["scrape_configs"]
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped}
+    targets = {
+        job["job_name"]: [each["targets"][0] for each in job["static_configs"]] for job in scraped
+    }
+    engines = [each["labels"]["instance_id"] for each in scraped[-1]["static_configs"]]
+    assert engines == ["engine-0", "engine-1", "engine-2"]
     assert targets["scheduler"] == ["scheduler-0:8000", "scheduler-1:8000"]
     assert targets["engine"] == ["engine-0:8000", "engine-1:8000", "10.0.0.2:8100"]
     near = ["engine-0-predictor:9100", "engine-1-predictor:9100"]

@@ -59,7 +59,9 @@ class Model(Pods):
     replicas: int = Field(1, ge=1, le=1000)
     """Number of engines, unless `autoscaling` decides."""
     gpus: int = Field(1, ge=1, le=64)
-    """GPUs of each engine, for tensor parallelism."""
+    """GPUs of each engine on each of its nodes, for tensor parallelism."""
+    nodes: int = Field(1, ge=1, le=64)
+    """Nodes of each engine, for pipeline parallelism; above 1 it needs LeaderWorkerSet."""
     gpu_resource: str = "nvidia.com/gpu"
     """Name of the resource that GPUs are."""
     profile: Profile = ""
@@ -76,6 +78,12 @@ class Model(Pods):
     """Size of /dev/shm."""
     cache: Cache = Field(default_factory=Cache)
     """Where weights are kept."""
+    extra_volumes: Objects = Field(default_factory=list)
+    """More volumes of vLLM's pods."""
+    extra_volume_mounts: Objects = Field(default_factory=list)
+    """More mounts of vLLM's container."""
+    init_containers: Objects = Field(default_factory=list)
+    """Containers that run before the engine, such as one that fetches weights."""
     start_seconds: int = Field(1800, ge=10)
     """Longest time until an engine must serve; then it is started anew."""
     drain_seconds: int = Field(0, ge=0)

@@ -33,6 +33,7 @@ from foretell.tools.chart.around import (
 from foretell.tools.chart.base import (
     Image,
     Object,
+    Objects,
     Values,
     VllmImage,
 )
@@ -139,6 +140,8 @@ class ChartValues(Values):
     """Gateway API."""
     monitoring: Monitoring
     """Metrics, alerts and dashboards."""
+    extra_objects: Objects
+    """More objects of the release; their text may have Helm's templates."""
     global_: Object = Field(default_factory=dict, alias="global")
     """Unused: Helm adds it where this chart is part of another."""
 

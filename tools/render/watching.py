@@ -86,22 +86,28 @@ def scraped(layout: Layout) -> dict[str, Any]:
         here = host == layout.front_host
         return f"{name}:{METRICS_PORT}" if here else f"{host}:{port + METRICS_PORTS_ABOVE}"
 
-    jobs = {
-        "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
+    jobs: dict[str, list[dict[str, Any]]] = {
+        "scheduler": [_of(f"{name}:{CONTAINER_PORT}") for name in cluster.scheduler_names()],
         "predictor": [
-            metrics(predictor_name(each.name), each.host, each.predictor_port) for each in engines
+            _of(metrics(predictor_name(each.name), each.host, each.predictor_port), each.name)
+            for each in engines
         ],
-        "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
-        **({"batch": [f"batch:{METRICS_PORT}"]} if cluster.batches.folder else {}),
-        **({"provisioner": [f"provisioner:{CONTAINER_PORT}"]} if comes_and_goes else {}),
-        # vLLM's own metrics; emulated engines have none and show as down.
-        "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
+        "tagger": [_of(metrics("tagger", layout.tagger_host, cluster.tagger.port))],
+        **({"batch": [_of(f"batch:{METRICS_PORT}")]} if cluster.batches.folder else {}),
+        **({"provisioner": [_of(f"provisioner:{CONTAINER_PORT}")]} if comes_and_goes else {}),
+        "engine": [
+            _of(layout.engine_url(each).removeprefix("http://"), each.name) for each in engines
+        ],
     }
     return {
         "global": {"scrape_interval": "5s", "scrape_timeout": "4s"},
         "rule_files": ["/etc/prometheus/rules.yml"],
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": targets}]}
-            for job, targets in jobs.items()
+            {"job_name": job, "static_configs": targets} for job, targets in jobs.items()
         ],
     }
+
+
+def _of(target: str, engine: str = "") -> dict[str, Any]:
+    """A target; what belongs to an engine says to which."""
+    return {"targets": [target], **({"labels": {"instance_id": engine}} if engine else {})}

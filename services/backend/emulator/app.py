@@ -4,6 +4,7 @@ import time
 from typing import Any
 from uuid import uuid4
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -125,6 +126,9 @@ def create_app(engine: Engine) -> ASGIApp:
     async def health(_: Request) -> Response:
         return Response(status_code=503 if engine.driver.stopped else 200)
 
+    async def metrics(_: Request) -> Response:
+        return Response(engine.driver.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
     async def version(_: Request) -> Response:
         return JSONResponse({"version": engine.config.engine_version})
 
@@ -142,6 +146,7 @@ def create_app(engine: Engine) -> ASGIApp:
 
     routes = (
         Route("/health", health),
+        Route("/metrics", metrics),
         Route("/version", version),
         Route("/v1/models", models),
         Route("/v1/completions", completions, methods=["POST"]),

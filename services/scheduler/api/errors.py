@@ -106,6 +106,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param, code)
 
 
+def model_not_found(name: str) -> ApiError:
+    """The error 404 for a model that no engine serves."""
+    return ApiError(404, f"The model '{name}' does not exist.", "model", "model_not_found")
+
+
 def retry_after(wait_s: float) -> dict[str, str]:
     """The header that says when to come back, in whole seconds: once there is foretold to be room,
     in `wait_s`, but after a second at least."""

@@ -3,6 +3,10 @@
 import re
 from collections.abc import Mapping
 
+from foretell.services.scheduler.ids import unique_ids
+
+_OWN_IDS = unique_ids()
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _HOP_BY_HOP = frozenset(
     (
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
@@ -31,6 +35,12 @@ _OURS = "x-foretell-"
 _OURS_RETURNED = _OURS.encode()
 _EMULATED = b"x-foretell-emulated"
 _PRINTABLE = re.compile(r"[ -~]*")
+
+
+def request_id_of(headers: Mapping[str, str]) -> str:
+    """The client's own id where it can be one, otherwise a new one."""
+    given = headers.get("x-request-id", "")
+    return given if _REQUEST_ID.fullmatch(given) else next(_OWN_IDS)
 
 
 def forwarded(headers: Mapping[str, str]) -> dict[str, str]:

@@ -7,9 +7,9 @@ answer is relayed.
 import gc
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
 from math import inf, isinf
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import orjson
 
@@ -33,6 +33,8 @@ MOST_BRACKETS = 300_000
 Texts of programs have some 2 of them in 100 characters."""
 MOST_READ_BYTES = 16 << 20
 """Of a body, without the middles of its pictures and of texts that are too long."""
+_FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
+JSON = "application/json"
 PRIORITY_HEADER = "x-vllm-priority"
 OUTPUT_IDS_FIELD = "foretell_output_ids"
 """Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
@@ -43,28 +45,8 @@ _OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
 """Keys of `vllm_xargs` that engines hear of from us alone."""
 
 
-class Allowance(Protocol):
-    """What the tenant of a request has left, as far as it matters to that request."""
-
-    def reserve(self, tokens: float) -> None:
-        """It will take so many; raises `ApiError` 429 if they are not there."""
-
-    def foretell(self, e2e_s: float) -> None:
-        """Its answer is predicted to end then."""
-
-    def settle(self, tokens: float) -> None:
-        """It took so many."""
-
-    def headers(self) -> dict[str, str]: ...
-
-
-@dataclass(slots=True)
-class ParsedRequest:
-    """A valid request and the facts about it that placement needs.
-
-    Nobody changes it once it is accepted; it is not frozen because making it would take ten times
-    as long.
-    """
+class ApiRequest(NamedTuple):
+    """A valid request and the facts about it that placement needs. It is made once, by `parse`."""
 
     endpoint: Endpoint
     body: dict[str, Any]
@@ -94,9 +76,9 @@ class ParsedRequest:
     tenant: str = ""
     """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
-    grant: Allowance | None = None
-    """What its tenant has left; None: it has no limits."""
-    content_type: str = "application/json"
+    request_id: str = ""
+    """The id by which its client knows it."""
+    content_type: str = JSON
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
 
@@ -123,19 +105,29 @@ def parse(
     raw: bytes,
     short: bytes = b"",
     *,
+    content_type: str = JSON,
+    request_id: str = "",
+    tenant: str = "",
+    terms: Terms = NO_TERMS,
     only: Callable[[], str] = str,
-) -> ParsedRequest:
-    """Validate a request body; raises `ApiError`.
+    priority: str = "",
+    least_priority: int | None = None,
+    among: frozenset[str] | None = None,
+) -> ApiRequest:
+    """Validate a request body; raises `ApiError`. A form is passed on as it is.
 
     `short`: what `shortened` leaves of it, if that was asked. `only` gives the model that is meant
-    where none is named; "": there are several.
+    where none is named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the
+    tenant has at least `least_priority`.
     """
-    body = _json_object(short or raw)
-    model = body.get("model") or only() or body.get("model")
-    if model is None:
-        raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
-    if not isinstance(model, str) or not model:
-        raise invalid("'model' must be a non-empty string", "model", "invalid_type")
+    if endpoint.is_form:
+        fields: dict[str, Any] = dict(form_fields(content_type, raw))
+        body = {"model": fields.get("model"), "prompt": ""}
+        stream = boolean(fields, "stream")
+    else:
+        body = _json_object(short or raw)
+        stream = endpoint.generates and boolean(body, "stream")
+    model = _model(body, only)
     n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES) if endpoint.generates else 1
     messages = endpoint.messages(body) if endpoint.messages else []
     prompts: Prompts = [""]
@@ -148,12 +140,12 @@ def parse(
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
     output = output_terms(body, endpoint)
-    return ParsedRequest(
+    return ApiRequest(
         endpoint=endpoint,
         body=body,
-        raw=raw.rstrip(),
+        raw=raw if endpoint.is_form else raw.rstrip(),
         model=model,
-        stream=endpoint.generates and boolean(body, "stream"),
+        stream=stream,
         max_tokens=output.max_tokens,
         min_tokens=output.min_tokens,
         hint_tokens=output.hint_tokens,
@@ -161,31 +153,42 @@ def parse(
         unending=output.unending,
         kind=output.kind,
         sequences=len(prompts) * n,
-        priority=_priority(body),
+        priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
+        tenant=tenant,
+        terms=terms,
+        request_id=request_id,
+        content_type=content_type,
+        among=among,
     )
 
 
-def parse_form(
-    endpoint: Endpoint, content_type: str, raw: bytes, *, only: Callable[[], str] = str
-) -> ParsedRequest:
-    """Validate a form, which is passed on as it is; raises `ApiError`."""
-    fields: dict[str, Any] = dict(form_fields(content_type, raw))
-    known = {"model": fields.get("model"), "prompt": ""}
-    request = parse(endpoint, orjson.dumps(known), only=only)
-    request.stream, request.raw = boolean(fields, "stream"), raw
-    request.content_type = content_type
-    return request
+def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
+    model = body.get("model") or only() or body.get("model")
+    if model is None:
+        raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
+    if not isinstance(model, str) or not model:
+        raise invalid("'model' must be a non-empty string", "model", "invalid_type")
+    return model
 
 
-def _priority(body: dict[str, Any]) -> int:
-    """The last one for requests that say that they are offline."""
-    given = integer(body, "priority", 0, least=-(2**31), most=2**31 - 1)
-    return OFFLINE_PRIORITY if _says_offline(body) else given
+def _priority(body: dict[str, Any], header: str, least: int | None) -> int:
+    """The last one for requests that say that they are offline.
+
+    Otherwise the header wins over the body's `priority`, as in vLLM; one that is no number is
+    ignored.
+    """
+    given = integer(body, "priority", 0, least=_FIRST_PRIORITY, most=_LAST_PRIORITY)
+    if _says_offline(body):
+        given = OFFLINE_PRIORITY
+    elif header:
+        with suppress(ValueError):
+            given = max(_FIRST_PRIORITY, min(_LAST_PRIORITY, int(header)))
+    return given if least is None else max(given, least)
 
 
 def _says_offline(body: dict[str, Any]) -> bool:
@@ -193,23 +196,8 @@ def _says_offline(body: dict[str, Any]) -> bool:
     return isinstance(xargs, dict) and job_of(xargs).job_class is JobClass.OFFLINE
 
 
-def with_priority_header(request: ParsedRequest, header: str) -> ParsedRequest:
-    """The request with the priority of its `X-Vllm-Priority` header.
-
-    The header wins over the body's `priority`, as in vLLM; a header that is no number is ignored.
-    An offline request stays one.
-    """
-    try:
-        priority = int(header)
-    except ValueError:
-        return request
-    if _says_offline(request.body):
-        return request
-    return replace(request, priority=max(-(2**31), min(2**31 - 1, priority)))
-
-
 def for_engine(
-    request: ParsedRequest,
+    request: ApiRequest,
     request_id: str,
     predicted_tokens: float,
     *,

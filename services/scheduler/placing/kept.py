@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import lru_cache
 
-from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ApiRequest
 
 PATH = "/v1/responses"
 MOST_KNOWN = 20_000
@@ -26,7 +26,7 @@ class KeptResponses:
     def __init__(self) -> None:
         self._known: OrderedDict[str, str] = OrderedDict()
 
-    def keeper(self, request: ParsedRequest, instance_ids: Iterable[str]) -> str:
+    def keeper(self, request: ApiRequest, instance_ids: Iterable[str]) -> str:
         """The instance that keeps what the request follows; "": none, or nobody knows."""
         previous = request.body.get("previous_response_id")
         if request.endpoint.path != PATH or not isinstance(previous, str):
@@ -49,7 +49,7 @@ class KeptResponses:
             self._known.popitem(last=False)
 
 
-def response_id(request: ParsedRequest, instance_id: str) -> str:
+def response_id(request: ApiRequest, instance_id: str) -> str:
     """The id that the response shall have at this instance; "": its client or its engine says."""
     if request.endpoint.path != PATH or "request_id" in request.body:
         return ""

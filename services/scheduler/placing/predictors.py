@@ -12,7 +12,7 @@ import grpc
 
 from foretell import wire
 from foretell.kernel.compiled import ImpossibleState
-from foretell.model import EngineConfig, Prediction, RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.placement import effects, events
 from foretell.policy import Needs
 from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.gallery import Gallery
     from foretell.engine.hindsight import Scene
     from foretell.engine.lanes import Lane
-    from foretell.kernel.step_time import StepTime
     from foretell.services.scheduler.placing.following import Following
 
 logger = logging.getLogger(__name__)
@@ -175,15 +174,6 @@ class Predictors:
         found = self._pool.instances.items()
         reasons = {name: self.unpredicted(instance) for name, instance in found}
         return {name: reason for name, reason in reasons.items() if reason}
-
-    def engines(self, instance_ids: Sequence[str]) -> "list[tuple[EngineConfig, StepTime]]":
-        """Those of these engines that are followed and known, and how long their steps are believed
-        to take."""
-        if self._gallery is None:
-            return []
-        fresh = self._fresh(self._gallery, instance_ids, self._clock())
-        known = [self._gallery[instance_id].predictor for instance_id in fresh]
-        return [(each.engine_config, each.model) for each in known if each is not None]
 
     def scene(self, instance_ids: Sequence[str], now_s: float) -> "Scene | None":
         """What the predictions `known` of those instances at `now_s` were made from."""

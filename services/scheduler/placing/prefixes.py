@@ -12,7 +12,7 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from foretell.services.scheduler.api.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.shortened import MOST_TEXT
 from foretell.services.scheduler.api.surface import Message
 
@@ -29,7 +29,7 @@ class Prefix:
     turn: Turn = NO_TURN
 
 
-def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
+def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     """Name the prompt of `request`, which has about `prompt_tokens`; several prompts have no name.
 
     Equal for requests to one model that vLLM lets share blocks: with the same `cache_salt`. Text is

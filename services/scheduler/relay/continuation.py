@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from foretell.services.scheduler.api.parsing import ParsedRequest, wants_usage
+from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
 from foretell.services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
 from foretell.services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
 from foretell.services.scheduler.relay.sse import written
@@ -37,7 +37,7 @@ DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
 
 
-def can_continue(request: ParsedRequest, prompt_tokens: int) -> bool:
+def can_continue(request: ApiRequest, prompt_tokens: int) -> bool:
     """Whether another engine could go on with the answer to `request`."""
     body = request.body
     return (
@@ -49,7 +49,7 @@ def can_continue(request: ParsedRequest, prompt_tokens: int) -> bool:
     )
 
 
-def progress_of(request: ParsedRequest) -> "Progress":
+def progress_of(request: ApiRequest) -> "Progress":
     """The progress of the answer to `request`, of which there is nothing yet."""
     body = request.body
     return Progress(
@@ -125,7 +125,7 @@ class Progress:
 
     def lose(self) -> None:
         """The client gets something that is not followed here: nobody can go on."""
-        self._complete = False
+        self._complete, self.alike = False, None
 
     def begin_again(self) -> None:
         """Another engine will say all again."""

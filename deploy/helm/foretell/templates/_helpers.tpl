@@ -42,6 +42,18 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{/* What is scaled: the workload of a model. */}}
+{{- define "foretell.engine.workload" -}}
+{{- if gt (.model.nodes | default 1 | int) 1 -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: StatefulSet
+{{- end }}
+name: {{ include "foretell.engine" . }}
+{{- end }}
+
 {{/* How many engines of a model the cluster file lists: as many as there may be. */}}
 {{- define "foretell.places" -}}
 {{- $scaling := .autoscaling | default dict -}}
@@ -75,6 +87,7 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{/* vLLM's flags beyond the model and those that the cluster file derives, as JSON. */}}
 {{- define "foretell.engine.args" -}}
 {{- $args := .model.args | default list -}}
+{{- if gt (.model.nodes | default 1 | int) 1 }}{{ $args = prepend $args (printf "--pipeline-parallel-size=%d" (int .model.nodes)) }}{{ end -}}
 {{- $adapters := list -}}
 {{- range $name, $path := .model.adapters }}{{ $adapters = append $adapters (printf "%s=%s" $name $path) }}{{ end -}}
 {{- with $adapters }}{{ $args = concat (list "--enable-lora" "--lora-modules") . $args }}{{ end -}}
@@ -104,7 +117,7 @@ capabilities:
 {{/* What every pod has: (dict "root" $ "component" .. "model" .. "options" .Values.tagger) */}}
 {{- define "foretell.pod" -}}
 {{- $root := .root -}}
-serviceAccountName: {{ include "foretell.name" $root }}-{{ .component }}
+serviceAccountName: {{ include "foretell.name" $root }}-{{ .component | trimSuffix "-worker" }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
@@ -115,7 +128,7 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-{{- with .options.priorityClassName | default (ternary (printf "%s-%s" (include "foretell.name" $root) (ternary "engine" "front" (eq .component "engine"))) "" $root.Values.priorityClasses.create) }}
+{{- with .options.priorityClassName | default (ternary (printf "%s-%s" (include "foretell.name" $root) (ternary "engine" "front" (hasPrefix "engine" .component))) "" $root.Values.priorityClasses.create) }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with .options.nodeSelector }}

@@ -27,7 +27,7 @@ _BY_NAME = {
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What an engine says of a failure."""
 
     status: int
@@ -38,7 +38,7 @@ class Told:
     """The error as a whole answer."""
 
 
-def told_error(answer: dict[str, Any]) -> Told | None:
+def reported_error(answer: dict[str, Any]) -> Reported | None:
     """The error in an event or an answer; None: it tells of none."""
     error, kind = answer.get("error"), answer.get("type")
     if not error and kind == "error":
@@ -53,7 +53,7 @@ def told_error(answer: dict[str, Any]) -> Told | None:
     if isinstance(error, str):
         error = {"message": error}
     message = error.get("message")
-    return Told(
+    return Reported(
         status=_status(error, answer),
         message=shortened(message if isinstance(message, str) else ""),
         body=orjson.dumps(answer),
@@ -68,9 +68,9 @@ def said_in(body: bytes) -> str:
         return shortened(body.decode("utf-8", "replace"))
     if not isinstance(answer, dict):
         return ""
-    told = told_error(answer)
-    if told is not None:
-        return told.message
+    reported = reported_error(answer)
+    if reported is not None:
+        return reported.message
     text = answer.get("message") or answer.get("detail")
     return shortened(text) if isinstance(text, str) else ""
 

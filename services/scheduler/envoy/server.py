@@ -11,10 +11,9 @@ from pathlib import Path
 from foretell.config.settings import SchedulerSettings
 from foretell.services.process.traffic import METADATA_KEY, is_loopback
 from foretell.services.scheduler.app import App, Replica
-from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
-from foretell.services.scheduler.picker.addresses import Addresses
-from foretell.services.scheduler.picker.exchange import Exchange, PickerContext
-from foretell.services.scheduler.picker.http2 import (
+from foretell.services.scheduler.envoy.addresses import Addresses
+from foretell.services.scheduler.envoy.exchange import Exchange, PickerContext
+from foretell.services.scheduler.envoy.http2 import (
     NOT_FOUND,
     UNAUTHENTICATED,
     UNIMPLEMENTED,
@@ -22,7 +21,8 @@ from foretell.services.scheduler.picker.http2 import (
     Connection,
     Stream,
 )
-from foretell.services.scheduler.picker.turns import Turns
+from foretell.services.scheduler.envoy.turns import Turns
+from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"
@@ -39,7 +39,7 @@ class Picker:
     def __init__(self, app: App, replica: Replica, authorization: Mapping[str, str]) -> None:
         """`authorization` is the header that engines want, if any."""
         self._replica = replica
-        self._context = PickerContext(app, replica, Addresses(replica.pool), authorization)
+        self._context = PickerContext(app, replica, Addresses(replica.shared.pool), authorization)
         self._secret = b""
         self._connections: set[Connection] = set()
 
@@ -96,7 +96,7 @@ class Picker:
 
     def _connection(self) -> Connection:
         """The protocol of a new connection."""
-        most = self._replica.in_progress.limit
+        most = self._replica.shared.in_progress.limit
         connection = Connection(self._open, self._turns, self._connections, most)
         if len(self._connections) >= MOST_CONNECTIONS:
             asyncio.get_running_loop().call_soon(connection.abort)
@@ -143,7 +143,7 @@ class _Check:
         if service in ("", "liveness"):
             self._answer(True)
         elif service == "readiness":
-            self._answer(self._replica.pool.ready and not self._replica.draining)
+            self._answer(self._replica.shared.pool.ready and not self._replica.draining)
         elif service == _SERVICE:  # it answers, if only that there is no engine
             self._answer(not self._replica.draining)
         else:

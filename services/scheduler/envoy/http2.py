@@ -30,13 +30,13 @@ from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
-from foretell.services.scheduler.picker.frames import (
+from foretell.services.scheduler.envoy.frames import (
     COST_OF_SMALL,
     EARNED_BY_ANSWER,
     SMALL_BYTES,
     Frames,
 )
-from foretell.services.scheduler.picker.turns import Turns
+from foretell.services.scheduler.envoy.turns import Turns
 
 logger = logging.getLogger(__name__)
 

@@ -8,43 +8,43 @@ from foretell.kernel.compiled import ImpossibleState
 from foretell.model import Load, Prediction
 from foretell.placement.explanation import Considered, explain
 from foretell.policy import Policy
-from foretell.services.scheduler.placing.stories import Chapter, Story
+from foretell.services.scheduler.placing.attempt import Attempt, Trace
 
 if TYPE_CHECKING:  # for who has no numpy, and calls
     from foretell.engine.hindsight import Scene
 
 logger = logging.getLogger(__name__)
 
-Foreseen = Mapping[str, Prediction]
+Predictions = Mapping[str, Prediction]
 """Predictions by instance."""
 
 
-def told(story: Story, policy: Policy) -> dict[str, Any]:
-    """The story of a request. Times are seconds since it was placed, unless named otherwise."""
+def explained(trace: Trace, policy: Policy) -> dict[str, Any]:
+    """All attempts of a request. Times are seconds since it was placed, unless named otherwise."""
     return {
-        "request_id": story.request_id,
-        "model_name": story.model_name,
-        "attempts": [told_attempt(chapter, policy) for chapter in story.chapters],
+        "request_id": trace.request_id,
+        "model_name": trace.model_name,
+        "attempts": [explained_attempt(attempt, policy) for attempt in trace.attempts],
     }
 
 
-def told_attempt(chapter: Chapter, policy: Policy) -> dict[str, Any]:
+def explained_attempt(attempt: Attempt, policy: Policy) -> dict[str, Any]:
     """One attempt: why it went where it went, and what became of it."""
-    decision, ended = chapter.decision, chapter.ended
+    decision = attempt.decision
     explanation, spec = explain(policy, decision), decision.spec
     try:
-        hindsight, floor = _seen_again(chapter)
+        hindsight, floor = _predicted_again(attempt)
     except ImpossibleState:
-        logger.exception("predicting from remembered pictures failed")
+        logger.exception("predicting from remembered snapshots failed")
         hindsight, floor = {}, None
     return {
-        "attempt": chapter.attempt,
-        "instance_id": chapter.instance_id,
-        "emulated": chapter.emulated,
-        "policy": chapter.policy,
-        "placed_unix_s": chapter.placed_unix_s,
-        "placement_s": chapter.took_s,
-        "because": _because(chapter, explanation.because),
+        "attempt": attempt.number,
+        "instance_id": attempt.instance_id,
+        "emulated": attempt.instance.emulated,
+        "policy": attempt.policy,
+        "placed_unix_s": attempt.placed_unix_s,
+        "placement_s": attempt.took_s,
+        "because": _because(attempt, explanation.because),
         "measure": explanation.measure,
         "draw": explanation.draw,
         "expected": {
@@ -56,28 +56,29 @@ def told_attempt(chapter: Chapter, policy: Policy) -> dict[str, Any]:
         },
         "candidates": [_candidate(one, hindsight) for one in explanation.candidates],
         "floor": floor,
-        "happened": ended
-        and {
-            "status": ended.status,
-            "finished": ended.finished,
-            "broken": ended.broken,
-            "continued": ended.continued,
-            "ttft_s": ended.ttft_s or None,
-            "e2e_s": ended.e2e_s or None,
-            "prompt_tokens": ended.prompt_tokens or None,
-            "output_tokens": ended.output_tokens or None,
+        "happened": None
+        if not attempt.settled
+        else {
+            "status": attempt.status,
+            "finished": attempt.finished,
+            "broken": attempt.broken,
+            "continued": attempt.continued,
+            "ttft_s": attempt.ttft_s or None,
+            "e2e_s": attempt.e2e_s or None,
+            "prompt_tokens": attempt.prompt_tokens or None,
+            "output_tokens": attempt.output_tokens or None,
         },
     }
 
 
-def _because(chapter: Chapter, because: str) -> str:
-    chosen = chapter.decision.chosen.instance_id
-    if chapter.instance_id == chosen:
+def _because(attempt: Attempt, because: str) -> str:
+    chosen = attempt.decision.chosen.instance_id
+    if attempt.instance_id == chosen:
         return because
-    return f"the gateway sent it to {chapter.instance_id}, having tried {chosen} in vain"
+    return f"the gateway sent it to {attempt.instance_id}, having tried {chosen} in vain"
 
 
-def _candidate(one: Considered, hindsight: Foreseen) -> dict[str, Any]:
+def _candidate(one: Considered, hindsight: Predictions) -> dict[str, Any]:
     prediction, parts = one.prediction, one.parts
     again = hindsight.get(one.instance_id)
     return {
@@ -85,7 +86,7 @@ def _candidate(one: Considered, hindsight: Foreseen) -> dict[str, Any]:
         "chosen": one.chosen,
         "outstanding": one.outstanding,
         "load": one.load and _load(one.load),
-        "foretold": prediction and _foretold(prediction),
+        "foretold": prediction and _predicted(prediction),
         "compared": one.compared,
         "score": one.score,
         "tie_break": one.tie_break,
@@ -110,7 +111,7 @@ def _latencies(prediction: Prediction) -> dict[str, Any]:
     return {"ttft_s": prediction.ttft_s, "e2e_s": prediction.e2e_s}
 
 
-def _foretold(prediction: Prediction) -> dict[str, Any]:
+def _predicted(prediction: Prediction) -> dict[str, Any]:
     return {
         **_latencies(prediction),
         "tpot_s": prediction.tpot_s,
@@ -121,33 +122,33 @@ def _foretold(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def _seen_again(chapter: Chapter) -> tuple[Foreseen, dict[str, Any] | None]:
-    """What is foretold on each candidate with the length that the answer had, and what an idle
-    engine like the chosen one would have needed; as far as the pictures are remembered."""
-    scene, decision = chapter.scene, chapter.decision
-    if scene is None:
+def _predicted_again(attempt: Attempt) -> tuple[Predictions, dict[str, Any] | None]:
+    """What is predicted on each candidate with the length that the answer had, and what an idle
+    engine like the chosen one would have needed; as far as the snapshots are remembered."""
+    inputs, decision = attempt.inputs, attempt.decision
+    if inputs is None:
         return {}, None
     from foretell.engine.hindsight import of_length, replay  # noqa: PLC0415 - needs numpy
     from foretell.length.distribution import knots  # noqa: PLC0415
 
     predicted = {c.instance_id: c.prediction for c in decision.candidates if c.prediction}
-    cached = [predicted[i].cached_tokens if i in predicted else 0 for i in scene.instance_ids]
-    spec, ended = decision.spec, chapter.ended
-    tokens = ended.output_tokens // spec.sequences if ended and ended.finished else 0
-    hindsight: Foreseen = {}
+    cached = [predicted[i].cached_tokens if i in predicted else 0 for i in inputs.instance_ids]
+    spec = decision.spec
+    tokens = attempt.output_tokens // spec.sequences if attempt.finished else 0
+    hindsight: Predictions = {}
     if tokens:
         spec = of_length(spec, tokens)
-        again = replay(scene, spec, knots, cached)
+        again = replay(inputs, spec, knots, cached)
         hindsight = {p.instance_id: p for p in again if p.instance_id in predicted}
-    if chapter.instance_id not in scene.instance_ids:
+    if attempt.instance_id not in inputs.instance_ids:
         return hindsight, None
-    place = scene.instance_ids.index(chapter.instance_id)
-    (idle,) = replay(_only(scene, place), spec, knots, cached[place : place + 1], idle=True)
+    place = inputs.instance_ids.index(attempt.instance_id)
+    (idle,) = replay(_only(inputs, place), spec, knots, cached[place : place + 1], idle=True)
     return hindsight, {**_latencies(idle), "output_tokens": spec.length.expected_tokens}
 
 
-def _only(scene: "Scene", place: int) -> "Scene":
-    return scene._replace(
-        exposures=scene.exposures[place : place + 1],
-        answer_delays_s=scene.answer_delays_s[place : place + 1],
+def _only(inputs: "Scene", place: int) -> "Scene":
+    return inputs._replace(
+        exposures=inputs.exposures[place : place + 1],
+        answer_delays_s=inputs.answer_delays_s[place : place + 1],
     )
