@@ -98,11 +98,17 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     """What the relay makes of an answer; None: the client has got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
-        spec=spec, instance_id="engine-0", instance=None, continued=False, headers=dict
+        spec=spec,
+        instance_id="engine-0",
+        instance=SimpleNamespace(takes_fields=True),
+        continued=False,
+        headers=dict,
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)
-    context: Any = SimpleNamespace(request=request, grant=None, placer=Mock(), asked=lambda: ASKED)
+    context: Any = SimpleNamespace(
+        request=request, grant=None, placer=Mock(), asked=lambda: ASKED, body=lambda **_: b"{}"
+    )
     reply, engines = Reply(Mock(), "id", request.endpoint), Mock()
 
     async def post(*_: Any, **__: Any) -> Any:
