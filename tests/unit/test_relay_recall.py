@@ -14,6 +14,8 @@ from foretell.services.scheduler.relay.transfer import TakenBack, Transfer
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
 
+INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
+
 
 class Engines:
     """An engine that has got the request and says nothing by itself."""
@@ -29,11 +31,7 @@ async def begun() -> tuple[Any, Transfer, Reply, "asyncio.Task[None]"]:
     """An attempt, its transfer that is under way, its reply, and who awaits the answer."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt = SimpleNamespace(
-        spec=spec,
-        instance=SimpleNamespace(takes_fields=True),
-        instance_id="engine-0",
-        continued=False,
-        headers=dict,
+        spec=spec, instance=INSTANCE, instance_id="engine-0", continued=False, headers=dict
     )
     request = SimpleNamespace(
         stream=True,

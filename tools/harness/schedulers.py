@@ -20,7 +20,6 @@ from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
 _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
-# Probes are not what is measured, and each scheduler probes every engine.
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.envoy import messages
@@ -27,7 +28,7 @@ from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-_CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
+_WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
 """Headers of clients that no engine gets."""
 _CHUNKS_AT_ONCE = 16
 """Of a body; then others get their turn."""
@@ -173,7 +174,7 @@ class Exchange:
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:
                 raise unavailable("the engine that keeps this response is not up", "no_instance")
-            withheld = [name for name in _CREDENTIALS if name not in own]
+            withheld = [name for name in _WITHHELD if name not in own]
             self._stream.send(messages.destination(",".join(known), own, withheld))
         except ApiError as error:
             self._reply(error.response(path))
@@ -245,7 +246,7 @@ class Exchange:
     ) -> None:
         body = life.body()
         headers = {**life.begin_attempt(), **self._context.authorization}
-        withheld = [name for name in _CREDENTIALS if name not in headers]
+        withheld = [name for name in _WITHHELD if name not in headers]
         self._body.clear()
         chunks = messages.body_chunks(body, ends=not trailers)
         first = messages.destination(",".join(addresses), headers, withheld)
