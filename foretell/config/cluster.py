@@ -250,6 +250,8 @@ def _ranks(cluster: Cluster) -> Iterator[tuple[Location, str]]:
             yield where, "only vLLM engines for online requests alone have ranks"
         elif section.ranks > 1 and (len(cluster.host_names()) > 1 or cluster.provisioning.enabled):
             yield where, "ranks need a cluster of one host, where engines do not come and go"
+        elif section.ranks > 1 and cluster.schedulers.envoy:
+            yield where, "an Envoy that tries again knows no ranks: leave out schedulers.envoy"
 
 
 def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:

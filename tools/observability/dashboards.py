@@ -20,6 +20,7 @@ from grafana_foundation_sdk.models.dashboard import (
     VariableOption,
     VariableRefresh,
 )
+from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from foretell.tools.observability.alerts import rules
@@ -27,6 +28,14 @@ from foretell.tools.observability.catalogue import catalogue, labels_of
 from foretell.tools.observability.panel import VARIABLES, Dashboard, Panel, metrics_of, scoped
 from foretell.tools.observability.panels import ANNOTATIONS, CHOOSES_FROM, DASHBOARDS
 
+COLOURS = (
+    heatmap.HeatmapColorOptions()
+    .mode(HeatmapColorMode.SCHEME)
+    .scheme("Turbo")
+    .fill("dark-blue")
+    .exponent(0.5)
+    .steps(64)
+)
 FOLDER = "deploy/observability"
 _HEADER = "# Made by `make dashboards` of tools/observability.\n"
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
@@ -95,7 +104,7 @@ def _panel(panel: Panel) -> timeseries.Panel | heatmap.Panel:
     built: Any = heatmap.Panel() if panel.heat else timeseries.Panel()
     if panel.heat:
         axis = heatmap.YAxisConfig().unit(panel.unit)
-        built = built.y_axis(axis).color(heatmap.HeatmapColorOptions().scheme("Turbo").steps(64))
+        built = built.y_axis(axis).color(COLOURS)
     elif panel.threshold is not None:
         steps = [Threshold(color="green"), Threshold(value=panel.threshold, color="red")]
         built = built.thresholds(
