@@ -65,7 +65,7 @@ def _ours(processes: int) -> Commands:
         command = [
             *(sys.executable, "-m", "foretell.services.scheduler", f"--shared-port={port}"),
             *(f"--instances={json.dumps(instances)}", "--policy=round_robin"),
-            *("--health-interval-s=10", "--log-level=warning", "--max-concurrent-requests=4096"),
+            *("--log-level=warning", "--max-concurrent-requests=4096"),
         ]
         return [command] * processes
 

@@ -12,7 +12,7 @@ from bench.report import Numbers
 from foretell.model import EngineConfig
 from foretell.offline.dual_scan import DualScan
 from foretell.offline.feed import Feed, Sequential
-from foretell.offline.feedback import Feedback, Job
+from foretell.offline.feedback import Feedback, OfflineJob
 from foretell.offline.lengths import Lengths, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
 from foretell.offline.tree import PrefixTree, prefix_tree
@@ -69,7 +69,7 @@ def feed_for(case: Case, tree: PrefixTree, outputs: Ints) -> Feed:
         return Sequential(tree.first_seen().tolist())
     known = outputs if KNOWN in words else np.zeros_like(outputs)
     if name == "feedback":
-        job = Job(tree, tree.first_seen(), sources(tree), known, _PRIOR_TOKENS, _LONGEST)
+        job = OfflineJob(tree, tree.first_seen(), sources(tree), known, _PRIOR_TOKENS, _LONGEST)
         return Feedback(job, WORK, case.kv_tokens)
     samples = sampled(tree, float(draws.random()), np.zeros_like(outputs))
     guess = Lengths.guess(tree.requests, _PRIOR_TOKENS)

@@ -22,7 +22,7 @@ from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import fits, read_trace
 from foretell.workload import Arrival, Conversations, Trace, arrivals_of, conversations
 from foretell.workload.arrivals import poisson
-from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
+from foretell.workload.lengths import EmpiricalLengths, LengthSampler, LogNormal, LogNormalLengths
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
 
 ALIKE = (A30,)
@@ -94,7 +94,7 @@ def stretches_of(file: str) -> Make:
     return make
 
 
-def drawn(lengths: Lengths) -> Make:
+def drawn(lengths: LengthSampler) -> Make:
     """Requests of made-up lengths, as a Poisson process."""
     return lambda traces, qps, count, draws: stream(count, poisson(qps, draws), lengths, draws)
 

@@ -208,6 +208,8 @@ def _long(rows: Sequence[Numbers]) -> str:
         LONG_QPS, (("mean TTFT", "ttft_mean_s"), ("P99 TTFT", "ttft_p99_s"))
     ):
         base, mine = (by_seed(rows, name, scheduler=s, qps=qps) for s in (LLUMNIX, BLOCK))
+        if not base:
+            continue
         changes = " and ".join(f"{b / a - 1:+.0%}" for a, b in zip(base, mine, strict=True))
         lines.append([f"{title} at {qps}", f"{fmean(base):.2f}", f"{fmean(mine):.2f}", changes])
     return markdown_table((f"{LONG:,} requests, s", LLUMNIX, BLOCK, "by seed"), lines)

@@ -151,51 +151,46 @@ def family_of(name: str) -> Family:
 def tables(page: Numbers) -> Blocks:
     """Paired ratios to Block's policy, and to the best that makes no forecast, family by family."""
     seeds = len({row["seed"] for row in page["rows"]})
-    head = (
+    text = (
         f"*Laboratory*: simulated; each family at its part of its capacity, {SECONDS:g} s for each "
         f"of {seeds} seeds. Ratios of `slo`'s figures to those of the other policy with the same "
-        "requests, seed by seed: geometric means with 95% intervals (Student's t).\n"
+        "requests, seed by seed: geometric means with 95% intervals (Student's t). *Simple* is the "
+        "best policy without forecasts: that with the lowest geometric mean of the figure; its "
+        f"name is that for P99 TTFT. Lengths are {KNOWN['tagger']}; in the last rows, true.\n"
     )
-    return {
-        "tables": "\n".join(
-            [
-                made_by(page),
-                head,
-                f"Lengths {KNOWN['tagger']}, beside Block's policy:\n",
-                _table(page, "tagger", (BLOCK,)),
-                f"Lengths {KNOWN['tagger']}, beside the best policy without forecasts (that with "
-                "the lowest geometric mean of this figure; its name is that for P99 TTFT):\n",
-                _table(page, "tagger", WITHOUT_FORECASTS),
-                f"With {KNOWN['true']} (a row for each group of families):\n",
-                _table(page, "true", (BLOCK,), only_groups=True),
-            ]
-        )
-    }
-
-
-def _table(page: Numbers, knows: str, rivals: Sequence[str], *, only_groups: bool = False) -> str:
-    lines, groups = [], []
+    rows, groups = [], []
     for decides, title in ((True, "chose the score"), (False, "unseen")):
-        means: dict[str, list[float]] = {}
-        for family in _families(page):
-            if family.decides != decides:
-                continue
-            cells = []
-            for figure in COMPARED:
-                rival = best_of(page, family.name, figure, rivals, knows)
-                ratio, low, high = ratio_interval(
-                    ratios_of(page, family.name, knows, rival, figure)
-                )
-                means.setdefault(figure, []).append(ratio)
-                cells.append(f"{ratio:.2f} ({low:.2f} to {high:.2f})")
-            rival = best_of(page, family.name, "ttft_p99_s", rivals, knows)
+        families = [family for family in _families(page) if family.decides == decides]
+        for family in families:
             qps = page["capacities_qps"][family.name] * family.load
-            lines.append([f"{family.name}, {qps:.1f}/s", title, f"`{rival}`", *cells])
-        if means:
-            cells = [f"**{geometric_mean(means[figure]):.2f}**" for figure in COMPARED]
-            groups.append([f"**all {len(means['ttft_p99_s'])}**", f"**{title}**", "", *cells])
-    shown = groups if only_groups else [*lines, *groups]
-    return markdown_table(("family, requests/s", "role", "beside", *COMPARED.values()), shown)
+            simple = best_of(page, family.name, "ttft_p99_s", WITHOUT_FORECASTS, "tagger")
+            cells = [
+                "{:.2f} ({:.2f} to {:.2f})".format(*ratio_interval(ratios))
+                for ratios in _compared(page, family.name, "tagger")
+            ]
+            rows.append(
+                [f"{family.name}, {qps:.1f}/s", title, *cells[:3], f"`{simple}`", *cells[3:]]
+            )
+        for knows in KNOWN if families else ():
+            found = zip(*(_compared(page, each.name, knows) for each in families), strict=True)
+            means = [geometric_mean([geometric_mean(x) for x in each]) for each in found]
+            cells = [f"**{mean:.2f}**" for mean in means]
+            groups.append(
+                [f"**{len(families)}, {KNOWN[knows]}**", title, *cells[:3], "", *cells[3:]]
+            )
+    names = [*COMPARED.values()]
+    header = ("family", "role", *(f"Block: {name}" for name in names), "simple", *names)
+    table = markdown_table(header, [*rows, *groups])
+    return {"tables": "\n".join([made_by(page), text, table])}
+
+
+def _compared(page: Numbers, family: str, knows: str) -> list[list[float]]:
+    """The ratios of each of `COMPARED` to Block's policy, and then to the best simple one."""
+    return [
+        ratios_of(page, family, knows, best_of(page, family, figure, rivals, knows), figure)
+        for rivals in ((BLOCK,), WITHOUT_FORECASTS)
+        for figure in COMPARED
+    ]
 
 
 def best_of(page: Numbers, family: str, figure: str, rivals: Sequence[str], knows: str) -> str:

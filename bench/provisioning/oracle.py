@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import ClassVar
 
-from foretell.provision import Facts, Plan, Proposal
+from foretell.provision import Facts, Proposal, StrategyPlan
 
 SPAN_S = 30.0
 """Rates of arrivals are means over so many seconds."""
@@ -26,7 +26,7 @@ class Oracle:
         self._times_s = times_s
         self._capacity_rps = capacity_rps
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         until_s, worst = facts.now_s + plan.cold_start_s + SPAN_S, 0.0
         at_s = facts.now_s - SPAN_S
         while at_s < until_s:

@@ -31,7 +31,7 @@ class LineError:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One valid request."""
 
     custom_id: str
@@ -69,7 +69,7 @@ class Checker:
         """So many errors are known that no more lines need to be looked at."""
         return len(self.errors) >= MOST_ERRORS
 
-    def check(self, number: int, raw: bytes) -> Line | None:
+    def check(self, number: int, raw: bytes) -> BatchLine | None:
         """The request in the line with this number, counted from 1; None: it is empty or wrong."""
         if not raw.strip():
             return None
@@ -88,7 +88,7 @@ class Checker:
         if not self.requests:
             self.errors.append(LineError("empty_file", "the file has no requests"))
 
-    def _read(self, raw: bytes) -> Line:
+    def _read(self, raw: bytes) -> BatchLine:
         data = _json_object(raw)
         custom_id = data.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id:
@@ -114,7 +114,7 @@ class Checker:
         if body.get("stream"):
             raise _Wrong("invalid_value", "a batch cannot stream", "body.stream")
         self._count_inputs(body)
-        return Line(custom_id, self._model_of(body), body)
+        return BatchLine(custom_id, self._model_of(body), body)
 
     def _model_of(self, body: dict[str, Any]) -> str:
         model = body.get("model")

@@ -36,16 +36,16 @@ _LEAST_EXPECTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class BatchLengths:
     """Tokens of the requests of a batch that have ended: how many, their sum and squares."""
 
     ended: int = 0
     tokens: float = 0.0
     squares: float = 0.0
 
-    def with_more(self, tokens: int) -> "Lengths":
+    def with_more(self, tokens: int) -> "BatchLengths":
         """These lengths with one more request."""
-        return Lengths(self.ended + 1, self.tokens + tokens, self.squares + tokens * tokens)
+        return BatchLengths(self.ended + 1, self.tokens + tokens, self.squares + tokens * tokens)
 
     @property
     def mean(self) -> float:
@@ -64,7 +64,7 @@ class _Interval(NamedTuple):
     seconds: float
 
 
-class Pace:
+class BatchPace:
     """What was done by requests on their way, from one interval to the next, for minutes."""
 
     def __init__(self) -> None:
@@ -122,7 +122,9 @@ class Expected(NamedTuple):
     """How far off it may be, as a standard deviation and a share of `seconds`."""
 
 
-def expected(left: int, before: float, lengths: Lengths, pace: Pace, now: float) -> Expected | None:
+def expected(
+    left: int, before: float, lengths: BatchLengths, pace: BatchPace, now: float
+) -> Expected | None:
     """When `left` requests will have ended, and `before` tokens of batches that come first.
 
     `now` requests are on their way. None while too little is known.

@@ -3,7 +3,14 @@
 from collections.abc import Sequence
 from math import ceil
 
-from foretell.batch.promise import CONFIDENCE, Correction, Expected, Lengths, Pace, expected
+from foretell.batch.promise import (
+    CONFIDENCE,
+    BatchLengths,
+    BatchPace,
+    Correction,
+    Expected,
+    expected,
+)
 from foretell.batch.records import Record
 from foretell.batch.states import Batch, Status
 
@@ -17,9 +24,9 @@ class Promises:
     """Learns from records how much work requests are and how fast it is done."""
 
     def __init__(self) -> None:
-        self._pace = Pace()
-        self._of_batch: dict[str, Lengths] = {}
-        self._of_model: dict[str, Lengths] = {}
+        self._pace = BatchPace()
+        self._of_batch: dict[str, BatchLengths] = {}
+        self._of_model: dict[str, BatchLengths] = {}
         self._tokens = 0
         self._request_s = 0.0
         self._in_flight = 0
@@ -40,7 +47,7 @@ class Promises:
     def quote(self, batch_id: str, requests: int, model: str, now_unix_s: float) -> None:
         """Predict the end of a new batch of about so many requests, as far as its model's
         requests are known."""
-        lengths = self._of_model.get(model, Lengths())
+        lengths = self._of_model.get(model, BatchLengths())
         estimate = expected(requests, self._before, lengths, self._pace, self._in_flight)
         if requests and estimate is not None:
             self._expected[batch_id] = now_unix_s, estimate
@@ -55,7 +62,7 @@ class Promises:
             tokens = record.usage.input_tokens + record.usage.output_tokens
             self._tokens += tokens
             for known, name in ((self._of_batch, batch.id), (self._of_model, model)):
-                known[name] = known.get(name, Lengths()).with_more(tokens)
+                known[name] = known.get(name, BatchLengths()).with_more(tokens)
 
     def tick(self, now_s: float, in_flight: int) -> None:
         """Time passes, on a clock that is never set; so many requests are on their way."""
@@ -82,9 +89,9 @@ class Promises:
         self._done_by, self.due = {}, []
         for batch in running:
             left_s = None
-            lengths = self._of_batch.get(batch.id, Lengths())
+            lengths = self._of_batch.get(batch.id, BatchLengths())
             if lengths.ended < _ENOUGH:
-                lengths = self._of_model.get(batch.model or "", Lengths())
+                lengths = self._of_model.get(batch.model or "", BatchLengths())
             estimate = expected(batch.counts.left, before, lengths, self._pace, self._in_flight)
             if estimate is not None:
                 left_s = self._correction.promised_s(estimate)

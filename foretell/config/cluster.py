@@ -42,7 +42,7 @@ _LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ClusterEngine:
     """One engine of a cluster, with everything that its section leaves to be derived."""
 
     name: str
@@ -111,7 +111,7 @@ class Cluster(Section):
     """Folder of the sockets of processes on this host; empty: `foretell-NAME` in the user's folder
     for such files."""
 
-    def engine_list(self) -> tuple[Engine, ...]:
+    def engine_list(self) -> tuple[ClusterEngine, ...]:
         """Every engine, in the order of the file."""
         unnamed = 0
         following: dict[tuple[str, str], int] = defaultdict(int)
@@ -131,7 +131,7 @@ class Cluster(Section):
                 gpus = section.gpus * section.ranks if section.kind == "vllm" else 0
                 following[host, "gpu"] += gpus
                 found.append(
-                    Engine(
+                    ClusterEngine(
                         name=name,
                         section=section,
                         host=host,
@@ -250,6 +250,8 @@ def _ranks(cluster: Cluster) -> Iterator[tuple[Location, str]]:
             yield where, "only vLLM engines for online requests alone have ranks"
         elif section.ranks > 1 and (len(cluster.host_names()) > 1 or cluster.provisioning.enabled):
             yield where, "ranks need a cluster of one host, where engines do not come and go"
+        elif section.ranks > 1 and cluster.schedulers.envoy:
+            yield where, "an Envoy that tries again knows no ranks: leave out schedulers.envoy"
 
 
 def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:

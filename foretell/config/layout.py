@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from foretell.config.cluster import Cluster, Engine, load_cluster, parse_cluster
+from foretell.config.cluster import Cluster, ClusterEngine, load_cluster, parse_cluster
 from foretell.config.marks import ClusterError
 from foretell.config.sections import (
     BatchOptions,
@@ -78,13 +78,13 @@ class Layout:
         """Host of the tagger."""
         return self.cluster.tagger.host or self.front_host
 
-    def engine_url(self, engine: Engine) -> str:
+    def engine_url(self, engine: ClusterEngine) -> str:
         """Where schedulers reach an engine."""
         if self.contained and engine.host == self.front_host:
             return f"http://{engine.name}:{CONTAINER_PORT}"
         return f"http://{bracketed(engine.host or '127.0.0.1')}:{engine.port}"
 
-    def predictor_address(self, engine: Engine, rank_name: str = "") -> str:
+    def predictor_address(self, engine: ClusterEngine, rank_name: str = "") -> str:
         """Where schedulers reach an engine's predictor, or that of one of its ranks."""
         if not self.several_hosts:
             return f"unix:{self.run_dir}/{rank_name or engine.name}.predictor.sock"
@@ -117,7 +117,7 @@ class Layout:
         """Where an Envoy on the same host asks a scheduler replica."""
         return f"unix:{self.run_dir}/{scheduler}.picker.sock"
 
-    def snapshot_endpoint(self, engine: Engine) -> str:
+    def snapshot_endpoint(self, engine: ClusterEngine) -> str:
         """Where an engine publishes its snapshots for its predictor, on the same host."""
         return f"shm://{self.run_dir}/{engine.name}.snapshots"
 
@@ -152,7 +152,7 @@ class Layout:
         inside = self.contained and self.several_hosts
         return f"0.0.0.0:{CONTAINER_GRPC_PORT}" if inside else address
 
-    def engine(self, name: str) -> Engine:
+    def engine(self, name: str) -> ClusterEngine:
         """The engine of that name, the only one for ""; ClusterError that lists them otherwise."""
         engines = self.cluster.engine_list()
         if not name and len(engines) == 1:
@@ -276,7 +276,7 @@ class Layout:
             "ttft_target_ms": self.cluster.targets.ttft_target_ms,
         }
 
-    def predictor(self, engine: Engine) -> Values:
+    def predictor(self, engine: ClusterEngine) -> Values:
         """Settings of an engine's sidecar."""
         return self._shared() | {
             "name": engine.name,
@@ -285,7 +285,7 @@ class Layout:
             "profile": engine_profile(engine),
         }
 
-    def emulator(self, engine: Engine) -> Values:
+    def emulator(self, engine: ClusterEngine) -> Values:
         """Settings of an emulated engine."""
         values = {
             "name": engine.name,
@@ -298,7 +298,7 @@ class Layout:
         }
         return values | _flag_values(engine_args(engine))
 
-    def launcher(self, engine: Engine) -> Values:
+    def launcher(self, engine: ClusterEngine) -> Values:
         """Settings of what starts an engine with its sidecar."""
         return {
             "engine": engine.section.kind,
@@ -351,7 +351,7 @@ def parse_instances(text: str, folder: Path) -> list[dict[str, str | int]]:
     return Layout(parse_cluster(text, "cluster file", folder)).instances()
 
 
-def engine_args(engine: Engine) -> list[str]:
+def engine_args(engine: ClusterEngine) -> list[str]:
     """Further flags of an engine: its model's, then its own."""
     args = shlex.split(engine.model.args) + shlex.split(engine.section.args)
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
@@ -364,13 +364,13 @@ def engine_args(engine: Engine) -> list[str]:
     return args
 
 
-def engine_profile(engine: Engine) -> str:
+def engine_profile(engine: ClusterEngine) -> str:
     """The GPU profile that an engine runs by or that its predictor starts from."""
     default = EMULATED_PROFILE if engine.section.kind == "emulated" else ""
     return engine.section.profile or default
 
 
-def served_name(engine: Engine) -> str:
+def served_name(engine: ClusterEngine) -> str:
     """The name of its model that an engine serves."""
     return engine.model_name or engine_profile(engine).partition("/")[2]
 

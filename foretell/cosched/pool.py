@@ -17,7 +17,7 @@ IsResident = Callable[[bytes], bool]
 _ROOT = b""
 
 
-class Candidate(NamedTuple):
+class OfflineCandidate(NamedTuple):
     """A waiting offline request that could be admitted."""
 
     key: int
@@ -117,7 +117,7 @@ class OfflinePool:
         if not tree:
             del self._trees[entry.bucket]
 
-    def candidates(self, is_resident: IsResident) -> list[Candidate]:
+    def candidates(self, is_resident: IsResident) -> list[OfflineCandidate]:
         """One of each bucket: the longest resident prefix, then the most shared, then the oldest.
 
         The oldest of them comes first; the oldest request alone once it was passed over too often.
@@ -127,11 +127,11 @@ class OfflinePool:
         oldest = next(iter(self._entries))
         entry = self._entries[oldest]
         if self._admissions - entry.came_after >= self._most_passed_over * len(self._entries):
-            return [Candidate(oldest, _leading(entry.hashes, is_resident))]
+            return [OfflineCandidate(oldest, _leading(entry.hashes, is_resident))]
         found = [self._search(tree, is_resident) for tree in self._trees.values()]
         return sorted(found, key=lambda candidate: self._entries[candidate.key].came)
 
-    def _search(self, tree: dict[bytes, _Node], is_resident: IsResident) -> Candidate:
+    def _search(self, tree: dict[bytes, _Node], is_resident: IsResident) -> OfflineCandidate:
         node, resident_blocks, on_resident = tree[_ROOT], 0, True
         while True:
             chosen = None
@@ -143,7 +143,7 @@ class OfflinePool:
                 if node.ends:
                     key = next(iter(node.ends))
                     rest = self._entries[key].hashes[resident_blocks:]
-                    return Candidate(key, resident_blocks + _leading(rest, is_resident))
+                    return OfflineCandidate(key, resident_blocks + _leading(rest, is_resident))
                 chosen = _widest(tree, node, lambda _: True)
                 assert chosen is not None, "a node without requests was kept"
             node = tree[chosen]

@@ -20,7 +20,7 @@ def spread(variances: tuple[float, float], steps: int) -> float:
     return math.sqrt(common2 + independent2 / max(1, steps))
 
 
-class Residuals:
+class StepResiduals:
     """Errors of a model that learns, seen step by step. Not thread-safe.
 
     The time of a run of n steps is taken to be off by a part that all its steps share and a part

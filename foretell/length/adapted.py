@@ -20,7 +20,7 @@ REMEMBERED = 16_384
 """Requests whose distributions are kept until they have been answered."""
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """What reads conversations: the tagger's encoder, or `small.SmallModel`."""
 
     def read(
@@ -42,7 +42,7 @@ class Found:
 class EncoderModel:
     """What an encoder says, and what it has learnt of each serving model's answers."""
 
-    def __init__(self, encoder: Encoder, source: str = "model") -> None:
+    def __init__(self, encoder: TextEncoder, source: str = "model") -> None:
         """`source` is what its estimates name as theirs."""
         self._encoder = encoder
         self._source = source

@@ -17,7 +17,7 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class BatchDemand:
     """Batches that have not ended."""
 
     instances: int = 0

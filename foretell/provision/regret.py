@@ -16,8 +16,8 @@ from statistics import fmean
 import numpy as np
 
 from foretell.model import Slo
-from foretell.provision.facts import Answered
-from foretell.provision.rollout import Coming, EngineKind, Place, Rollout
+from foretell.provision.facts import AnsweredRequest
+from foretell.provision.rollout import Coming, EngineKind, EnginePlace, Rollout
 
 SLICE_S = 300.0
 """Instances are held to be wasted, or not, for so long at a time."""
@@ -48,7 +48,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RegretWindow:
     """What is known of the time from `begins_s` to `ends_s`."""
 
     begins_s: float
@@ -56,7 +56,7 @@ class Window:
     moments: Sequence[Moment]
     """In their order; those before `begins_s` fill the engines, those after `ends_s` only tell
     whether forecasts were right."""
-    answered: Sequence[Answered]
+    answered: Sequence[AnsweredRequest]
     """In the order in which they ended."""
 
 
@@ -107,7 +107,7 @@ class Regret:
     slices: tuple[Slice, ...]
 
 
-def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret | None:
+def regret(window: RegretWindow, kind: EngineKind, slo: Slo, enough: float) -> Regret | None:
     """The regret of a window on engines of one kind; `enough`: the ratio of requests that shall be
     within `slo`. None where the record holds no two decisions or no answer of that time. Equal
     arguments give equal results.
@@ -156,7 +156,7 @@ def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret 
     )
 
 
-def _bounded(window: Window) -> Window:
+def _bounded(window: RegretWindow) -> RegretWindow:
     """The window from its first decision on, or from a later one where too many requests came."""
     moments, begins_s = list(window.moments), window.begins_s
     if moments:
@@ -170,10 +170,10 @@ def _bounded(window: Window) -> Window:
             break
     if begins_s >= window.ends_s:
         moments = []
-    return Window(begins_s, window.ends_s, moments, window.answered)
+    return RegretWindow(begins_s, window.ends_s, moments, window.answered)
 
 
-def _slices(window: Window) -> list[float]:
+def _slices(window: RegretWindow) -> list[float]:
     """When each begins."""
     count = max(1, round((window.ends_s - window.begins_s) / SLICE_S))
     return [
@@ -182,7 +182,7 @@ def _slices(window: Window) -> list[float]:
     ]
 
 
-def _coming(window: Window, longest: int) -> list[Coming]:
+def _coming(window: RegretWindow, longest: int) -> list[Coming]:
     """The arrivals up to the window's end, in seconds from the first moment. Within the time
     between two decisions they come at random, always the same; the sample of answers is spread over
     them in its order."""
@@ -200,7 +200,7 @@ def _coming(window: Window, longest: int) -> list[Coming]:
     return found
 
 
-def _places(moments: Sequence[Moment], change: int) -> list[Place]:
+def _places(moments: Sequence[Moment], change: int) -> list[EnginePlace]:
     """The instances that got requests, `change` more; where there were some, at least one."""
     origin_s, places = moments[0].at_s, []
     since_s: list[float] = []  # of those that are there
@@ -208,11 +208,11 @@ def _places(moments: Sequence[Moment], change: int) -> list[Place]:
         at_s = moment.at_s - origin_s
         ready = max(1, moment.ready + change) if moment.ready else max(0, change)
         while len(since_s) > ready:
-            places.append(Place(None, since_s.pop(), at_s))
+            places.append(EnginePlace(None, since_s.pop(), at_s))
         since_s += [at_s] * (ready - len(since_s))
         if len(places) + len(since_s) > MOST_PLACES:
             raise ValueError(f"more than {MOST_PLACES} instances came and went")
-    places += [Place(None, ready_s, inf) for ready_s in since_s]
+    places += [EnginePlace(None, ready_s, inf) for ready_s in since_s]
     return places
 
 
@@ -232,7 +232,7 @@ def _instance_s(moments: Sequence[Moment], begins_s: float, ends_s: float) -> fl
 
 
 def _slice(
-    window: Window,
+    window: RegretWindow,
     span: tuple[float, float],
     arrivals: int,
     missed: tuple[int, ...],
@@ -260,7 +260,7 @@ def _slice(
     )
 
 
-def _forecast_errors(window: Window) -> tuple[float | None, float | None]:
+def _forecast_errors(window: RegretWindow) -> tuple[float | None, float | None]:
     """The mean error of the rates predicted for this window, absolute and with its sign, over the
     mean rate that came."""
     times_s = [moment.at_s for moment in window.moments]
@@ -282,7 +282,7 @@ def _forecast_errors(window: Window) -> tuple[float | None, float | None]:
     return fmean(map(abs, errors)) / came, fmean(errors) / came
 
 
-def _measured(answered: Sequence[Answered], slo: Slo) -> float | None:
+def _measured(answered: Sequence[AnsweredRequest], slo: Slo) -> float | None:
     known = [
         slo.met(each.ttft_s, (each.e2e_s - each.ttft_s) / max(1, each.output_tokens - 1))
         for each in answered
@@ -291,7 +291,7 @@ def _measured(answered: Sequence[Answered], slo: Slo) -> float | None:
     return fmean(known) if known else None
 
 
-def _lengths_error(answered: Sequence[Answered]) -> float | None:
+def _lengths_error(answered: Sequence[AnsweredRequest]) -> float | None:
     actual = sum(each.output_tokens for each in answered)
     wrong = sum(abs(each.expected_tokens - each.output_tokens) for each in answered)
     return wrong / actual if actual else None

@@ -17,7 +17,7 @@ from foretell.services.batch.app import BatchApp
 from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.executor import Executor
 from foretell.services.batch.ordering import Ordering
-from foretell.services.batch.store import Store
+from foretell.services.batch.store import BatchStore
 from foretell.services.batch.target import Endpoints, seen_of
 from foretell.services.batch.work import Work
 from foretell.services.process import runtime
@@ -40,7 +40,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
     if not settings.folder or not urls:
         raise SystemExit("the batch service needs a folder and the URLs of schedulers")
     try:
-        store = Store(
+        store = BatchStore(
             Path(settings.folder),
             database_url=settings.database_url,
             files_url=settings.files_url,
@@ -135,7 +135,7 @@ async def _look(endpoints: Endpoints, release: Release, executor: Executor) -> N
         executor.wake()
 
 
-async def _clean(store: Store) -> None:
+async def _clean(store: BatchStore) -> None:
     while True:
         with suppress(OSError, DatabaseError):
             await asyncio.to_thread(store.clean)

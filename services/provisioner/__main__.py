@@ -17,8 +17,8 @@ from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.docker import DockerDriver
-from foretell.services.provisioner.driver import Driver, Orders
-from foretell.services.provisioner.fleet import Fleet, WatchedFleet
+from foretell.services.provisioner.driver import EngineDriver, Orders
+from foretell.services.provisioner.fleet import EngineFleet, WatchedFleet
 from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.keda import external_scaler
 from foretell.services.provisioner.kubernetes import KubernetesDriver
@@ -60,10 +60,10 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         if orders is not None:
             stack.push_async_callback(orders.close)
 
-        def make() -> tuple[Provisioner, Fleet]:
+        def make() -> tuple[Provisioner, EngineFleet]:
             fresh = build_strategy(settings.strategy, settings.strategy_parameters)
             if not advisory:
-                fleet: Fleet = Places(
+                fleet: EngineFleet = Places(
                     folder, places, settings.models, client, lease, gatherer.is_empty, orders
                 )
             else:
@@ -98,7 +98,7 @@ def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
 
 def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:
     """Who starts and ends engines; None: nobody does, or `foretell up`."""
-    driver: Driver
+    driver: EngineDriver
     if settings.driver == "docker":
         driver = DockerDriver(settings.driver_target, places)
     elif settings.driver == "kubernetes":
@@ -110,7 +110,7 @@ def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | 
 
 def _advisory_fleet(
     settings: ProvisionerSettings, client: aiohttp.ClientSession, epoch: int
-) -> Fleet:
+) -> EngineFleet:
     source, give_up_s = settings.instances, settings.give_up_s
     if settings.webhook:
         url, secret = settings.webhook, settings.webhook_key()

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from foretell.provision.batches import Batches, Due
+from foretell.provision.batches import BatchDemand, Due
 from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
 
@@ -22,7 +22,7 @@ class BatchService:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
         self._address, self._traffic = address, traffic
         self._opened: tuple[str, aiohttp.ClientSession] | None = None
-        self._told, self._heard_s = Batches(), 0.0
+        self._told, self._heard_s = BatchDemand(), 0.0
         self._complaint = ""
 
     async def close(self) -> None:
@@ -30,7 +30,7 @@ class BatchService:
         if self._opened is not None:
             await self._opened[1].close()
 
-    async def ask(self, now_s: float) -> Batches:
+    async def ask(self, now_s: float) -> BatchDemand:
         """The batches that have not ended, at `now_s`, Unix time."""
         if not self._address:
             return self._told
@@ -59,7 +59,7 @@ class BatchService:
         self._complaint = complaint
 
 
-def _batches_of(status: Any, now_s: float) -> Batches:
+def _batches_of(status: Any, now_s: float) -> BatchDemand:
     """Raises AttributeError, KeyError, TypeError or ValueError if this is no such status."""
     due = [
         Due(
@@ -68,4 +68,4 @@ def _batches_of(status: Any, now_s: float) -> Batches:
         )
         for each in status["batches"]
     ]
-    return Batches(int(status["instances"]), due)
+    return BatchDemand(int(status["instances"]), due)

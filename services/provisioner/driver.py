@@ -19,7 +19,7 @@ class DriverFailed(Exception):
     """An order was not carried out; the text says why."""
 
 
-class Driver(Protocol):
+class EngineDriver(Protocol):
     """Engines on some platform, each in a place that has a name and is ready made.
 
     Drivers remember nothing: the engines that are wanted are in the provisioner's file, and what
@@ -58,7 +58,7 @@ class Orders:
     Every place has at most one order underway, so that one that hangs keeps no other back.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: EngineDriver) -> None:
         self.driver = driver
         self._look: asyncio.Task[None] | None = None
         self._wanted: frozenset[str] = frozenset()

@@ -18,12 +18,12 @@ from foretell.kernel.step_time import StepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.latency.tables import packed_tables
 from foretell.model import EngineSnapshot, Load
-from foretell.provision import Answered, Facts, InstanceFacts, Phase
+from foretell.provision import AnsweredRequest, Facts, InstanceFacts, Phase
 from foretell.provision.rollout import EngineKind
 from foretell.services.process import calls
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
-from foretell.services.provisioner.fleet import Seen
+from foretell.services.provisioner.fleet import FleetView
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class _Scheduler:
         lengths = [(int(prompt), float(output)) for prompt, output in demand["lengths"]]
         answered_total = int(demand.get("answered_total", 0))
         answered = [
-            Answered(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
+            AnsweredRequest(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
             for prompt, expected, output, ttft_s, e2e_s in demand.get("answered", [])
         ]
         outstanding = {
@@ -94,7 +94,7 @@ class _Told(NamedTuple):
     arrived: int = 0
     lengths: Sequence[tuple[int, float]] = ()
     """Prompt tokens and predicted output tokens of a sample of the requests that came."""
-    answered: Sequence[Answered] = ()
+    answered: Sequence[AnsweredRequest] = ()
 
 
 def _latest(sample: list[_Each], count: int) -> list[_Each]:
@@ -146,7 +146,7 @@ class Gatherer:
         channels = (engine.channel.close(None) for engine in self._engines.values())
         await asyncio.gather(self._batches.close(), *channels)
 
-    async def gather(self, seen: Sequence[Seen], now_s: float, asked_for: int | None) -> Facts:
+    async def gather(self, seen: Sequence[FleetView], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
         await self._know(seen, now_s)
         reports, _, batches = await asyncio.gather(
@@ -182,7 +182,7 @@ class Gatherer:
             for each in self._schedulers
         )
 
-    async def _know(self, seen: Sequence[Seen], now_s: float) -> None:
+    async def _know(self, seen: Sequence[FleetView], now_s: float) -> None:
         """Ask the predictors of those that are ready now, and no others."""
         wanted = {
             each.config.instance_id: each.config.predictor
@@ -200,7 +200,7 @@ class Gatherer:
                 # It is given the time that any number may be old.
                 self._engines[instance_id] = _Engine(address, channel, stub, now_s)
 
-    def _instance(self, seen: Seen) -> InstanceFacts:
+    def _instance(self, seen: FleetView) -> InstanceFacts:
         instance_id = seen.config.instance_id
         engine = self._engines.get(instance_id)
         if engine is not None and engine.load is not None:

@@ -24,7 +24,7 @@ _GRACE_S = 1.0
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class ExternalScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
+class KedaScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
     """Answers from the latest decision; a standby is UNAVAILABLE, and so are all before the first.
 
     KEDA then keeps the number that it has.
@@ -95,7 +95,7 @@ async def external_scaler(loop: Loop, address: str, traffic: Traffic) -> AsyncIt
     """
     traffic = replace(traffic, secret="")
     server = calls.server(traffic, maximum_concurrent_rpcs=MAX_CALLS)
-    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(ExternalScaler(loop), server)
+    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaScaler(loop), server)
     port = calls.bind(traffic, server, address)
     await server.start()
     try:

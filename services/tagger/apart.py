@@ -110,9 +110,9 @@ def main(folder: str, threads: str, number: str) -> None:
 
 def _serve(connection: "Connection[Any, Any]", folder: Path, threads: int) -> None:
     try:
-        from foretell.services.tagger.encoder import Encoder  # noqa: PLC0415
+        from foretell.services.tagger.encoder import OnnxEncoder  # noqa: PLC0415
 
-        encoder = Encoder(folder, threads=threads)
+        encoder = OnnxEncoder(folder, threads=threads)
     except (ImportError, OSError, ValueError) as error:
         connection.send(str(error))
         return

@@ -18,8 +18,8 @@ from foretell.model import LengthEstimate
 from foretell.services.process.logs import about
 from foretell.services.tagger.batcher import MicroBatcher, Unanswered
 from foretell.services.tagger.metrics import TaggerMetrics
-from foretell.services.tagger.models import Found, LengthModel
-from foretell.services.tagger.recall import Recall
+from foretell.services.tagger.models import Found, ServedLengthModel
+from foretell.services.tagger.recall import ResultCache
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Answerer(Generic[Found]):
 
     def __init__(
         self,
-        model: LengthModel[Found],
+        model: ServedLengthModel[Found],
         batcher: MicroBatcher[Question, Found],
         metrics: TaggerMetrics,
         recalled: int,
@@ -54,7 +54,7 @@ class Answerer(Generic[Found]):
         self._model = model
         self._batcher = batcher
         self._metrics = metrics
-        self._recall: Recall[Found] = Recall(recalled)
+        self._recall: ResultCache[Found] = ResultCache(recalled)
         self._asked: list[Asked] = []
         self._read: list[tuple[Asked, Found]] = []
         self._unread: list[Asked] = []
@@ -77,7 +77,7 @@ class Answerer(Generic[Found]):
     def _take(self) -> None:
         asked, self._asked = self._asked, []
         for each in asked:
-            key = Recall.key(each.question)
+            key = ResultCache.key(each.question)
             found = self._recall.get(key)
             if found is not None:
                 self._metrics.recalled.inc()
@@ -117,7 +117,7 @@ class Answerer(Generic[Found]):
             asked.tell(asked.without())
 
 
-class Estimators(Generic[Found]):
+class TaggerEstimators(Generic[Found]):
     """Answers every valid request; overload and failures lead to lesser sources."""
 
     def __init__(

@@ -16,7 +16,7 @@ def folder_of(model: str) -> Path:
     return _SHIPPED if model == "shipped" else Path(model)
 
 
-class LengthModel(Protocol[Found]):
+class ServedLengthModel(Protocol[Found]):
     """Reads requests, and makes estimates of what it has found in them."""
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:

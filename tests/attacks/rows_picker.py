@@ -33,10 +33,10 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
 
 
-def _block() -> bytes:
+def _block(**changed: bytes) -> bytes:
     encoder = Encoder()
     encoder.header_table_size = 0
-    return bytes(encoder.encode(_HEAD))
+    return bytes(encoder.encode([*_HEAD, *((f"x-{k}", v) for k, v in changed.items())]))
 
 
 def _message(data: bytes) -> bytes:
@@ -67,6 +67,11 @@ FLOODS: dict[str, tuple[bytes, bytes, str]] = {
         _BEGUN,
         b"".join(head + _frame(_RST, 0, n, (8).to_bytes(4)) for n, head in _STREAMS),
         "CVE-2023-44487",
+    ),
+    "headers that are no text": (
+        _BEGUN,
+        _frame(_HEADERS, 5, 1, _block(a=b"\xff\xfe")),
+        "RFC 9110, section 5.5",
     ),
     "streams": (_BEGUN, b"".join(head for _, head in _STREAMS), "CVE-2019-9514"),
     "calls that end at once": (

@@ -27,11 +27,11 @@ from foretell.model import (
     Step,
 )
 from foretell.provision import InstanceFacts, Phase
-from foretell.provision.rollout import Coming, EngineKind, Place, share_within
+from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 from foretell.services.backend.publisher import SnapshotPublisher
 from foretell.services.predictor.__main__ import serve
 from foretell.services.process.traffic import OPEN
-from foretell.services.provisioner.fleet import Seen
+from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.gather import Gatherer
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
@@ -356,7 +356,7 @@ async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> 
     assert (await harness.stub.State(pb.StateRequest())).snapshot_age_s == -1
     told = snapshot(1, running=(running("a"),))
     harness.publish(told)
-    seen = Seen(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
+    seen = FleetView(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
     async with aiohttp.ClientSession() as client:
         gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=True)
 
@@ -377,7 +377,7 @@ async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> 
     assert (found.running, found.max_num_seqs) == (1, CONFIG.max_num_seqs)
     assert (
         share_within(
-            [Place(found.snapshot)],
+            [EnginePlace(found.snapshot)],
             EngineKind(found.snapshot.config, found.step_time),
             [Coming(0.0, 10, 5)],
             Slo(1e6, 1e6),

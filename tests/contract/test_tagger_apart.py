@@ -16,7 +16,7 @@ from foretell.length.conversation import Conversation
 from foretell.length.sampling import Sample
 from foretell.services.tagger import apart
 from foretell.services.tagger.apart import EncoderApart
-from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.encoder import OnnxEncoder
 from foretell.services.tagger.models import folder_of
 
 SAID = [Conversation("Is all well?", 12, 4), Conversation("Write a long story.", 19, 5)]
@@ -27,7 +27,7 @@ def test_the_encoder_apart_says_what_it_says_here() -> None:
     encoder = EncoderApart(folder)
     try:
         found, seen = encoder.read(SAID, ["", ""])
-        expected, expected_seen = Encoder(folder).read(SAID, ["", ""])
+        expected, expected_seen = OnnxEncoder(folder).read(SAID, ["", ""])
         assert found == pytest.approx(expected)
         assert seen == pytest.approx(expected_seen)
         if hasattr(os, "SCHED_IDLE"):

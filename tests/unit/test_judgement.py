@@ -36,6 +36,8 @@ BODIES = st.sampled_from(
     ]
 ).map(lambda body: json.dumps(body, separators=(",", ":")).encode())
 
+INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
+
 
 @given(STATUSES, st.none() | BODIES, st.booleans(), st.booleans(), st.booleans())
 def test_each_answer_is_somebodys(
@@ -98,7 +100,7 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     """What the relay makes of an answer; None: the client has got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
-        spec=spec, instance_id="engine-0", instance=None, continued=False, headers=dict
+        spec=spec, instance_id="engine-0", instance=INSTANCE, continued=False, headers=dict
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)

@@ -151,7 +151,7 @@ def test_an_envoy_takes_the_port_and_asks_the_schedulers(
     config = (tmp_path / "envoy.yaml").read_text()
     for scheduler in settings(found, "scheduler", SchedulerSettings):
         assert scheduler.shared_port == 0
-        assert scheduler.envoy.removeprefix("unix:") in config
+        assert scheduler.picker.removeprefix("unix:") in config
     assert not any(process.kind == "envoy" for process in plan(tmp_path).processes)
 
 

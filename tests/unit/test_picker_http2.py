@@ -188,6 +188,28 @@ async def test_an_ended_call_gets_its_status_and_nothing_after() -> None:
     assert reset == (RST, 0, 1, bytes(4))  # nobody wants the rest of the call
 
 
+@pytest.mark.parametrize("value", [b"\xff\xfe", b"\xed\xa0\x80", "\u00e4".encode()])
+async def test_headers_need_not_be_utf_8(value: bytes) -> None:
+    peer = Peer()
+    head = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"x")]
+    peer.send(frame(HEADERS, 4, 1, peer.encoder.encode([*head, (b"a", value)])))
+    assert peer.calls[-1].headers["a"].encode("latin-1") == value
+
+
+async def test_a_failure_of_ours_ends_its_peer_and_nobody_elses_turns() -> None:
+    turns = Turns(lambda: 0.0)
+    one, other = Peer(turns=turns), Peer(turns=turns)
+    call, heard = one.open(), other.open()
+    call.receive = lambda data: 1 / 0  # type: ignore[method-assign,assignment]
+    turns._left_s = 0.0
+    for peer in (one, other):
+        peer.send(frame(DATA, 0, 1, message(b"x" * 40)))
+    while not heard.said:  # noqa: ASYNC110 - turns are counted
+        await asyncio.sleep(0)
+    assert one.wire.closed
+    assert not other.wire.closed
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -6,9 +6,9 @@ import pytest
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, Slo
-from foretell.provision import Answered
+from foretell.provision import AnsweredRequest
 from foretell.provision import regret as regrets
-from foretell.provision.regret import Moment, Regret, Window, regret
+from foretell.provision.regret import Moment, Regret, RegretWindow, regret
 from foretell.provision.rollout import EngineKind
 
 KIND = EngineKind(
@@ -17,19 +17,19 @@ KIND = EngineKind(
 )
 """4 seats and steps of 50 ms: an answer of 20 tokens takes a second, so 4 a second are served."""
 SLO = Slo(1.0, 0.1)
-ANSWER = Answered(50, 25.0, 20, 0.5, 1.45)
+ANSWER = AnsweredRequest(50, 25.0, 20, 0.5, 1.45)
 
 
-def window(ready: int, rps: int, *, seconds: int = 900, **more: object) -> Window:
+def window(ready: int, rps: int, *, seconds: int = 900, **more: object) -> RegretWindow:
     """A constant rate with a decision every 5 seconds, and 300 seconds before."""
     moments = [
         Moment(at_s, ready, ready, 5 * rps if at_s > -300 else 0, **more)  # type: ignore[arg-type]
         for at_s in range(-300, seconds + 101, 5)
     ]
-    return Window(0.0, float(seconds), moments, [ANSWER] * 10)
+    return RegretWindow(0.0, float(seconds), moments, [ANSWER] * 10)
 
 
-def of(given: Window) -> Regret:
+def of(given: RegretWindow) -> Regret:
     found = regret(given, KIND, SLO, 0.99)
     assert found is not None
     return found
@@ -81,7 +81,7 @@ def test_an_idle_instance_more_than_one_is_wasted() -> None:
 
 def test_where_nobody_was_ready_requests_wait_and_one_more_would_have_served_them() -> None:
     moments = [replace(m, ready=int(m.at_s >= 300), instances=1) for m in window(1, rps=2).moments]
-    found = of(Window(0.0, 900.0, moments, [ANSWER]))
+    found = of(RegretWindow(0.0, 900.0, moments, [ANSWER]))
     assert found.within[1] < 0.7
     assert found.within[2] == 1.0
     assert found.saved_by_one_more >= 600
@@ -122,4 +122,4 @@ def test_without_decisions_or_answers_there_is_nothing_to_say() -> None:
 def test_instances_that_come_and_go_without_end_are_refused() -> None:
     moments = [Moment(float(i), 1 + i % 2, 2, 1) for i in range(2000)]
     with pytest.raises(ValueError, match="came and went"):
-        regret(Window(0.0, 2000.0, moments, [ANSWER]), KIND, SLO, 0.99)
+        regret(RegretWindow(0.0, 2000.0, moments, [ANSWER]), KIND, SLO, 0.99)

@@ -15,6 +15,8 @@ from foretell.services.scheduler.relay.transfer import TakenBack, Transfer
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
 
+INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
+
 
 class Engines:
     """An engine that has got the request and says nothing by itself."""
@@ -33,7 +35,7 @@ async def begun(
     monkeypatch.setattr(relay_transfer, "for_engine", lambda *_, **__: b"{}")
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt = SimpleNamespace(
-        spec=spec, instance=None, instance_id="engine-0", continued=False, headers=dict
+        spec=spec, instance=INSTANCE, instance_id="engine-0", continued=False, headers=dict
     )
     request = SimpleNamespace(
         stream=True,

@@ -1,24 +1,20 @@
 """What engines say that they cannot do: by status, fields, numbers and names, in any words."""
 
 import json
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from foretell.placement.needs import Need
-from foretell.services.scheduler.placing.needs import unfit_of
-from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.lifecycle.judgement import Asked, judge
 
 PICTURE = Need(inputs=frozenset(("image",)))
 TEXT = Need()
 
 
 def unfit(status: int, body: object, need: Need = TEXT) -> str:
-    instance = SimpleNamespace(lengths={"m-7b": 8192})
-    placement = SimpleNamespace(need=need, model="m-7b", instance=instance)
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return unfit_of(status, raw, cast(Placement, placement))
+    return judge(status, raw, asked=Asked(need, "m-7b", 8192)).unfit
 
 
 def error(message: str, param: str | None = None, code: Any = 400) -> dict[str, Any]:

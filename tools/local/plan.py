@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from foretell.config.cluster import Cluster, Engine
+from foretell.config.cluster import Cluster, ClusterEngine
 from foretell.config.layout import Layout
 from foretell.services.process.hang import ANSWER_S
 from foretell.services.process.keeper import AtEnd, Program, Serves
@@ -120,7 +120,7 @@ def plan_cluster(
         )
         return Process(kind, address, program)
 
-    def launcher(engine: Engine) -> Process:
+    def launcher(engine: ClusterEngine) -> Process:
         flags = [f"--name={engine.name}", f"--run-dir={run_dir}"]
         if not restart:
             flags.append("--no-restart")

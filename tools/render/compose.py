@@ -22,7 +22,7 @@ from foretell.config import (
     SchedulerSettings,
     TaggerSettings,
 )
-from foretell.config.cluster import Engine
+from foretell.config.cluster import ClusterEngine
 from foretell.config.layout import (
     CONTAINER_BATCHES,
     CONTAINER_FILES,
@@ -245,19 +245,19 @@ class _Compose:
             "group_add": ["${DOCKER_GID:-0}"],
         }
 
-    def _predictor(self, engine: Engine) -> _Service:
+    def _predictor(self, engine: ClusterEngine) -> _Service:
         values = self._layout.predictor(engine)
         port = engine.predictor_port
         service = self._service("predictor", values, PredictorSettings, port=port)
         return service | {"depends_on": [engine.name]}
 
-    def _emulator(self, engine: Engine) -> _Service:
+    def _emulator(self, engine: ClusterEngine) -> _Service:
         values = self._layout.emulator(engine)
         del values["host"], values["port"]  # the image has its own
         service = self._service("backend.emulator", values, EmulatorSettings)
         return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
-    def _vllm(self, engine: Engine) -> _Service:
+    def _vllm(self, engine: ClusterEngine) -> _Service:
         path = engine.model.path or engine.model_name
         mounts = []
         if Path(path).is_absolute():

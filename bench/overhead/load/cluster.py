@@ -163,8 +163,6 @@ async def running_schedulers(cluster: Cluster, variant: Variant) -> AsyncIterato
                 f"--policy={setting_of(variant.policy)}",
                 f"--tagger={cluster.tagger.facts['address'] if variant.tagger else ''}",
                 f"--request-log={log}",
-                # Probes are not what is measured.
-                "--health-interval-s=60",
                 "--log-level=warning",
                 start_timeout_s=_START_S,
             )

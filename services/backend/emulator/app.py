@@ -127,8 +127,7 @@ def create_app(engine: Engine) -> ASGIApp:
         return Response(status_code=503 if engine.driver.stopped else 200)
 
     async def metrics(_: Request) -> Response:
-        text = engine.driver.metrics.text()
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
+        return Response(engine.driver.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def version(_: Request) -> Response:
         return JSONResponse({"version": engine.config.engine_version})

@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App, Replica
@@ -29,7 +30,7 @@ from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
-_CREDENTIALS = ("authorization", "proxy-authorization", "x-api-key", "cookie")
+_WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
 """Headers of clients that no engine gets."""
 _CHUNKS_AT_ONCE = 16
 """Of a body; then others get their turn."""
@@ -175,7 +176,7 @@ class Exchange:
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:
                 raise unavailable("the engine that keeps this response is not up", "no_instance")
-            withheld = [name for name in _CREDENTIALS if name not in own]
+            withheld = [name for name in _WITHHELD if name not in own]
             self._stream.send(messages.destination(",".join(known), own, withheld))
         except ApiError as error:
             self._reply(error.response(path))
@@ -251,12 +252,15 @@ class Exchange:
             spec.request_id,
             spec.length.expected_tokens,
             response_id=response_id(request, attempt.instance_id),
+            as_it_is=not attempt.instance.takes_fields,
         )
         own = {"x-request-id": request.request_id, **life.begin_attempt()}
         headers = {**own, **self._context.authorization}
         if spec.priority != request.priority:
             headers[PRIORITY_HEADER] = str(spec.priority)
-        withheld = [name for name in _CREDENTIALS if name not in headers]
+        if attempt.instance.config.rank is not None:
+            headers[RANK_HEADER] = str(attempt.instance.config.rank)
+        withheld = [name for name in _WITHHELD if name not in headers]
         self._body.clear()
         chunks = messages.body_chunks(body, ends=not trailers)
         first = messages.destination(",".join(addresses), headers, withheld)

@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._connections = connections
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._streams: dict[int, Stream] = {}
         self._frames = Frames()
         self._asked = False
@@ -265,6 +265,9 @@ class Connection(asyncio.Protocol):
                 logger.warning("a gateway broke HTTP/2: %s", error)
                 self._flush()
                 self.close()
+            except Exception:  # the last line of defence: other peers wait for their turn
+                logger.exception("the scheduler failed")
+                self.abort()
         self._asked = self._can_read
         if not self._asked:
             self._go_on()
@@ -313,7 +316,7 @@ class Connection(asyncio.Protocol):
         stream = self._streams[event.stream_id] = Stream(self, event.stream_id)
         headers: dict[str, str] = {}
         for name, value in event.headers or ():
-            headers.setdefault(_text(name), _text(value))
+            headers.setdefault(bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
         stream.call = self._open(stream, headers)
 
     def _half_close(self, stream_id: int) -> None:
@@ -439,7 +442,3 @@ class Connection(asyncio.Protocol):
         data = self._h2.data_to_send()
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
-
-
-def _text(value: str | bytes) -> str:
-    return value if isinstance(value, str) else value.decode("latin-1")

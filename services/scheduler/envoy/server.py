@@ -106,7 +106,7 @@ class Picker:
         path = headers.get(":path", "")
         if path == _PROCESS:
             if self._secret:
-                given = headers.get(METADATA_KEY, "").encode()
+                given = headers.get(METADATA_KEY, "").encode("latin-1")
                 if not hmac.compare_digest(given, self._secret):
                     stream.end(UNAUTHENTICATED, "the shared secret is missing or wrong")
                     return None
