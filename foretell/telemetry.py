@@ -174,9 +174,9 @@ class SchedulerMetrics(Declared):
         )
         self.degraded = self.counter(
             "foretell_degraded_total",
-            "answers",
-            "Answers that placements had to do without: one predictor's, or all predictors' as the "
-            "wait for a turn was too long.",
+            "predictions",
+            "Predictions that placements had to do without: one instance's, as its predictor was "
+            "silent, or all, as there was no time for them.",
             ("missing",),
         )
         self.lengths_revised = self.counter(
@@ -185,8 +185,8 @@ class SchedulerMetrics(Declared):
             "Requests of which the tagger said, after they were placed, that their answers will be "
             "much longer or shorter than was believed.",
         )
-        self.pictures_refused = self.counter(
-            "foretell_pictures_refused_total",
+        self.snapshots_refused = self.counter(
+            "foretell_snapshots_refused_total",
             "messages",
             "Messages of predictors that were not believed, by reason; what was known stays.",
             ("instance_id", "reason"),
@@ -194,7 +194,7 @@ class SchedulerMetrics(Declared):
         self.placement = self.histogram(
             "foretell_placement_seconds",
             "seconds",
-            "Time to place a request: waiting for a turn, asking predictors, choosing.",
+            "Time to place a request: predicting, choosing, and any wait for an instance.",
             ("policy",),
             buckets=_OVERHEAD_BUCKETS_S,
         )
@@ -286,7 +286,7 @@ class SchedulerMetrics(Declared):
         self.followed = self.gauge(
             "foretell_predictor_followed",
             "boolean",
-            "1 while the instance's predictor tells what it knows; 0: it is silent, or called.",
+            "1 while the instance's predictor tells what it knows; 0: it is silent.",
             ("instance_id",),
         )
         self.running = self.gauge(
@@ -360,15 +360,6 @@ class PredictorMetrics(Declared):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        self.predictions = self.counter(
-            "foretell_predictions_total", "predictions", "Predictions made for schedulers."
-        )
-        self.predict_seconds = self.histogram(
-            "foretell_predict_seconds",
-            "seconds",
-            "Time to compute one prediction, without the transport.",
-            buckets=_OVERHEAD_BUCKETS_S,
-        )
         self.snapshots = self.counter(
             "foretell_snapshots_total",
             "snapshots",

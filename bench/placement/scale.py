@@ -29,7 +29,7 @@ BENCH = Benchmark(
 POLICY, NOBODY = "predicted_latency", "random"
 CANDIDATES = (1, 2, 4, 8, 16, 0)
 """Predictors asked; 0: all."""
-SETTINGS = ((1, 0.0, 0.0), (16, 0.1, 0.002))
+SETTINGS = ((1, 0.02, 0.0), (16, 0.1, 0.002))
 """Schedulers, seconds between snapshots, and seconds from a scheduler to a predictor."""
 
 

@@ -158,11 +158,6 @@ class SchedulerOptions(Section):
     engine_wait_s: float = Field(10.0, ge=0)
     """Longest time that a request waits for an engine while none that serves its model is up; then
     it gets status 503."""
-    predictor_deadline_ms: float = Field(100.0, gt=0)
-    """Longest time that a request waits for the predictors' answers."""
-    turn_deadline_ms: float = Field(1000 * _PLACEMENT.turn_deadline_s, gt=0)
-    """Longest time that a request waits for the placements before it; then it is placed without
-    asking the predictors."""
     request_timeout_s: float = Field(600.0, gt=0)
     """Longest silence of an engine while it answers a request."""
     health_interval_s: float = Field(0.5, gt=0)

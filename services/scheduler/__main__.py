@@ -92,7 +92,6 @@ async def serve(
             health_failures=_HEALTH_FAILURES,
             traffic=traffic,
         )
-        stack.push_async_callback(pool.close)
         estimators = Estimators(
             Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
@@ -106,7 +105,6 @@ async def serve(
             pool=pool,
             estimators=estimators,
             tagger=tagger,
-            predictor_deadline_s=settings.predictor_deadline_ms / 1000,
             metrics=metrics,
             background=background,
         )
@@ -232,7 +230,6 @@ def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
         candidates=settings.candidates,
         max_attempts=settings.max_attempts,
         instance_wait_s=settings.engine_wait_s,
-        turn_deadline_s=settings.turn_deadline_ms / 1000,
     )
 
 

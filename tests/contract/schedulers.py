@@ -106,8 +106,6 @@ async def running(
         "policy": "round_robin",
         "health_interval_s": 0.02,
         "engine_wait_s": 0.0,
-        "predictor_deadline_ms": PATIENT_MS,
-        "turn_deadline_ms": PATIENT_MS,
         **changes,
     }
     values["policy"] = setting_of(values["policy"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from engines import answer, engines
-from schedulers import PATIENT_MS, WAIT_S, Scheduler, running
+from schedulers import WAIT_S, Scheduler, running
 from scripted_peers import Predictor, serving
 
 from foretell.placement import effort
@@ -44,8 +44,6 @@ async def placing(
                 tmp_path,
                 pool,
                 addresses,
-                predictor_deadline_ms=PATIENT_MS,
-                turn_deadline_ms=PATIENT_MS,
                 **settings,
             )
         )

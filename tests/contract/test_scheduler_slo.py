@@ -52,7 +52,7 @@ async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path)
         patient = await scheduler.complete(headers={TTFT: "2000"}, stream=True)
         untargeted = await scheduler.complete(headers=REJECT, stream=True)
         assert [r.status_code for r in (in_time, patient, untargeted)] == [200] * 3
-        assert predictor.means_only == [False, False, False, True]
+        assert predictor.with_quantiles == [True, True, True, False]
         await until(lambda: len(log.read_text().splitlines()) == 4)
         assert (await scheduler.status())["in_progress"] == 0
         lines = [json.loads(line) for line in log.read_text().splitlines()]

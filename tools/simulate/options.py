@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from foretell.engine.publishing import INTERVAL_S
+
 TraceFormat = Literal["auto", "csv", "mooncake", "log"]
 
 _PROFILE_TIMES_COUNT = re.compile(r"(.+)x(\d+)")
@@ -84,11 +86,11 @@ class SimulateOptions:
     ] = True
     schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
     candidates: Annotated[
-        int, typer.Option(min=0, help="Predictors asked for one placement; 0: all.")
+        int, typer.Option(min=0, help="Instances compared for one placement; 0: all.")
     ] = 0
     publish_interval_s: Annotated[
-        float, typer.Option(min=0, help="Least seconds between two snapshots; 0: every change.")
-    ] = 0.0
+        float, typer.Option(min=0.001, help="Least seconds between two snapshots of an engine.")
+    ] = INTERVAL_S
     dispatch_delay_s: Annotated[
         float, typer.Option(min=0, help="Seconds from a choice to the engine's queue.")
     ] = 0.002

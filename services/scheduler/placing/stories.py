@@ -3,19 +3,16 @@
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from foretell.engine.hindsight import Exposure, Scene
 from foretell.placement.decision import Decision
-
-if TYPE_CHECKING:  # for who has no numpy, and calls
-    from foretell.engine.hindsight import Exposure, Scene
 
 MOST_STORIES = 1000
 """Requests that are remembered."""
-MOST_PICTURE_BYTES = 16 << 20
-"""Bytes of the engines' pictures that are remembered with the latest of them."""
-_PARSED = 4
-"""A request on its way takes so many times the bytes of its row, once it is read."""
+MOST_SNAPSHOT_BYTES = 16 << 20
+"""Bytes of the engines' snapshots that are remembered with the latest of them."""
+_ARRIVAL_BYTES = 1000
+"""A request on its way takes about so many."""
 
 
 @dataclass(slots=True)
@@ -47,8 +44,8 @@ class Chapter:
     """One attempt: how it was placed, and what became of it."""
 
     decision: Decision
-    scene: "Scene | None"
-    """What its predictions were made from; None where predictors were called, or too long ago."""
+    scene: Scene | None
+    """What its predictions were made from; None where nothing was predicted, or too long ago."""
     policy: str
     attempt: int
     instance_id: str
@@ -73,7 +70,7 @@ class Story:
 class Stories:
     """The latest requests that were placed. What is kept are references, formatted when asked."""
 
-    def __init__(self, most: int = MOST_STORIES, most_bytes: int = MOST_PICTURE_BYTES) -> None:
+    def __init__(self, most: int = MOST_STORIES, most_bytes: int = MOST_SNAPSHOT_BYTES) -> None:
         self._stories: deque[Story] = deque(maxlen=most)
         self._most_bytes = most_bytes
         self._scenes: deque[tuple[Chapter, int]] = deque()
@@ -85,8 +82,8 @@ class Stories:
         return len(self._stories)
 
     @property
-    def picture_bytes(self) -> int:
-        """Bytes of the pictures that are remembered, about."""
+    def snapshot_bytes(self) -> int:
+        """Bytes of the snapshots that are remembered, about."""
         return self._bytes
 
     def add(self, story: Story, chapter: Chapter) -> None:
@@ -105,10 +102,10 @@ class Stories:
         """The latest request of that id; None where it is not remembered."""
         return next((s for s in self.latest() if s.request_id == request_id), None)
 
-    def _keep(self, chapter: Chapter, scene: "Scene") -> None:
+    def _keep(self, chapter: Chapter, scene: Scene) -> None:
         """Forget the oldest scenes where there are too many bytes."""
-        before = {id(exposure.picture) for exposure in self._latest}
-        added = sum([_bytes(e) for e in scene.exposures if id(e.picture) not in before])
+        before = {id(exposure.snapshot) for exposure in self._latest}
+        added = sum([_bytes(e) for e in scene.exposures if id(e.snapshot) not in before])
         self._latest = scene.exposures
         self._scenes.append((chapter, added))
         self._bytes += added
@@ -118,5 +115,6 @@ class Stories:
             self._bytes -= size
 
 
-def _bytes(exposure: "Exposure") -> int:
-    return len(exposure.picture.requests) + _PARSED * len(exposure.picture.reservations)
+def _bytes(exposure: Exposure) -> int:
+    snapshot = exposure.snapshot
+    return len(snapshot.requests) + _ARRIVAL_BYTES * len(snapshot.reservations)

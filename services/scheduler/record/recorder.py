@@ -65,7 +65,7 @@ class Recorder:
             if request.grant is not None and result.prompt_tokens:
                 request.grant.settle(result.prompt_tokens)
             return
-        if placement.instance.stub is None:
+        if not placement.instance.config.predictor:
             self._account(request, request_id, placement, result)
         else:
             self._background.spawn(self._completed(request, request_id, placement, result))

@@ -158,7 +158,7 @@ async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Pa
         seen = one.following.ended(request("a"), answered=True)
         assert seen is not None
         assert one.reserved() == 1  # the predictor still tells of it
-        assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.CompleteResponse)
+        assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.Seen)
         await until(lambda: one.reserved() == 0 and here.reserved() == 0)
 
 
@@ -213,7 +213,7 @@ async def test_a_predictor_that_comes_back_is_told_what_is_on_its_way(tmp_path: 
         waiting = one.following.ended(request("b"), answered=True)
         assert waiting is not None
         await here.stop()
-        assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.CompleteResponse())
+        assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.Seen())
         assert not one.following.reserve(request("c"))  # so it has to be called, if it can
         assert one.following.ended(request("nobody"), answered=True) is None
         assert one.running() == 4  # believed for as long as it is not stale
