@@ -16,9 +16,6 @@ def predict(
     sync_scheduling: Annotated[
         bool, typer.Option("--sync-scheduling", help="Take an engine without async scheduling.")
     ] = False,
-    tcp: Annotated[
-        bool, typer.Option("--tcp", help="Call over TCP instead of a unix socket.")
-    ] = False,
 ) -> None:
     """Print the cost of predictions as JSON (bench/overhead/predict.md explains it)."""
     try:
@@ -33,6 +30,5 @@ def predict(
         size=Size(running, waiting),
         predictions=predictions,
         async_scheduling=not sync_scheduling,
-        transport="tcp" if tcp else "unix",
     )
     typer.echo(json.dumps(measure_predict(options), indent=1))

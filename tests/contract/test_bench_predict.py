@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 
-KEYS = ("kernel_us_p50", "kernel_us_p99", "rpc_ms_p50", "rpc_ms_p99")
+KEYS = ("kernel_us_p50", "kernel_us_p99", "snapshot_write_us_p50", "snapshot_read_us_p50")
 
 
 def test_it_prints_the_cost_of_predictions_as_json() -> None:

@@ -1,16 +1,14 @@
 """`foretell bench predict`: the cost of predictions for one size of engine, as one JSON object."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.services.process import runtime
 from foretell.tools.harness.cases import RESERVATIONS, STATES, Size
 from foretell.tools.harness.kernel import PROFILE, time_kernel
 from foretell.tools.harness.machine import describe_machine
-from foretell.tools.harness.rpc import Transport, time_rpc
+from foretell.tools.harness.snapshots import time_snapshots
 from foretell.tools.progress import progress
 
 
@@ -21,7 +19,6 @@ class PredictOptions:
     size: Size
     predictions: int = 1000
     async_scheduling: bool = True
-    transport: Transport = "unix"
 
 
 def measure_predict(options: PredictOptions) -> dict[str, object]:
@@ -42,17 +39,14 @@ def measure_predict(options: PredictOptions) -> dict[str, object]:
             async_scheduling=ahead,
             expect_arrivals=True,
         )
-        calls = time_rpc(
-            size, count, tick("calls"), transport=options.transport, async_scheduling=ahead
-        )
-        with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
-            rpc = runner.run(calls)
+        writes, reads, takes = time_snapshots(size, count, tick("snapshots"))
     return {
         **facts,
         **_levels("kernel_us", kernel, 1e-6),
         **_levels("kernel_expecting_us", foretold, 1e-6),
-        **_levels("rpc_ms", rpc.predict, 1e-3),
-        **_levels("rpc_empty_ms", rpc.status, 1e-3),
+        **_levels("snapshot_write_us", writes, 1e-6),
+        **_levels("snapshot_read_us", reads, 1e-6),
+        **_levels("snapshot_take_us", takes, 1e-6),
     }
 
 
@@ -64,7 +58,6 @@ def _facts(options: PredictOptions) -> dict[str, object]:
         "samples": options.predictions,
         "states": STATES,
         "async_scheduling": options.async_scheduling,
-        "transport": options.transport,
         "profile": PROFILE,
         "machine": describe_machine("foretell", "numpy", "grpcio", "protobuf", "uvloop"),
     }
