@@ -80,9 +80,10 @@ class Following:
         """Tell all other schedulers that follow this predictor."""
         self._notify(predictor_pb2.Notice(spending=spending))
 
-    def reserve(self, request: RequestSpec) -> bool:
-        """`request` is on its way to the engine; whether the predictor could be notified."""
-        self.engine.reserve(request, self._loop.time())
+    def reserve(self, request: RequestSpec, now_s: float | None = None) -> bool:
+        """`request` is on its way to the engine since `now_s` on the event loop's clock, by default
+        now; whether the predictor could be notified."""
+        self.engine.reserve(request, self._loop.time() if now_s is None else now_s)
         return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
 
     def revise(self, request: RequestSpec) -> None:

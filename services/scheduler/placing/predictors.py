@@ -214,7 +214,7 @@ class Predictors:
         if self._placed % _SWAP_EVERY == 0 and len(self._pool.instances) > len(self._followed):
             self._swap()
         if following is not None:
-            following.reserve(spec)
+            following.reserve(spec, now_s)
 
     def revise(self, instance: Instance, spec: RequestSpec) -> None:
         """Tell what else is known of a request that was announced."""
