@@ -23,7 +23,6 @@ from bench.runs import Kept
 from foretell.services.process.memory_log import SHARED_MEMORY
 from foretell.tools.harness.schedulers import Engines, running_schedulers
 
-NEEDS = "`make setup-vllm`, the model of `make run-vllm`, two idle cores"
 _WARM_UP = 30
 """Requests of each run that come first and do not count: they fill the engines."""
 _QUICK_REQUESTS = 15

@@ -231,9 +231,6 @@ def main() -> None:
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
-    # Requests make no cycles, so collecting finds nothing; at the default of 700 objects it took a
-    # tenth of a request's time. An exception's traceback may be one: it waits a little longer.
-    gc.set_threshold(20_000)
     runtime.run(lambda stop: serve(settings, stop))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from foretell.services.backend import verified
@@ -75,7 +76,8 @@ def show(findings: Findings, console: Console) -> None:
     for each in findings.features:
         verdict = f"[{_COLOURS[each['verdict']]}]{each['verdict']}[/]"
         counts = (str(each["scenarios"]), str(each["steps"]))
-        table.add_row(each["name"], verdict, *counts, each["reason"] or _where(each["first"]))
+        where = escape(each["reason"] or _where(each["first"]))
+        table.add_row(each["name"], verdict, *counts, where)
     console.print(f"vLLM {findings.version}, its own scheduler beside the twin:")
     console.print(table, markup=True, highlight=False)
 
