@@ -93,7 +93,6 @@ async def serve(
             health_failures=tuning.health_failures,
             traffic=traffic,
         )
-        stack.push_async_callback(pool.close)
         by_name = bool(traffic.authority)
         finding = discovering(settings.instances, pool.take, metrics, by_name=by_name)
         discovery = await stack.enter_async_context(finding)
@@ -110,7 +109,6 @@ async def serve(
             pool=pool,
             estimators=estimators,
             tagger=tagger,
-            predictor_deadline_s=tuning.predictor_deadline_s,
             metrics=metrics,
             background=background,
         )
