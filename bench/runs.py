@@ -1,13 +1,19 @@
-"""Many runs in several processes, with a progress bar on stderr."""
+"""Many runs in several processes, with a progress bar on stderr; finished ones are kept on disk."""
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
+from bench.report import ROOT
 from foretell.tools.progress import progress
 
-__all__ = ["pool", "progress", "run_each"]
+Case = TypeVar("Case")
+Result = TypeVar("Result")
 
 
 def pool(processes: int) -> ProcessPoolExecutor:
@@ -15,11 +21,56 @@ def pool(processes: int) -> ProcessPoolExecutor:
     return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
 
 
-Case = TypeVar("Case")
-Result = TypeVar("Result")
-
-
 def run_each(run: Callable[[Case], Result], cases: Sequence[Case], processes: int) -> list[Result]:
     """The result of `run` for every case, in their order."""
     with pool(processes) as workers, progress() as bar:
         return list(bar.track(workers.map(run, cases), len(cases), description="runs"))
+
+
+@cache
+def state_of_the_code() -> str:
+    """A digest of the sources that decide what comes of a simulated run."""
+    digest = hashlib.sha256()
+    library = ROOT / "foretell"
+    paths = [*library.rglob("*.py"), *library.rglob("*.h"), *library.rglob("*.json")]
+    for path in sorted([*paths, *(ROOT / "tools" / "simulate").glob("*.py")]):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class Kept:
+    """Results by what was asked, in a JSON lines file, so that an interrupted benchmark goes on."""
+
+    def __init__(self, path: Path, state: str) -> None:
+        """Results of another `state` do not count; without one all do."""
+        self._path, self._state = path, state
+        self._found: dict[str, Any] = {}
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                entry = json.loads(line)
+                if entry["state"] == state:
+                    self._found[entry["asked"]] = entry["result"]
+
+    def all_of(
+        self, work: Callable[[Any], Any], asked: Sequence[Any], processes: int, what: str
+    ) -> list[Any]:
+        """The result of `work`, as JSON has it, for each of `asked`; made by several processes
+        where it is not kept."""
+        missing = [each for each in dict.fromkeys(asked) if repr(each) not in self._found]
+        with pool(processes) as workers, progress() as bar:
+            results = bar.track(workers.map(work, missing), len(missing), description=what)
+            for each, result in zip(missing, results, strict=True):
+                self.keep(each, result)
+        return [self._found[repr(each)] for each in asked]
+
+    def keep(self, asked: object, result: Any) -> None:
+        """Keep a result, on the disk at once."""
+        self._found[repr(asked)] = result
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"state": self._state, "asked": repr(asked), "result": result}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def get(self, asked: object) -> Any:
+        """The result; None where it is not there."""
+        return self._found.get(repr(asked))

@@ -23,23 +23,13 @@ _ENGINE_CORE = "VLLM::EngineCor"  # as Linux shortens the name that vLLM gives t
 
 @dataclass(frozen=True, slots=True)
 class LiveEngine:
-    """Where engine and predictor are reached, and the processes they consist of."""
+    """Where engine and predictor are reached."""
 
     url: str
     predictor: str
     snapshots: str
-    processes: tuple[psutil.Process, ...]
     pinned: bool
     """The thread that computes has a core to itself, as far as our processes go."""
-
-    def cpu_s(self) -> float:
-        """CPU seconds that engine and predictor have used so far."""
-        total_s = 0.0
-        for process in self.processes:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                total_s += times.user + times.system
-        return total_s
 
 
 @asynccontextmanager
@@ -66,7 +56,6 @@ async def running_engine(python: str, model: str, engine_args: str) -> AsyncIter
                 url=str(facts["url"]),
                 predictor=str(facts["predictor"]),
                 snapshots=snapshot_endpoint(Path(folder), INSTANCE),
-                processes=(launcher.process, *children),
                 pinned=_pin(children),
             )
 

@@ -28,16 +28,9 @@ def accuracy(
     model: Annotated[
         str, typer.Option(help="Model or its config.json, for --no-profile; empty: the run's.")
     ] = "",
-    frontend_ms: Annotated[
-        float, typer.Option(min=0, help="Milliseconds from arrival to the engine's queue.")
-    ] = 0.0,
-    sync_scheduling: Annotated[
-        bool, typer.Option("--sync-scheduling", help="The engine ran without async scheduling.")
-    ] = False,
     kv_blocks: Annotated[
         int, typer.Option(min=0, help="Number of KV blocks; 0: the run's, else the profile's.")
     ] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Scatter plot to write, .svg or .png.")] = None,
     live: Annotated[
         str, typer.Option(metavar="URL", help="Measure this running engine under load instead.")
     ] = "",
@@ -47,15 +40,9 @@ def accuracy(
     ] = "",
     recording: Annotated[Path | None, typer.Option(help="Live: file to record into.")] = None,
     requests: Annotated[int, typer.Option(min=1, help="Live: number of measured requests.")] = 400,
-    warm_up: Annotated[
-        int, typer.Option(min=0, help="Live: number of requests sent before them.")
-    ] = 100,
     utilisation: Annotated[
         float, typer.Option(min=0.01, help="Live: mean rate as a ratio of the engine's capacity.")
     ] = 0.7,
-    rate: Annotated[
-        float, typer.Option(min=0, help="Live: mean requests a second; 0: by --utilisation.")
-    ] = 0.0,
     seed: Annotated[int, typer.Option(help="Live: seed for all random draws.")] = 1,
     engine_api_key: Annotated[
         str, typer.Option(envvar="FORETELL_ENGINE_API_KEY", help="Live: the engine's key, if any.")
@@ -74,15 +61,12 @@ def accuracy(
             snapshots=snapshots,
             api_key=engine_api_key,
             requests=requests,
-            warm_up=warm_up,
             utilisation=utilisation,
-            rate_per_s=rate,
             seed=seed,
         )
         measure_live(measured, recording)
         return
     try:
-        from foretell.tools.accuracy.plot import scatter
         from foretell.tools.accuracy.recorded_run import read_run
         from foretell.tools.accuracy.replayed import AccuracyOptions, evaluate
     except ImportError as error:
@@ -100,13 +84,9 @@ def accuracy(
             device=device or known_device(run_dir.resolve().parts),
             sheet=sheet,
             model=model,
-            frontend_s=frontend_ms / 1e3,
-            async_scheduling=not sync_scheduling,
             kv_blocks=kv_blocks,
         )
         found = evaluate(read_run(run_dir), options)
     except (ValueError, KeyError, ProfileError) as error:
         raise SystemExit(f"accuracy: {error}") from error
-    if plot is not None:
-        scatter([(found.run.model, found)], plot)
     typer.echo(json.dumps(found.report(), indent=2))

@@ -29,9 +29,6 @@ def capacity(
     tolerance: Annotated[
         float, typer.Option(min=0.0001, help="Relative width at which a search ends.")
     ] = 0.01,
-    start_qps: Annotated[
-        float, typer.Option(min=0, help="Rate at which searches start; 0: one per instance.")
-    ] = 0.0,
     processes: Annotated[
         int, typer.Option(min=0, help="Number of processes; 0: one per core.")
     ] = 0,
@@ -48,7 +45,7 @@ def capacity(
             bound_s=ttft_p99_s,
             goodput=goodput,
             seeds=tuple(range(1, seeds + 1)),
-            start_qps=start_qps or float(options.instances),
+            start_qps=float(options.instances),
             tolerance=tolerance,
         )
         found = find_capacity(options, search, processes)

@@ -21,7 +21,7 @@ def explain(
         False
     ),
 ) -> None:
-    """Show why a request went where it went: what was foretold of each engine, the policy's scores,
+    """Show why a request went where it went: predictions for each engine, the policy's scores,
     what happened, what would have happened elsewhere, and what an idle engine would have needed."""
     from foretell.tools.explain import show_explanation
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from foretell import __version__
-from foretell.cli import bench, length, profile, render, twin
+from foretell.cli import length, profile, render
 from foretell.cli.accuracy import accuracy
 from foretell.cli.capacity import capacity
 from foretell.cli.check import check
@@ -16,12 +16,12 @@ from foretell.cli.plan import plan
 from foretell.cli.reference import reference
 from foretell.cli.regret import regret
 from foretell.cli.run_batch import run_batch
-from foretell.cli.settings import settings
 from foretell.cli.simulate import simulate
 from foretell.cli.status import status
 from foretell.cli.train import train_small_tagger, train_tagger
 from foretell.cli.tune import tune
 from foretell.cli.up import up
+from foretell.cli.verify import verify_engine
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,9 +33,9 @@ for _command in (
     status,
     demo,
     explain,
-    settings,
     reference,
     check,
+    verify_engine,
     accuracy,
     simulate,
     capacity,
@@ -52,8 +52,6 @@ for _name, _group in (
     ("profile", profile.app),
     ("render", render.app),
     ("length", length.app),
-    ("twin", twin.app),
-    ("bench", bench.app),
 ):
     app.add_typer(_group, name=_name)
 

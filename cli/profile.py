@@ -38,9 +38,6 @@ def profile_import(
 def measure(
     options: MeasureOptions,
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
-    api_key_env: Annotated[
-        str, typer.Option(help="Environment variable that holds the endpoint's key.")
-    ] = "FORETELL_API_KEY",
 ) -> None:
     """Make a profile by measuring a live, idle endpoint over HTTP."""
     from foretell.tools.profiles.imports import ProfileError
@@ -48,7 +45,7 @@ def measure(
     try:
         from foretell.tools.profiles.show import measure_to
 
-        measure_to(output, replace(options, api_key=os.environ.get(api_key_env, "")))
+        measure_to(output, replace(options, api_key=os.environ.get("FORETELL_API_KEY", "")))
     except ImportError as error:
         raise SystemExit(
             "profile measure needs scipy: pip install -e '.[profiles]' in the checkout"

@@ -27,9 +27,6 @@ class EngineLimits:
     num_blocks: Annotated[
         list[int] | None, typer.Option(min=1, help=f"Usable KV blocks. {_PER_ENGINE}")
     ] = None
-    block_size: Annotated[
-        list[int] | None, typer.Option(min=1, help=f"Tokens of a KV block. {_PER_ENGINE}")
-    ] = None
     max_model_len: Annotated[
         list[int] | None, typer.Option(min=1, help=f"vLLM's max_model_len. {_PER_ENGINE}")
     ] = None
@@ -42,8 +39,8 @@ class EngineLimits:
 
     def limits(self) -> dict[str, list[int]]:
         """What was given of each limit, by its name."""
-        names = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "block_size")
-        return {name: getattr(self, name) or [] for name in (*names, "max_model_len")}
+        names = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_model_len")
+        return {name: getattr(self, name) or [] for name in names}
 
     def with_engines(self, options: SimulateOptions, profiles: list[str]) -> SimulateOptions:
         """The options with engines of these profiles; ValueError where flags contradict."""

@@ -32,7 +32,7 @@ def train_tagger(
     try:
         from rich.console import Console
 
-        from foretell.length.window import Window
+        from foretell.length.window import ReadWindow
         from foretell.tools.train.run import train_tagger as run
     except ImportError as error:
         raise SystemExit(
@@ -40,7 +40,7 @@ def train_tagger(
         ) from error
 
     if window:
-        options = replace(options, window=Window(window[:2], window[2:4], window[4:]))
+        options = replace(options, window=ReadWindow(window[:2], window[2:4], window[4:]))
     console = Console(stderr=True)
     try:
         run(replace(options, teachers=tuple(teacher or ())), test or [], console)

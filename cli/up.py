@@ -76,7 +76,7 @@ def up(
     """Run a cluster on this machine until Ctrl-C.
 
     The cluster file describes it. Without one, it has emulated engines. Environment variables
-    override the file: see `foretell settings`.
+    override the file: see `foretell reference`.
     """
     from foretell.tools.local.up import UpFlags
     from foretell.tools.local.up import up as run_cluster

@@ -114,7 +114,7 @@ class Declared:
             "foretell_build_info", "boolean", "1; the label is the release that runs.", ("version",)
         )
         release.labels(__version__).set(1)
-        for family in ProcessCollector(namespace="foretell", registry=self.registry).collect():
+        for family in ProcessCollector(registry=self.registry).collect():
             name = family.name + ("_total" if family.type == "counter" else "")
             unit = next((u for u in ("bytes", "seconds") if f"_{u}" in name), "files")
             self.catalogue.append(Metric(name, family.type, unit, (), family.documentation))
@@ -135,66 +135,64 @@ class SchedulerMetrics(Declared):
         self.requests = self.counter(
             "foretell_requests_total",
             "requests",
-            "Requests ended, by HTTP status; 499: the client left, 502: a begun stream broke. "
-            "Requests that were refused have no other labels.",
+            "Ended requests, by HTTP status (499: the client left, 502: a stream broke off). Of "
+            "refused ones the other labels are empty.",
             ("model_name", "instance_id", "policy", "status"),
         )
         self.in_progress = self.gauge(
             "foretell_requests_in_progress",
             "requests",
-            "Requests that were accepted and are not yet answered in full.",
+            "Requests accepted and not yet answered in full.",
         )
         self.over_share = self.gauge(
             "foretell_requests_over_share",
             "requests",
-            "Requests that wait until an engine has room, as their caller has more than its share.",
+            "Requests that wait because their caller has used more than its fair share.",
         )
         self.log_lines_lost = self.counter(
             "foretell_request_log_lines_lost_total",
             "lines",
-            "Lines of the request log that could not be written, as when the disk is full.",
+            "Lines of the request log that could not be written.",
         )
         self.retries = self.counter(
             "foretell_retries_total",
             "attempts",
-            "Attempts that failed before the first token, by reason; the request went elsewhere.",
+            "Attempts that failed before the first token, by reason.",
             ("instance_id", "reason"),
         )
         self.continuations = self.counter(
             "foretell_continuations_total",
             "streams",
-            "Streams that an engine broke off in mid-answer, by reason; another engine went on.",
+            "Streams that another engine continued after theirs broke off, by reason.",
             ("instance_id", "reason"),
         )
         self.recalls = self.counter(
             "foretell_recalls_total",
             "requests",
-            "Requests called back from an engine's queue, to be served elsewhere sooner.",
+            "Requests recalled from an engine's queue to be served elsewhere sooner.",
             ("instance_id",),
         )
         self.degraded = self.counter(
             "foretell_degraded_total",
-            "predictions",
-            "Predictions that placements had to do without: one instance's, as its predictor was "
-            "silent, or all, as there was no time for them.",
+            "answers",
+            "Predictions that placements had to do without, by what was missing.",
             ("missing",),
         )
         self.lengths_revised = self.counter(
             "foretell_lengths_revised_total",
             "requests",
-            "Requests of which the tagger said, after they were placed, that their answers will be "
-            "much longer or shorter than was believed.",
+            "Requests whose estimated length the tagger corrected after their placement.",
         )
         self.snapshots_refused = self.counter(
             "foretell_snapshots_refused_total",
             "messages",
-            "Messages of predictors that were not believed, by reason; what was known stays.",
+            "Snapshots from predictors that were rejected as invalid, by reason.",
             ("instance_id", "reason"),
         )
         self.placement = self.histogram(
             "foretell_placement_seconds",
             "seconds",
-            "Time to place a request: predicting, choosing, and any wait for an instance.",
+            "Time to place a request.",
             ("policy",),
             buckets=_OVERHEAD_BUCKETS_S,
         )
@@ -203,14 +201,14 @@ class SchedulerMetrics(Declared):
         self.ttft = self.histogram(
             "foretell_ttft_seconds",
             "seconds",
-            "Time from placement to the first token, of answers that ended well.",
+            "Time from placement to the first token of completed answers.",
             _OF_ANSWERS,
             buckets=_LATENCY_BUCKETS_S,
         )
         self.tpot = self.histogram(
             "foretell_tpot_seconds",
             "seconds",
-            "Mean time per output token after the first, of answers that ended well.",
+            "Mean time per output token after the first, of completed answers.",
             _OF_ANSWERS,
             buckets=_TPOT_BUCKETS_S,
             formula="(e2e - TTFT) / (output tokens - 1)",
@@ -218,65 +216,69 @@ class SchedulerMetrics(Declared):
         self.e2e = self.histogram(
             "foretell_e2e_seconds",
             "seconds",
-            "Time from placement to the last token, of answers that ended well.",
+            "Time from placement to the last token of completed answers.",
             _OF_ANSWERS,
             buckets=_LATENCY_BUCKETS_S,
         )
         self.tenant_tokens = self.counter(
             "foretell_tenant_tokens_total",
             "tokens",
-            "Tokens of prompts and answers, by the caller's name or the number of its key; empty "
-            "where nobody needs one.",
+            "Tokens of prompts and answers, by the caller's name or key number.",
             ("tenant",),
         )
         self.prompt_tokens = self.counter(
             "foretell_prompt_tokens_total",
             "tokens",
-            "Prompt tokens of answers that ended well.",
+            "Prompt tokens of completed answers.",
             _OF_TOKENS,
         )
         self.output_tokens = self.counter(
             "foretell_output_tokens_total",
             "tokens",
-            "Tokens of these answers themselves.",
+            "Output tokens of completed answers.",
             _OF_TOKENS,
         )
         self.cached_tokens = self.counter(
             "foretell_cached_prompt_tokens_total",
             "tokens",
-            "Prompt tokens that the engine is known to have found in its prefix cache.",
+            "Prompt tokens found in the engine's prefix cache, as far as known.",
             _OF_TOKENS,
         )
         self.foretold_cached_tokens = self.counter(
-            "foretell_foretold_cached_prompt_tokens_total",
+            "foretell_predicted_cached_prompt_tokens_total",
             "tokens",
-            "Prompt tokens that were foretold to be found there, of requests of which it is known.",
+            "Predicted prefix-cache hits of the requests whose actual hits are known.",
             _OF_TOKENS,
         )
         self.slo_requests = self.counter(
             "foretell_slo_requests_total",
             "requests",
-            "Requests with targets whose outcome is known: met, missed or rejected.",
+            "Requests with targets, by outcome: met, missed or rejected.",
             ("model_name", "policy", "outcome"),
         )
 
     def _compare_predictions(self) -> None:
         self.ttft_error = self._error("foretell_ttft_prediction_error_ratio", "TTFT")
-        self.e2e_error = self._error("foretell_e2e_prediction_error_ratio", "End-to-end latency")
+        self.e2e_error = self._error("foretell_e2e_prediction_error_ratio", "e2e latency")
         self.length_error = self._error(
-            "foretell_output_tokens_prediction_error_ratio", "Output length"
+            "foretell_output_tokens_prediction_error_ratio", "output length"
         )
         self.length_level = self.histogram(
             "foretell_output_tokens_level_ratio",
             "ratio",
-            "Level of the true output length within the distribution that was believed: of good "
-            "distributions a tenth of all answers is at or below 0.1, half at or below 0.5.",
+            "Level of the true output length in its predicted distribution; uniform if calibrated.",
             ("model_name",),
             buckets=_LEVELS,
             formula="P(length <= actual)",
         )
 
     def _show_instances(self) -> None:
+        self.unheard = self.gauge(
+            "foretell_discovery_unheard_seconds",
+            "seconds",
+            "Time for which the API server of Kubernetes could not be heard; the known instances "
+            "stay. 0: it is heard, or instances are listed.",
+        )
         self.healthy = self.gauge(
             "foretell_instance_healthy",
             "boolean",
@@ -286,69 +288,71 @@ class SchedulerMetrics(Declared):
         self.followed = self.gauge(
             "foretell_predictor_followed",
             "boolean",
-            "1 while the instance's predictor tells what it knows; 0: it is silent.",
+            "1 while the instance's predictor sends snapshots.",
             ("instance_id",),
         )
         self.running = self.gauge(
             "foretell_running_requests",
             "requests",
-            "Requests that run on the instance, as its predictor tells.",
+            "Requests that run on the instance.",
             ("instance_id",),
         )
         self.waiting = self.gauge(
             "foretell_waiting_requests",
             "requests",
-            "Requests that wait in the instance's queue, those on their way to it included.",
+            "Requests in the instance's queue or on their way to it.",
             ("instance_id",),
         )
         self.kv_used = self.gauge(
             "foretell_kv_used_ratio",
             "ratio",
-            "Share of the instance's KV blocks in use, those of requests on their way included.",
+            "Share of the instance's KV blocks in use or reserved.",
             ("instance_id",),
             formula="used blocks / total blocks",
         )
         self.kv_offline = self.gauge(
             "foretell_kv_offline_ratio",
             "ratio",
-            "Share of the instance's KV blocks that running offline requests hold, where it serves "
-            "them beside online ones.",
+            "Share of the instance's KV blocks held by offline requests.",
             ("instance_id",),
             formula="their blocks / total blocks",
         )
         self.calibration_steps = self.gauge(
             "foretell_calibration_steps",
             "steps",
-            "Steps of the engine that its predictor has learned step times from.",
+            "Engine steps that step times have been calibrated on.",
             ("instance_id",),
         )
         self.approximate = self.gauge(
             "foretell_prediction_approximate",
             "boolean",
-            "1 for each feature that the engine uses and predictions do not model.",
+            "1 for each feature in use that predictions do not model.",
             ("instance_id", "feature"),
+        )
+        self.unpredicted = self.gauge(
+            "foretell_engine_unpredicted",
+            "boolean",
+            "1 for each engine of which nothing is predicted, with the reason.",
+            ("instance_id", "reason"),
         )
         self.foreseen_ttft = self.gauge(
             "foretell_predicted_ttft_seconds",
             "seconds",
-            "TTFT that a request with a prompt of 256 tokens would get if it came now.",
+            "Predicted TTFT of a request with 256 prompt tokens that arrives now.",
             ("instance_id",),
-            formula="the twin, run forward from the engine's present state",
         )
         self.foreseen_e2e = self.gauge(
             "foretell_predicted_e2e_seconds",
             "seconds",
-            "End-to-end latency of that request with an answer of 256 tokens.",
+            "Predicted e2e latency of that request with 256 output tokens.",
             ("instance_id",),
-            formula="the twin, run forward from the engine's present state",
         )
 
     def _error(self, name: str, subject: str) -> Histogram:
         return self.histogram(
             name,
             "ratio",
-            f"{subject}: relative error of what was predicted. Emulated engines are no evidence of "
-            "accuracy.",
+            f"Relative error of the predicted {subject}.",
             ("model_name", "instance_id", "engine"),
             buckets=ERROR_BUCKETS_RATIO,
             formula=ERROR,
@@ -363,28 +367,28 @@ class PredictorMetrics(Declared):
         self.snapshots = self.counter(
             "foretell_snapshots_total",
             "snapshots",
-            "Snapshots received from the engine, repeated ones included.",
+            "Snapshots received from the engine, including repeated ones.",
         )
         self.snapshot_age = self.gauge(
             "foretell_snapshot_age_seconds",
             "seconds",
-            "Time since the engine last published anything; infinite before it has.",
+            "Time since the engine's last snapshot; infinite before the first.",
         )
         self.preemptions = self.counter(
             "foretell_preemptions_total",
             "preemptions",
-            "Preemptions of requests that have ended, by the engine's scheduler.",
+            "Preemptions of finished requests.",
         )
         self.step_error = self.gauge(
             "foretell_step_time_error_ratio",
             "ratio",
-            "Mean absolute relative error of predicted step times, over about the last 64 steps.",
+            "Mean absolute relative error of step times, over about 64 steps.",
             formula="mean of |predicted - actual| / actual",
         )
         self.step_changes = self.counter(
             "foretell_step_time_changes_total",
             "changes",
-            "Times that step times were off to one side for so long that they are learned anew.",
+            "Times that calibration started again after persistent errors of one sign.",
         )
         self.step_spread = self.gauge(
             "foretell_step_time_spread_ratio",
@@ -406,41 +410,40 @@ class BatchMetrics(Declared):
         self.requests = self.counter(
             "foretell_batch_requests_total",
             "requests",
-            "Requests of batches whose records are durable, by outcome: completed or failed.",
+            "Batch requests with a durable result, by outcome: completed or failed.",
             ("outcome",),
         )
         self.tokens = self.counter(
             "foretell_batch_tokens_total",
             "tokens",
-            "Tokens of the prompts and answers of requests of batches, by kind: input or output.",
+            "Tokens of batch requests, by kind: input or output.",
             ("kind",),
         )
         self.cached_tokens = self.counter(
             "foretell_batch_cached_tokens_total",
             "tokens",
-            "Prompt tokens of requests of batches that engines say they found in a prefix cache.",
+            "Prompt tokens of batch requests found in a prefix cache.",
         )
         self.tries_again = self.counter(
             "foretell_batch_tries_again_total",
             "requests",
-            "Times that a request of a batch found nobody to answer it; it is sent again.",
+            "Attempts of batch requests that failed and are repeated.",
         )
         self.promises = self.counter(
             "foretell_batch_promises_total",
             "batches",
-            "Batches that have ended, by whether they did by the time first promised: kept or "
-            "missed.",
+            "Ended batches, by whether the first predicted end was kept or missed.",
             ("outcome",),
         )
         self.late = self.gauge(
             "foretell_batches_late",
             "batches",
-            "Batches in progress that will probably not be done within their completion window.",
+            "Batches in progress that will probably miss their completion window.",
         )
         self.left_seconds = self.gauge(
             "foretell_batches_left_seconds",
             "seconds",
-            "Time until all batches in progress are foretold to be done; 0 while nothing is known.",
+            "Predicted time until all batches in progress are done; 0 while unknown.",
         )
         self.left = self.gauge(
             "foretell_batch_requests_left",
@@ -450,16 +453,16 @@ class BatchMetrics(Declared):
         self.in_flight = self.gauge(
             "foretell_batch_requests_in_flight",
             "requests",
-            "Requests of batches that are on their way.",
+            "Batch requests in flight.",
         )
         self.window = self.gauge(
             "foretell_batch_window",
             "requests",
-            "Requests of batches that may be on their way while online targets hold.",
+            "Batch requests that may be in flight while online targets hold.",
         )
         self.density = self.gauge(
             "foretell_batch_density_ratio",
             "ratio",
-            "Time to compute over time to read the KV cache of the batch ordered last; 0: unknown.",
+            "Compute time over KV-cache read time of the batch ordered last; 0: unknown.",
         )
         self.process()

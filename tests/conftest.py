@@ -7,6 +7,7 @@ import pytest
 ROOT = Path(__file__).parent
 
 
+@pytest.hookimpl(tryfirst=True)  # before the one of xdist, which reads the marker
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a fixture of their module or session stay with one worker."""
     for item in items:

@@ -29,10 +29,6 @@ def take(url: str) -> None:
         page.set_default_timeout(_WAIT_MS)
         page.goto(f"{url}/console")
         page.locator("#scatter circle").nth(20).wait_for()
-        page.locator("#what-if [name=instances]").select_option("-1")
-        page.locator("#what-if [name=traffic]").select_option("2")
-        page.locator("#what-if button").click()
-        page.locator("#answer table").wait_for()
         for scheme in SCHEMES:
             page.emulate_media(color_scheme=scheme)
             picture = Image.open(io.BytesIO(page.screenshot()))

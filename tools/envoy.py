@@ -11,6 +11,7 @@ import yaml
 
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT
+from foretell.placement import PlacementConfig
 
 _EXTENSIONS = "type.googleapis.com/envoy.extensions"
 _ENDPOINT = "x-gateway-destination-endpoint"
@@ -157,7 +158,7 @@ def _virtual_host(layout: Layout) -> dict[str, Any]:
                     "retry_policy": {
                         "retry_on": "5xx,retriable-status-codes",
                         "retriable_status_codes": [401, 403],
-                        "num_retries": section.max_attempts - 1,
+                        "num_retries": PlacementConfig().max_attempts - 1,
                         "per_try_idle_timeout": silence,
                         "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
                     },

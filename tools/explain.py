@@ -11,7 +11,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from foretell.services.scheduler.placing.stories import MOST_STORIES
+from foretell.services.scheduler.placing.attempt import MOST_TRACES
 from foretell.tools.view.replicas import addresses_of, each_replica, fetch
 
 
@@ -35,7 +35,7 @@ def find(request_id: str, urls: Sequence[str], api_key: str) -> dict[str, Any]:
         raise CannotExplain(refused)
     raise CannotExplain(
         f"no replica remembers {request_id!r} ({', '.join(sorted(asked))} asked): each keeps its "
-        f"latest {MOST_STORIES:,} requests; is the id that of the answer's header x-request-id?"
+        f"latest {MOST_TRACES:,} requests; is the id that of the answer's header x-request-id?"
     )
 
 
@@ -114,8 +114,8 @@ def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
     text = f"{ended} with status {happened['status'] or 'none'}"
     if happened["e2e_s"]:
         first, last = _s(happened["ttft_s"]), _s(happened["e2e_s"])
-        text += f": first token after {first} (foretold {_s(foretold.get('ttft_s'))}), "
-        text += f"last after {last} (foretold {_s(foretold.get('e2e_s'))}), "
+        text += f": first token after {first} (predicted {_s(foretold.get('ttft_s'))}), "
+        text += f"last after {last} (predicted {_s(foretold.get('e2e_s'))}), "
         expected = told["expected"]["output_tokens"]
         text += f"{happened['output_tokens'] or '?'} tokens (expected {expected:.0f})"
     return f"{text}."

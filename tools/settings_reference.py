@@ -1,4 +1,4 @@
-"""Every field of a cluster file and every setting of a process, as tables."""
+"""Every field of a cluster file and every setting of a process."""
 
 import json
 from collections.abc import Iterator
@@ -10,13 +10,11 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
-from rich.console import Console
-from rich.table import Table
 
-from foretell.config import ALL_SETTINGS, Cluster, PluginSettings
+from foretell.config import ALL_SETTINGS, Cluster
+from foretell.config.described import describe
 from foretell.config.sections import (
     BatchOptions,
-    PlacementOptions,
     ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
@@ -24,70 +22,72 @@ from foretell.config.sections import (
     TrafficOptions,
 )
 
-_OPTIONS: tuple[tuple[type[BaseModel], str], ...] = (
-    (SchedulerOptions, "SCHEDULER"),
-    (PlacementOptions, "SCHEDULER"),
-    (TargetsSection, "SCHEDULER"),
-    (TaggerOptions, "TAGGER"),
-    (ProvisionOptions, "PROVISIONER"),
-    (BatchOptions, "BATCH"),
-    (TrafficOptions, "<SERVICE>"),
+_OPTIONS: tuple[type[BaseModel], ...] = (
+    SchedulerOptions,
+    TargetsSection,
+    TaggerOptions,
+    ProvisionOptions,
+    BatchOptions,
+    TrafficOptions,
 )
 """Fields of the cluster file that a process has too, under the same name."""
-_RENAMED = {
-    "policy.name": "FORETELL_SCHEDULER_POLICY",
-    "policy.parameters": "FORETELL_SCHEDULER_POLICY_PARAMETERS",
-    "observability.log_level": "FORETELL_<SERVICE>_LOG_LEVEL",
-    "observability.log_format": "FORETELL_<SERVICE>_LOG_FORMAT",
-}
+_SHARED_BY = 4
+"""A setting that so many processes describe in the same words is listed once."""
 
-Row = tuple[str, str, str, str]
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One field, setting or option."""
+
+    name: str
+    default: str
+    meaning: str
+    of_process: bool = False
+    """A field of the cluster file that is a setting of its process, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A table of the reference."""
+    """A list of the reference."""
 
     title: str
     text: str
-    columns: Row
-    rows: tuple[Row, ...]
+    entries: tuple[Entry, ...]
 
 
 def groups() -> list[Group]:
-    """The cluster file's fields, then what is set for each process by itself."""
-    columns = ("field", "default", "variable", "meaning")
-    text = (
-        "One YAML file describes a cluster. `foretell render schema` prints the JSON Schema by "
-        "which editors complete it."
-    )
-    found = [Group("Cluster file", text, columns, tuple(_fields(Cluster, "")))]
-    columns = ("variable", "flag", "default", "meaning")
+    """The cluster file's fields, what all processes have, then what each has by itself."""
+    describe(Cluster)
     for settings in ALL_SETTINGS:
+        describe(settings)
+    text = (
+        "One YAML file describes a cluster; editors complete it by the JSON Schema that "
+        "`foretell render schema` prints. Those marked \\* are settings of their process, too."
+    )
+    own = {settings: tuple(_own(settings)) for settings in ALL_SETTINGS}
+    listed = [entry for entries in own.values() for entry in entries]
+    shared = tuple(each for each in dict.fromkeys(listed) if listed.count(each) >= _SHARED_BY)
+    found = [
+        Group("Cluster file", text, tuple(_fields(Cluster, ""))),
+        Group("Processes", "What most processes have.", shared),
+    ]
+    for settings, entries in own.items():
         title = settings.__name__.removesuffix("Settings")
-        found.append(Group(title, cleandoc(settings.__doc__ or ""), columns, tuple(_own(settings))))
+        alone = tuple(each for each in entries if each not in shared)
+        if alone:
+            found.append(Group(title, cleandoc(settings.__doc__ or ""), alone))
     return found
 
 
-def show() -> None:
-    """Print one table for the cluster file and one for each process."""
-    console = Console()
-    for group in groups():
-        title = f"{group.title}: {group.text}"
-        table = Table(*group.columns, title=title, title_justify="left")
-        for row in group.rows:
-            table.add_row(*row)
-        console.print(table)
-
-
-def _fields(section: type[BaseModel], prefix: str) -> Iterator[Row]:
+def _fields(section: type[BaseModel], prefix: str) -> Iterator[Entry]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         inner, suffix = _section_in(field)
         if inner is not None and not suffix:
             yield from _fields(inner, f"{path}.")
             continue
-        yield path, _default(field), _variable(section, name, path), _describe(field)
+        of_process = any(name in o.model_fields and issubclass(section, o) for o in _OPTIONS)
+        yield Entry(path, _default(field), _describe(field), of_process)
         if inner is not None:
             yield from _fields(inner, f"{path}{suffix}.")
 
@@ -100,27 +100,17 @@ def _section_in(field: FieldInfo) -> tuple[type[BaseModel] | None, str]:
     return (kind, suffix) if isinstance(kind, type) and issubclass(kind, BaseModel) else (None, "")
 
 
-def _variable(section: type[BaseModel], name: str, path: str) -> str:
-    for options, service in _OPTIONS:
-        if name in options.model_fields and issubclass(section, options):
-            return f"FORETELL_{service}_{name.upper()}"
-    return _RENAMED.get(path, "")
-
-
-def _own(settings: type[BaseSettings]) -> Iterator[Row]:
+def _own(settings: type[BaseSettings]) -> Iterator[Entry]:
     """The settings of a process that no section of the cluster file has."""
-    prefix = str(settings.model_config.get("env_prefix", ""))
-    has_flags = settings is not PluginSettings
     shared = {
         name
-        for options, _ in _OPTIONS
+        for options in _OPTIONS
         if issubclass(settings, options)
         for name in options.model_fields
     }
     for name, field in settings.model_fields.items():
         if name not in shared:
-            flag = f"--{name.replace('_', '-')}" if has_flags else ""
-            yield f"{prefix}{name}".upper(), flag, _default(field), _describe(field)
+            yield Entry(name, _default(field), _describe(field))
 
 
 def _default(field: FieldInfo) -> str:
@@ -129,6 +119,8 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, SecretStr):
         value = value.get_secret_value()
+    if value in ([], {}, "[]"):
+        return ""
     return value if isinstance(value, str) else json.dumps(value)
 
 

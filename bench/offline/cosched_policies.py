@@ -1,4 +1,4 @@
-"""What engines with offline requests are compared: Echo's ablation, HyGen's policy, ours.
+"""What engines with offline requests are compared: Echo's ablation, and ours.
 
 All but the stock scheduler are `CoScheduler` with parts of it exchanged, so that they differ in
 policy alone: who is online comes first, the time of steps is learnt from the steps, and victims are
@@ -12,14 +12,9 @@ from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from foretell.cosched import Candidate, OfflinePool, job_of
-from foretell.cosched.pool import IsResident
+from foretell.cosched import OfflinePool, job_of
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduling
 from foretell.services.backend.vllm.steps import Instant
-
-HYGEN_BUDGET_S = 0.05
-"""HyGen's latency budget of a step: its profiler looks for the largest that keeps the targets,
-which for a TPOT of 50 ms is a step of so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +44,6 @@ class _NoReserve:
 
     def blocks(self, held: float) -> float:
         return 0.0
-
-
-class DepthFirst(OfflinePool):
-    """HyGen's prefix sharing: the requests in the order of a depth-first walk of one tree."""
-
-    def add(self, key: int, hashes: Any, tokens: int) -> None:
-        super().add(key, hashes, 1)  # one tree for all lengths
-
-    def candidates(self, is_resident: IsResident) -> list[Candidate]:
-        if not len(self):
-            return []
-        (tree,) = self._trees.values()
-        node = tree[b""]
-        while not node.ends:
-            node = tree[next(iter(node.branches))]
-        key = next(iter(node.ends))
-        resident = 0
-        for each in self.hashes(key):
-            if not is_resident(each):
-                break
-            resident += 1
-        return [Candidate(key, resident)]
 
 
 class Ours(CoScheduling, Scheduler):  # type: ignore[misc]
@@ -106,17 +79,7 @@ class EchoInOrder(EchoUnmanaged):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.planner.waiting.pool = OfflinePool(patience=0)
-
-
-class HyGen(Ours):
-    """HyGen (arXiv 2501.14808): a latency budget for each step, prompts by shared prefixes."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        manage_plainly(self)
-        self.planner.waiting.pool = DepthFirst()
-        self.planner._allowance = lambda *_: _Fixed(HYGEN_BUDGET_S)
+        self.planner.waiting.pool = OfflinePool(most_passed_over=0)
 
 
 def manage_plainly(scheduler: Any) -> None:

@@ -4,8 +4,7 @@ Three sources: Azure's conversations (lengths of a trace, random tokens), MMLU (
 five solved ones of their subject; two tokens of answer) and videos (`VIDEO_TOKENS` of answer on
 average, a log-normal distribution in steps of a frame's 256 tokens, as OpenVid's lengths are not at
 hand). Of a small file the last of such long answers would be most of the run, so that files of
-fewer requests are made of shorter ones, or of lengths drawn evenly: one from each of as many equal
-parts of the distribution as there are videos. Each source has a system prompt of its own.
+fewer requests are made of shorter ones. Each source has a system prompt of its own.
 """
 
 import csv
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from pathlib import Path
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,27 +102,22 @@ def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[To
 
 
 def _source(
-    data: Path, name: str, count: int, draws: np.random.Generator, video_tokens: int, even: bool
+    data: Path, name: str, count: int, draws: np.random.Generator, video_tokens: int
 ) -> tuple[list[Tokens], Ints]:
-    """Prompts without the system prompt, and output tokens; `even` is about those of videos."""
+    """Prompts without the system prompt, and output tokens."""
     if name == "mmlu":
         return _mmlu_prompts(data, count, draws), np.full(count, 2, np.int64)
     if name == "azure":
         rows = azure(data)[draws.integers(0, len(azure(data)), count)]
         return [_random(n, draws) for n in rows[:, 0].tolist()], rows[:, 1]
     prompts = [_random(n, draws) for n in draws.integers(20, 120, count).tolist()]
-    return prompts, _video_lengths(count, draws, video_tokens, even)
+    return prompts, _video_lengths(count, draws, video_tokens)
 
 
-def _video_lengths(count: int, draws: np.random.Generator, video_tokens: int, even: bool) -> Ints:
+def _video_lengths(count: int, draws: np.random.Generator, video_tokens: int) -> Ints:
     mean = video_tokens / _FRAME
     middle = np.log(mean) - _VIDEO_SIGMA**2 / 2
-    if even:
-        places = (draws.permutation(count) + draws.random(count)) / max(1, count)
-        normal = np.array([NormalDist().inv_cdf(place) for place in places.tolist()])
-        logarithms = middle + _VIDEO_SIGMA * normal
-    else:
-        logarithms = draws.normal(middle, _VIDEO_SIGMA, count)
+    logarithms = draws.normal(middle, _VIDEO_SIGMA, count)
     frames = np.exp(logarithms).astype(np.int64)
     lengths: Ints = _FRAME * np.clip(frames, _FEWEST_FRAMES, int(_VIDEO_MOST * mean))
     return lengths
@@ -136,7 +129,7 @@ def _random(tokens: int, draws: np.random.Generator) -> Tokens:
 
 @lru_cache(maxsize=32)
 def _cost(data: Path, name: str, work: WorkModel, video_tokens: int) -> Cost:
-    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0), video_tokens, False)
+    prompts, outputs = _source(data, name, 4000, np.random.default_rng(0), video_tokens)
     prompt = np.array([len(each) for each in prompts], np.int64) + SYSTEM_TOKENS
     solved, questions = mmlu(data)
     behind = float(np.mean([len(solved[row["subject"]]) for row in questions]))
@@ -190,19 +183,14 @@ def mixed(
     sharing: float,
     seed: int,
     video_tokens: int = VIDEO_TOKENS,
-    *,
-    even: bool = False,
 ) -> File:
-    """A file of that many requests; `seed` draws prompts, lengths and questions.
-
-    With `even` lengths of videos its density is nearer to the one asked for.
-    """
+    """A file of that many requests; `seed` draws prompts, lengths and questions."""
     draws = np.random.default_rng(seed)
     prompts: list[Prompt] = []
     outputs = []
     for name, part in parts_of(data, work, density, sharing, video_tokens).items():
         system = _random(SYSTEM_TOKENS, draws)
-        made, lengths = _source(data, name, round(part * requests), draws, video_tokens, even)
+        made, lengths = _source(data, name, round(part * requests), draws, video_tokens)
         prompts += [np.concatenate((system, each)) for each in made]
         outputs.append(lengths)
     return File(prompts, np.concatenate(outputs))

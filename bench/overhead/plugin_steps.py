@@ -1,4 +1,4 @@
-"""Times the steps of vLLM's scheduler with and without the plugin; needs vLLM."""
+"""Times the steps of vLLM's scheduler and of ours; needs vLLM."""
 
 import gc
 import os
@@ -7,17 +7,18 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from statistics import fmean
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
 from bench.stats import percentile
+from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from foretell.services.backend.vllm.plugin import ForetellScheduler
-from tests.vllm.driver import EngineLoop, engine_config
+from foretell.tools.verify.engine_loop import EngineLoop, unique_prompt
+from foretell.tools.verify.installed import engine_config
 
 WARMUP_STEPS = 50
 PROMPT_TOKENS = 128
@@ -27,6 +28,10 @@ from foretell.services.predictor.subscriber import subscriber_to
 told = iter(["reading"])
 asyncio.run(subscriber_to(sys.argv[1]).run(lambda _: [print(each, flush=True) for each in told]))
 """
+_BOOKS = 20
+"""Offline prompts begin with one of so many texts, half as long as a prompt."""
+_NEVER_LATE = {"slo_ttft_ms": 1e9, "slo_tpot_ms": 1e9}
+"""So that no offline request is paused: both schedulers compute the same."""
 
 
 class TimedEngine:
@@ -36,40 +41,64 @@ class TimedEngine:
         self, cls: type[Any], running: int, waiting: int, steps: int, pause_s: float
     ) -> None:
         self._pause_s = pause_s
-        length = PROMPT_TOKENS + 2 * steps
-        config = engine_config(
-            max_num_seqs=running,
-            max_num_scheduled_tokens=8192,
-            max_model_len=length + 1,
-            total_blocks=(running + 1) * (length // 16 + 2),
-            async_scheduling=True,
-        )
-        self.loop = EngineLoop(config, cls)
+        self.loop = _loop(cls, running, steps, prefixes=False)
         for i in range(running + waiting):
             extra = {"foretell_id": f"request-{i:08d}", "foretell_predicted_tokens": 180.0}
             self.loop.add(f"cmpl-{i:08d}-0", PROMPT_TOKENS, 2 * steps, extra_args=extra)
         self._queue: deque[tuple[Any, ModelRunnerOutput]] = deque()
 
-    def step(self) -> tuple[float, float]:
-        """Run one step; returns the seconds inside the scheduler: wall and CPU time.
+    def step(self) -> float:
+        """Run one step; returns the CPU seconds inside the scheduler.
 
         In between an engine waits for the GPU, which is a pause.
         """
         scheduler = self.loop.scheduler
-        first, output = timed(scheduler.schedule)
+        first_s, output = timed(scheduler.schedule)
         self._queue.append((output, sampled(scheduler, output)))
         if self._pause_s:
             time.sleep(self._pause_s)
         if len(self._queue) < 2:
-            return first
-        second, _ = timed(scheduler.update_from_output, *self._queue.popleft())
-        return first[0] + second[0], first[1] + second[1]
+            return first_s
+        second_s, _ = timed(scheduler.update_from_output, *self._queue.popleft())
+        return first_s + second_s
 
 
-def timed(call: Callable[..., Any], *args: Any) -> tuple[tuple[float, float], Any]:
-    wall, cpu = time.perf_counter(), time.thread_time()
+class MixedEngine(TimedEngine):
+    """The same with requests of both classes."""
+
+    def __init__(self, cls: type[Any], sizes: Sequence[int], steps: int) -> None:
+        """`sizes`: online requests running and waiting, offline ones running and waiting."""
+        super().__init__(cls, 0, 0, steps, 0.0)
+        running, waiting, offline, candidates = sizes
+        self.loop = _loop(cls, running + offline, steps, prefixes=True)
+        half = PROMPT_TOKENS // 2
+        books = [unique_prompt(f"book {i}", half) for i in range(_BOOKS)]
+        for index in range(running + waiting):
+            name, now_s = f"online {index}", time.time()
+            self.loop.add(name, PROMPT_TOKENS, 2 * steps, arrival_s=now_s, extra_args=_NEVER_LATE)
+        for index in range(offline + candidates):
+            prompt = books[index % _BOOKS] + unique_prompt(f"question {index}", half)
+            self.loop.add(f"off {index}", prompt, 2 * steps, extra_args={"class": "offline"})
+
+
+def _loop(cls: type[Any], seats: int, steps: int, *, prefixes: bool) -> EngineLoop:
+    length = PROMPT_TOKENS + 2 * steps
+    config = engine_config(
+        max_num_seqs=max(1, seats),
+        max_num_scheduled_tokens=8192,
+        max_model_len=length + 1,
+        total_blocks=(seats + 1) * (length // 16 + 2),
+        async_scheduling=True,
+        **({"enable_prefix_caching": True} if prefixes else {}),
+    )
+    return EngineLoop(config, cls)
+
+
+def timed(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:
+    """CPU seconds of a call, and its result."""
+    began_s = time.thread_time()
     result = call(*args)
-    return (time.perf_counter() - wall, time.thread_time() - cpu), result
+    return time.thread_time() - began_s, result
 
 
 def sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
@@ -96,36 +125,37 @@ def subscriber(endpoint: str) -> Iterator[None]:
 def time_steps(
     running: int, waiting: int, steps: int, scheme: str, pause_s: float
 ) -> dict[str, Any]:
-    """Seconds per step of both schedulers at one size; `scheme` is that of the endpoint."""
+    """Microseconds of a step of both at one size; `scheme` is that of the snapshots' endpoint."""
     with tempfile.TemporaryDirectory() as folder:
         endpoint = f"{scheme}://{folder}/snapshots"
         os.environ["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = endpoint
         stock = TimedEngine(AsyncScheduler, running, waiting, steps + WARMUP_STEPS, pause_s)
         plugin = TimedEngine(ForetellScheduler, running, waiting, steps + WARMUP_STEPS, pause_s)
         with subscriber(endpoint):
-            gc.freeze()  # as vLLM does once its engine is up
-            for _ in range(WARMUP_STEPS):
-                stock.step(), plugin.step()
-            pairs = [(stock.step(), plugin.step()) for _ in range(steps)]
+            figures = _alternately(stock, plugin, steps)
             assert plugin.loop.scheduler.foretell.active, "the plugin switched itself off"
             assert len(plugin.loop.scheduler.running) == running
             assert len(plugin.loop.scheduler.waiting) == waiting
         plugin.loop.close()
-    result: dict[str, Any] = {
-        "running": running,
-        "waiting": waiting,
-        "steps": steps,
-        "pause_ms": 1e3 * pause_s,
-    }
-    for clock, kind in enumerate(("wall", "cpu")):
-        stock_us = [1e6 * stock[clock] for stock, _ in pairs]
-        plugin_us = [1e6 * plugin[clock] for _, plugin in pairs]
-        figures = {"mean": (fmean(stock_us), fmean(plugin_us))} | {
-            f"p{level}": (percentile(stock_us, level), percentile(plugin_us, level))
-            for level in (50, 99)
-        }
-        for name, (a, b) in figures.items():
-            result[f"stock_{kind}_{name}_us"] = round(a, 1)
-            result[f"plugin_{kind}_{name}_us"] = round(b, 1)
-            result[f"difference_{kind}_{name}_us"] = round(b - a, 1)
-    return result
+    return {"running": running, "waiting": waiting, "pause_ms": 1e3 * pause_s, **figures}
+
+
+def time_cosched_steps(sizes: Sequence[int], steps: int) -> dict[str, Any]:
+    """Microseconds of a step of the stock scheduler and of `CoScheduler` at one size."""
+    stock = MixedEngine(AsyncScheduler, sizes, steps + WARMUP_STEPS)
+    ours = MixedEngine(CoScheduler, sizes, steps + WARMUP_STEPS)
+    figures = _alternately(stock, ours, steps)
+    assert ours.loop.scheduler.planner is not None, "it did not attach"
+    return {"sizes": list(sizes), **figures}
+
+
+def _alternately(stock: TimedEngine, ours: TimedEngine, steps: int) -> dict[str, float]:
+    gc.freeze()  # as vLLM does once its engine is up
+    for _ in range(WARMUP_STEPS):
+        stock.step(), ours.step()
+    pairs = [(stock.step(), ours.step()) for _ in range(steps)]
+    found = {}
+    for name, seconds in zip(("stock", "ours"), zip(*pairs, strict=True), strict=True):
+        for level in (50, 99):
+            found[f"{name}_p{level}_us"] = round(1e6 * percentile(seconds, level), 1)
+    return found

@@ -1,36 +1,24 @@
 """What does one prediction cost?
 
-`foretell bench predict` for engines of several sizes, and for one of them over TCP and without
-async scheduling.
+CPU time of the compiled call, as a scheduler makes it for each candidate to compare them, and as it
+makes it once for the chosen one, with the requests that are expected to come later.
 """
 
 import argparse
 from typing import Any
 
+import numpy as np
+
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.tools.harness.cases import RESERVATIONS, STATES, Size
-from foretell.tools.harness.predict import PredictOptions, measure_predict
+from foretell.tools.harness.kernel import PROFILE, time_kernel
+from foretell.tools.progress import progress
 
-BENCH = Benchmark(
-    __file__,
-    __doc__,
-    takes="3 minutes",
-    packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop"),
-)
+BENCH = Benchmark(__file__, __doc__, takes="a minute")
 SIZES = (Size(10, 0), Size(48, 0), Size(48, 50), Size(100, 100), Size(256, 256))
 USUAL = Size(48, 50)
-ANCHOR = (
-    "For comparison: the Block artifact needs 45 to 63 ms per prediction at 48 running + 50 "
-    "waiting, as measured by this project's owners."
-)
-_SNAPSHOT = {
-    "snapshot_write_us": "written",
-    "snapshot_read_us": "read and checked",
-    "snapshot_take_us": "taken into the cache",
-}
+KINDS = {"kernel_us": "to compare", "kernel_expecting_us": "of the chosen one"}
 _LEVELS = ("min", "p10", "p50", "p99")
-
-Result = dict[str, Any]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,56 +27,46 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Time one row of the page after the other."""
-    wanted = [PredictOptions(size, options.predictions) for size in SIZES]
-    wanted.append(PredictOptions(USUAL, options.predictions, async_scheduling=False))
-    results = [measure_predict(each) for each in wanted]
-    for result in results:
-        del result["machine"]
-    return {"anchor": ANCHOR, "results": results}
+    """Time one size of engine after the other."""
+    if options.quick:
+        options.predictions = 20
+    wanted = [*((size, True) for size in SIZES), (USUAL, False)]
+    with progress() as bar:
+        task = bar.add_task("predictions", total=len(wanted) * len(KINDS) * options.predictions)
+
+        def timed(size: Size, ahead: bool) -> dict[str, Any]:
+            found: dict[str, Any] = {"running": size.running, "waiting": size.waiting}
+            for key in KINDS:
+                times_s = time_kernel(
+                    size,
+                    options.predictions,
+                    lambda: bar.advance(task),
+                    async_scheduling=ahead,
+                    expect_arrivals=key == "kernel_expecting_us",
+                )
+                values = (min(times_s), *np.percentile(times_s, (10, 50, 99)))
+                for level, value_s in zip(_LEVELS, values, strict=True):
+                    found[f"{key}_{level}"] = round(1e6 * float(value_s), 2)
+            return {**found, "async_scheduling": ahead}
+
+        results = [timed(*each) for each in wanted]
+    return {"samples": options.predictions, "profile": PROFILE, "results": results}
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """The twin's CPU time, and the calls over a socket."""
-    results = numbers["results"]
-    first = results[0]
-    text = "\n".join(
-        (
-            made_by(numbers),
-            f"Sizes are running + waiting requests of an engine with {first['profile']}'s step "
-            f"time, {RESERVATIONS} more on their way to it; {STATES} states per size with drawn "
-            f"prompts of 16 to 1024 tokens and outputs of 32 to 512, no shortage of KV blocks; "
-            f"{first['samples']} predictions each. [How it is measured](#how-it-is-measured)."
-            "\n",
-            "## The twin: microseconds of CPU per prediction\n",
-            "As a scheduler asks each instance, to compare them:\n",
-            markdown_table(("engine", *_LEVELS), [_row(r, "kernel_us", 1) for r in results]),
-            "As the chosen one is asked, to foretell what it will do: with up to 64 requests that "
-            "are expected to come later.\n",
-            markdown_table(
-                ("engine", *_LEVELS), [_row(r, "kernel_expecting_us", 1) for r in results]
-            ),
-            ANCHOR + "\n",
-            "## A snapshot: microseconds of CPU\n",
-            "Each engine's comes at most ten times a second, written once for all followers.\n",
-            markdown_table(
-                ("engine", *_LEVELS),
-                [
-                    (f"{_name(result)}: {what}", *row)
-                    for result in results
-                    for key, what in _SNAPSHOT.items()
-                    for _, *row in [_row(result, key, 1)]
-                ],
-            ),
-        )
+    """The CPU time of both calls."""
+    text = (
+        f"Sizes are running + waiting requests of an engine with {numbers['profile']}'s step time, "
+        f"{RESERVATIONS} more on their way to it; {STATES} states per size with drawn prompts of "
+        "16 to 1024 tokens and outputs of 32 to 512, all lengths uncertain, no shortage of KV "
+        f"blocks; {numbers['samples']} predictions each. Microseconds of CPU.\n"
     )
-    return {"tables": text}
+    rows = [_row(result, key) for key in KINDS for result in numbers["results"]]
+    header = ("engine", "prediction", *_LEVELS)
+    return {"tables": "\n".join([made_by(numbers), text, markdown_table(header, rows)])}
 
 
-def _row(result: Result, key: str, digits: int) -> tuple[str, ...]:
-    return (_name(result), *(f"{result[f'{key}_{level}']:.{digits}f}" for level in _LEVELS))
-
-
-def _name(result: Result) -> str:
+def _row(result: dict[str, Any], key: str) -> tuple[str, ...]:
     scheduling = "" if result["async_scheduling"] else ", sync scheduling"
-    return f"{result['running']} + {result['waiting']}{scheduling}"
+    name = f"{result['running']} + {result['waiting']}{scheduling}"
+    return (name, KINDS[key], *(f"{result[f'{key}_{level}']:.1f}" for level in _LEVELS))

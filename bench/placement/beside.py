@@ -22,6 +22,7 @@ from typing import Any
 
 import aiohttp
 
+from bench.paced import cluster
 from bench.paced.engines import (
     CO_SCHEDULER,
     MODEL_NAME,
@@ -29,12 +30,11 @@ from bench.paced.engines import (
     EngineSpec,
     forget_prefixes,
 )
-from bench.placement.paced.engines import start_paced
-from bench.placement.paced.load import Answered, send
-from bench.placement.paced.requests import MAX_TOKENS, Chain, Turn, draw, read_conversations
-from bench.placement.paced.settings import Setting, requests_per_s
+from bench.paced.load import Answered, send
+from bench.paced.requests import MAX_TOKENS, Chain, draw
+from bench.paced.settings import requests_per_s
 from bench.processes import running_services
-from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.stats import percentile, plus_minus
 from foretell.tools.check.engine_args import LENGTH_KEY
 
@@ -71,24 +71,13 @@ ENGINES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is run."""
-
-    conversations: list[list[Turn]]
-    requests: int
-    rounds: int
-    python: Path
-    model: Path
-
-    def chains(self, round_: int, burst: float, *, told: bool) -> list[Chain]:
-        """The online requests of a round, the same for each contender."""
-        turns = [turn for conversation in self.conversations for turn in conversation]
-        full = requests_per_s(ENGINES[0], turns, ENGINES[0].pace.step_time())
-        targets = [TARGETS_S] if told else []
-        rate = UTILISATION * full
-        chains = draw(self.conversations, self.requests, rate, round_, targets_s=targets)
-        return with_burst(chains, 0.5 * self.requests / rate, burst)
+def chains_of(plan: cluster.Plan, round_: int, burst: float, *, told: bool) -> list[Chain]:
+    """The online requests of a round, the same for each contender."""
+    turns = [turn for conversation in plan.conversations for turn in conversation]
+    rate = UTILISATION * requests_per_s(ENGINES[0], turns, ENGINES[0].pace.step_time())
+    targets = [TARGETS_S] if told else []
+    chains = draw(plan.conversations, plan.requests, rate, round_, targets_s=targets)
+    return with_burst(chains, 0.5 * plan.requests / rate, burst)
 
 
 def with_burst(chains: list[Chain], since_s: float, times: float) -> list[Chain]:
@@ -154,12 +143,12 @@ async def ask_offline(url: str, seed: int, seen: Offline) -> None:
                 group.create_task(keep_asking())
 
 
-async def run(plan: Plan) -> list[dict[str, Any]]:
+async def run(plan: cluster.Plan) -> list[dict[str, Any]]:
     """All rounds of all contenders, which take turns."""
-    setting, found = Setting("beside", "", ENGINES), []
+    found = []
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
-            engines = await start_paced(services, setting, plan.python, plan.model)
+            engines = await cluster.start_paced(services, ENGINES, plan.python, plan.model)
             for round_ in range(plan.rounds):
                 for scene, contender in product(SCENES, CONTENDERS):
                     await forget_prefixes(engines.urls)
@@ -170,11 +159,11 @@ async def run(plan: Plan) -> list[dict[str, Any]]:
 
 
 async def _run(
-    plan: Plan, round_: int, what: tuple[str, str], urls: tuple[str, ...]
+    plan: cluster.Plan, round_: int, what: tuple[str, str], urls: tuple[str, ...]
 ) -> dict[str, Any]:
     scene, contender = what
     place, beside, told = CONTENDERS[contender]
-    chains, seen = plan.chains(round_, SCENES[scene], told=told), Offline()
+    chains, seen = chains_of(plan, round_, SCENES[scene], told=told), Offline()
     name = f"{round_}-{scene}-{contender}".replace(" ", "-").replace(",", "")
     asking = asyncio.create_task(ask_offline(urls[place], round_, seen)) if beside else None
     began_s = time.monotonic()
@@ -249,22 +238,10 @@ def _cell(values: list[float], digits: int) -> str:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    help_text = "ShareGPT turns; without, turns of random words."
-    parser.add_argument("--prompts", type=Path, metavar="TURNS.jsonl.gz", help=help_text)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=60, help="Online requests of each run.")
-    parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
-    parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
+    cluster.arguments(parser, rounds=3, requests=60)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Run all."""
-    plan = Plan(
-        read_conversations(options.prompts),
-        options.requests,
-        options.rounds,
-        options.python,
-        options.model,
-    )
-    runs = asyncio.run(run(plan))
-    return {"profile": PROFILE, "requests": plan.requests, "runs": runs}
+    plan = cluster.Plan.of(options, list(CONTENDERS))
+    return {"profile": PROFILE, "requests": plan.requests, "runs": asyncio.run(run(plan))}

@@ -15,29 +15,20 @@ from random import Random
 
 from pyarrow.parquet import read_table
 
-from foretell.sim import check_fits
+from bench.placement.simulated import A30
+from foretell.model import EngineConfig
 from foretell.tools.simulate.cluster import instance_config
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
-from foretell.tools.simulate.run import read_trace
+from foretell.tools.simulate.run import fits, read_trace
 from foretell.workload import Arrival, Conversations, Trace, arrivals_of, conversations
 from foretell.workload.arrivals import poisson
-from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
+from foretell.workload.lengths import EmpiricalLengths, LengthSampler, LogNormal, LogNormalLengths
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
 
-A30 = (
-    EngineOptions(
-        "A30/Llama-2-7b-hf",
-        12,
-        max_num_seqs=48,
-        max_num_batched_tokens=512,
-        num_blocks=1056,
-        max_model_len=4096,
-    ),
-)
-"""The Block paper's cluster."""
+ALIKE = (A30,)
 UNLIKE = (
-    replace(A30[0], instances=6),
-    replace(A30[0], profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
+    replace(A30, instances=6),
+    replace(A30, profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
 )
 """Half of it, and three engines that are faster and larger."""
 H100 = (
@@ -59,7 +50,6 @@ class Family:
     """One kind of traffic, and who serves it."""
 
     name: str
-    what: str
     decides: bool
     engines: Sequence[EngineOptions]
     make: Make
@@ -67,20 +57,19 @@ class Family:
     """The rate at which the search for the capacity begins."""
     load: float = 0.92
     """The rate at which policies are compared, as a part of the capacity."""
+    prefixes: bool = False
+    """Prompts begin alike."""
 
     def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
         """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
-        options = SimulateOptions("", tuple(self.engines))
-        engines = [instance_config(engine, options).engine for engine in self.engines]
-        found = []
-        for arrival in self.make(traces, qps, count, Random(f"{seed} {self.name}")):
-            try:
-                for engine in engines:
-                    check_fits(arrival, engine)
-            except ValueError:
-                continue
-            found.append(arrival)
-        return found
+        made = self.make(traces, qps, count, Random(f"{seed} {self.name}"))
+        engines = self.configs()
+        return [arrival for arrival in made if fits(arrival, engines)]
+
+    def configs(self) -> list[EngineConfig]:
+        """The limits of each kind of engine."""
+        options = SimulateOptions()
+        return [instance_config(engine, options).engine for engine in self.engines]
 
 
 def lengths_of(file: str) -> Make:
@@ -105,7 +94,7 @@ def stretches_of(file: str) -> Make:
     return make
 
 
-def drawn(lengths: Lengths) -> Make:
+def drawn(lengths: LengthSampler) -> Make:
     """Requests of made-up lengths, as a Poisson process."""
     return lambda traces, qps, count, draws: stream(count, poisson(qps, draws), lengths, draws)
 
@@ -182,86 +171,29 @@ _AGENTS_BEGIN_S = 300.0
 TIDE_S = 60.0
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
 AGENTS = "agent_miniswe_calls.jsonl.gz"
+CODE = LogNormalLengths(LogNormal(2000.0, 0.8, 3500), LogNormal(30.0, 1.5, 500))
+LONG = LogNormalLengths(LogNormal(8000.0, 0.8, 60_000), LogNormal(250.0, 0.6, 2000))
+CHAT = lengths_of(SHAREGPT)
+AZURE = stretches_of("azure2023_conv.t0-2100.csv.gz")
+LARGE = stretches_of("servegen_m-large_223200_225000.parquet")
+SMALL = stretches_of("servegen_m-small_223200_223800.parquet")
+MOONCAKE = stretches_of("mooncake_conversation.t0-2100.jsonl.gz")
+LMSYS = lengths_of("lengths_lmsys_nanoflow.csv.gz")
 FAMILIES: Sequence[Family] = (
-    Family("chat", "ShareGPT's lengths", True, A30, lengths_of(SHAREGPT), 31.0),
-    Family(
-        "conversation",
-        "Azure 2023, conversations",
-        True,
-        A30,
-        stretches_of("azure2023_conv.t0-2100.csv.gz"),
-        15.0,
-    ),
-    Family(
-        "bursts",
-        "ServeGen, large model",
-        True,
-        A30,
-        stretches_of("servegen_m-large_223200_225000.parquet"),
-        40.0,
-    ),
-    Family(
-        "code",
-        "made up: prompts of 2,000 tokens, answers of 30",
-        True,
-        A30,
-        drawn(LogNormalLengths(LogNormal(2000.0, 0.8, 3500), LogNormal(30.0, 1.5, 500))),
-        20.0,
-    ),
-    Family(
-        "shared prefixes",
-        "Mooncake, conversations",
-        True,
-        H100,
-        stretches_of("mooncake_conversation.t0-2100.jsonl.gz"),
-        5.0,
-    ),
-    Family(
-        "short",
-        "ServeGen, small model",
-        True,
-        A30,
-        stretches_of("servegen_m-small_223200_223800.parquet"),
-        150.0,
-    ),
-    Family(
-        "arena", "LMSYS's lengths", True, A30, lengths_of("lengths_lmsys_nanoflow.csv.gz"), 40.0
-    ),
-    Family(
-        "long prompts",
-        "made up: prompts of 8,000 tokens, answers of 250",
-        False,
-        H100,
-        drawn(LogNormalLengths(LogNormal(8000.0, 0.8, 60_000), LogNormal(250.0, 0.6, 2000))),
-        8.0,
-    ),
-    Family("agents", "sessions of a coding agent", False, H100, agents, 20.0),
-    Family("talks", "made up: conversations of 6 turns", False, H100, talks, 40.0),
-    Family("tides", "ShareGPT's lengths, the rate rises and falls", False, A30, tides, 28.0),
-    Family(
-        "unlike",
-        "ShareGPT's lengths, engines of two kinds",
-        True,
-        UNLIKE,
-        lengths_of(SHAREGPT),
-        31.0,
-    ),
-    Family(
-        "unlike, calm",
-        "the same at a third of the load",
-        True,
-        UNLIKE,
-        lengths_of(SHAREGPT),
-        31.0,
-        load=0.3,
-    ),
-    Family(
-        "calm",
-        "ShareGPT's lengths at half of the capacity",
-        False,
-        A30,
-        lengths_of(SHAREGPT),
-        31.0,
-        load=0.5,
-    ),
+    Family("chat", True, ALIKE, CHAT, 31.0),
+    Family("conversation", True, ALIKE, AZURE, 15.0),
+    Family("bursts", True, ALIKE, LARGE, 40.0),
+    Family("code", True, ALIKE, drawn(CODE), 20.0),
+    Family("shared prefixes", True, H100, MOONCAKE, 5.0, prefixes=True),
+    Family("short", True, ALIKE, SMALL, 150.0),
+    Family("arena", True, ALIKE, LMSYS, 40.0),
+    Family("long prompts", False, H100, drawn(LONG), 8.0),
+    Family("agents", False, H100, agents, 20.0, prefixes=True),
+    Family("talks", False, H100, talks, 40.0, prefixes=True),
+    Family("tides", False, ALIKE, tides, 28.0),
+    Family("unlike", True, UNLIKE, CHAT, 31.0),
+    Family("unlike, calm", True, UNLIKE, CHAT, 31.0, load=0.3),
+    Family("calm", False, ALIKE, CHAT, 31.0, load=0.5),
 )
+"""Lengths: ShareGPT's (*chat*, *tides*, *unlike*, *calm*), LMSYS's (*arena*), made up (*code*,
+*long prompts*, *talks*); traces: Azure 2023, ServeGen (*bursts*, *short*), Mooncake, agents."""

@@ -7,29 +7,18 @@ turns on the same requests, in another order each round.
 """
 
 import argparse
-import asyncio
-import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
 
-import psutil  # type: ignore[import-untyped]
+from bench.paced import cluster
+from bench.paced.engines import PROFILE, SLOWDOWN
+from bench.paced.runs import METRICS, Run
+from bench.paced.settings import SETTINGS, UTILISATION
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import Kept
+from bench.stats import interval
 
-from bench.paced.engines import PROFILE, SLOWDOWN, forget_prefixes
-from bench.placement.cluster.watch import Watch, watching
-from bench.placement.paced.engines import start_paced
-from bench.placement.paced.load import send, single_tokens
-from bench.placement.paced.page import tables
-from bench.placement.paced.requests import Chain, Turn, draw, read_conversations
-from bench.placement.paced.runs import Kept, Run, foretold, summary
-from bench.placement.paced.settings import SETTINGS, UTILISATION, Setting
-from bench.processes import Services, running_services
-from bench.report import ROOT, Benchmark, Numbers
-from foretell.tools.harness.schedulers import Engines, running_schedulers
-
-__all__ = ["BENCH", "arguments", "measure", "tables"]
 BENCH = Benchmark(
     __file__,
     __doc__,
@@ -37,157 +26,78 @@ BENCH = Benchmark(
     needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
     packages=("foretell", "numpy", "grpcio"),
 )
-POLICIES = ("slo", "least_outstanding", "llumnix_minus", "round_robin", "predicted_latency")
-_WARM_UP = 30
-"""Requests of each run that come first and do not count: they fill the engines."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is run in each setting."""
-
-    conversations: list[list[Turn]]
-    requests: int
-    rounds: int
-    python: Path
-    model: Path
-
-    def chains(self, setting: Setting, round_: int) -> list[Chain]:
-        """The requests of a round, the same for each policy."""
-        conversations = self.conversations
-        if setting.conversations:
-            conversations = [turns for turns in conversations if len(turns) > 2]
-        turns = [turn for conversation in conversations for turn in conversation]
-        step_time = setting.engines[0].pace.step_time()
-        return draw(
-            conversations,
-            self.requests + _WARM_UP,
-            setting.rate_per_s(turns, step_time),
-            seed=round_,
-            whole=setting.conversations,
-            targets_s=setting.targets_s,
-        )
-
-
-async def run_setting(plan: Plan, setting: Setting, kept: Kept, policies: list[str]) -> None:
-    """All rounds that are not kept yet, on engines that stay up."""
-    todo = list(_todo(plan, setting, kept, policies))
-    if not todo:
-        return
-    with TemporaryDirectory(prefix="foretell-bench-") as name:
-        async with running_services(Path(name)) as services:
-            engines = await start_paced(services, setting, plan.python, plan.model)
-            async with _watching(engines, setting) as watches:
-                for round_, policy in todo:
-                    run = await _run(plan, setting, round_, policy, engines, services, watches)
-                    kept.add(run)
-                    print(run.line(), file=sys.stderr, flush=True)
-
-
-def _todo(
-    plan: Plan, setting: Setting, kept: Kept, policies: list[str]
-) -> Iterator[tuple[int, str]]:
-    """Rounds and policies that are missing, in their order."""
-    for round_ in range(plan.rounds):
-        first = round_ % len(policies)
-        for policy in (*policies[first:], *policies[:first]):
-            if not kept.has(setting.name, round_, policy, plan.requests):
-                yield round_, policy
-
-
-@asynccontextmanager
-async def _watching(engines: Engines, setting: Setting) -> AsyncIterator[list[Watch]]:
-    """A watch for each engine, which all hear."""
-    async with AsyncExitStack() as stack:
-        watches = []
-        for feed, spec in zip(engines.feeds, setting.engines, strict=True):
-            watches.append(Watch(spec.pace.step_time(), 1.0 / spec.slowdown))
-            await stack.enter_async_context(watching([feed], watches[-1]))
-        yield watches
-
-
-async def _run(
-    plan: Plan,
-    setting: Setting,
-    round_: int,
-    policy: str,
-    engines: Engines,
-    services: Services,
-    watches: list[Watch],
-) -> Run:
-    """One round of one policy, with a tagger and a scheduler that have learned nothing yet."""
-    chains = plan.chains(setting, round_)
-    name = f"{setting.name}-{round_}-{policy}"
-    folder = services.folder / name
-    folder.mkdir()
-    await forget_prefixes(engines.urls)
-    async with running_services(folder) as own:
-        tagger = await own.start(
-            "tagger", "foretell.services.tagger", f"--listen=unix:{folder}/tagger.sock"
-        )
-        flags = (f"--tagger={tagger.facts['address']}",)
-        async with running_schedulers(folder, engines, policy, 1, *flags) as schedulers:
-            for watch in watches:
-                watch.reset()
-            psutil.cpu_percent()  # the next call tells of the time since this one
-            url, model = schedulers.urls[0], engines.model
-            words = await single_tokens(engines.urls[0], model) if setting.own_answers else ()
-            answers = await send(chains, url, model, name, hinted=setting.hinted, words=words)
-            busy = psutil.cpu_percent() / 100.0 * psutil.cpu_count()
-            degraded = dict(await schedulers.degraded())
-            preemptions = sum(watch.preemptions for watch in watches)
-            lateness = max(watch.lateness for watch in watches)
-    counted = [answer for answer in answers if int(answer.ask.request_id) >= _WARM_UP]
-    return Run(
-        setting=setting.name,
-        round=round_,
-        policy=policy,
-        asked=plan.requests,
-        ttft_s=[round(answer.ttft_s, 4) for answer in counted],
-        e2e_s=[round(answer.e2e_s, 4) for answer in counted],
-        within=[answer.within for answer in counted if any(answer.ask.targets_s)],
-        preemptions=preemptions,
-        placed=len(answers),
-        degraded=degraded,
-        step_lateness=round(lateness, 4),
-        cores_busy=round(busy, 2),
-        load_1min=round(psutil.getloadavg()[0], 2),
-        foretold=foretold(schedulers.logs[0], {a.ask.request_id for a in counted}),
-    )
+REFERENCE = "slo"
+POLICIES = (REFERENCE, "predicted_latency", "least_outstanding", "llumnix_minus", "round_robin")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    help_text = "ShareGPT turns that the tagger has not seen; without, turns of random words."
-    parser.add_argument("--prompts", type=Path, metavar="TURNS.jsonl.gz", help=help_text)
+    cluster.arguments(parser, rounds=8)
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
-    parser.add_argument("--policies", nargs="+", default=list(POLICIES))
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--requests", type=int, default=90, help="That count, of each run.")
-    parser.add_argument("--quick", action="store_true", help="One short round; writes nothing.")
-    parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
-    parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the runs that are missing, and sum up all."""
-    if options.quick:
-        options.write, options.rounds, options.requests = False, 1, 15
-    kept = Kept(None if options.quick else BENCH.kept)
-    plan = Plan(
-        read_conversations(options.prompts),
-        options.requests,
-        options.rounds,
-        options.python,
-        options.model,
-    )
+    plan = cluster.Plan.of(options, POLICIES)
+    kept = Kept(BENCH.kept, "quick" if options.quick else "")
+    settings = {}
     for name in options.settings:
-        asyncio.run(run_setting(plan, SETTINGS[name], kept, options.policies))
+        runs = cluster.runs_of(plan, SETTINGS[name], kept)
+        settings[name] = {"what": SETTINGS[name].what, **summary(runs)}
+    facts = {"profile": PROFILE, "slowdown": SLOWDOWN, "utilisation": UTILISATION}
+    return {**facts, "settings": settings}
+
+
+def summary(found: dict[str, list[Run]]) -> dict[str, Any]:
+    """The figures of a setting, as JSON."""
+    reference = [run.figures() for run in found[REFERENCE]]
     return {
-        "profile": PROFILE,
-        "slowdown": SLOWDOWN,
-        "utilisation": UTILISATION,
-        "settings": {
-            name: {"what": SETTINGS[name].what, **summary(kept.complete(name, options.policies))}
-            for name in options.settings
-        },
+        "rounds": len(reference),
+        "policies": {policy: _of_policy(runs, reference) for policy, runs in found.items() if runs},
     }
+
+
+def _of_policy(runs: Sequence[Run], reference: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Means over rounds; differences are the policy less the reference, paired by round."""
+    figures = [run.figures() for run in runs]
+    differences = {}
+    for metric in METRICS:
+        each = [own[metric] - ref[metric] for own, ref in zip(figures, reference, strict=True)]
+        mean, half = interval(each) if len(each) > 1 else (fmean(each), None)
+        differences[metric] = {"mean": mean, "half_width": half}
+    within = [one for run in runs for one in run.within]
+    return {
+        **{metric: fmean(one[metric] for one in figures) for metric in METRICS},
+        "less_reference": differences,
+        "within": fmean(within) if within else None,
+        "step_lateness": max(run.step_lateness for run in runs),
+    }
+
+
+def tables(page: Numbers) -> Blocks:
+    """A row for each policy in each setting, with the difference to the default."""
+    rows = []
+    for name, setting in page["settings"].items():
+        for policy in sorted(setting["policies"], key=POLICIES.index):
+            one = setting["policies"][policy]
+            cells = [_cell(one, metric, policy == REFERENCE) for metric in METRICS]
+            within = "" if one["within"] is None else f"{one['within']:.0%}"
+            rows.append([f"{name}: `{policy}`", *cells, within])
+    rounds = {setting["rounds"] for setting in page["settings"].values()}
+    settings = "; ".join(f"*{name}*: {one['what']}" for name, one in page["settings"].items())
+    text = (
+        f"Steps last {page['slowdown']:g} times as long as `{page['profile']}` says; the rate is "
+        f"{page['utilisation']:.0%} of what full engines could serve; rounds, each with a seed: "
+        f"{', '.join(map(str, sorted(rounds)))}. {settings}.\n\nSeconds of the clock, means over "
+        "rounds; in brackets the policy's less `slo`'s, paired by round, with 95% intervals "
+        "(Student's t).\n"
+    )
+    header = ("setting: policy", *METRICS.values(), "within targets")
+    return {"tables": "\n".join([made_by(page), text, markdown_table(header, rows)])}
+
+
+def _cell(one: dict[str, Any], metric: str, is_reference: bool) -> str:
+    if is_reference:
+        return f"{one[metric]:.2f}"
+    found = one["less_reference"][metric]
+    half = "" if found["half_width"] is None else f" ± {found['half_width']:.2f}"
+    return f"{one[metric]:.2f} ({found['mean']:+.2f}{half})"

@@ -13,10 +13,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from bench.placement.deployed import FIGURES, Kept, by_seed, figures_of
 from bench.placement.families import FAMILIES, Family
+from bench.placement.prefix_baselines import LongestMatch, PrefixHash
+from bench.placement.simulated import by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import Kept, state_of_the_code
 from bench.stats import geometric_mean, ratio_interval
+from foretell.policy import Policy
+from foretell.tools.simulate.options import SimulateOptions
 
 BENCH = Benchmark(
     __file__,
@@ -25,26 +29,18 @@ BENCH = Benchmark(
     paths={"TRACES": "folder of the traces"},
     processes=2,
 )
-BY_PRIORITY = ", by priority"
-"""Behind the name of a policy: its engines admit by priority, the others' in order of arrival."""
-OURS = ("slo", f"slo{BY_PRIORITY}")
-PEERS = ("predicted_latency", "llumnix_minus", "least_outstanding")
-"""The policies the best of which the default is compared with; Block's is the first."""
-SIMPLE = ("llumnix_minus", "least_outstanding", "round_robin")
-"""Those that ask no predictor for a forecast."""
-POLICIES = (*OURS, *PEERS, SIMPLE[-1])
+OURS, BLOCK = "slo", "predicted_latency"
+SEE_PREFIXES = (PrefixHash.name, LongestMatch.name)
+"""Those that gateways have for prompts that begin alike; run where prompts do."""
+WITHOUT_FORECASTS = ("llumnix_minus", "least_outstanding", "round_robin", *SEE_PREFIXES)
+POLICIES = (OURS, BLOCK, *WITHOUT_FORECASTS)
 KNOWN = {"tagger": "as the tagger says", "true": "true lengths"}
 SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
 BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
 """The bound on the P99 of TTFT: so long, or so many times as long as without load; and how closely
 the rate at which it is reached is found."""
-COMPARED = {
-    "ttft_mean_s": "mean TTFT",
-    "ttft_p99_s": "P99 TTFT",
-    "ttft_max_s": "longest TTFT",
-    "e2e_mean_s": "mean e2e",
-    "e2e_p99_s": "P99 e2e",
-}
+PUBLISH_S, NETWORK_S, DISPATCH_S = 0.1, 0.001, 0.005
+COMPARED = {"ttft_mean_s": "mean TTFT", "ttft_p99_s": "P99 TTFT", "e2e_mean_s": "mean e2e"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,79 +59,85 @@ def run(case: Case, traces: Path) -> Numbers:
     """The figures of one case; its arrivals depend on family, rate and seed alone."""
     family = family_of(case.family)
     count = min(MOST_REQUESTS, int(case.qps * case.seconds))
-    arrivals = family.arrivals(traces, case.qps, count, case.seed)
-    name = case.policy.removesuffix(BY_PRIORITY)
-    found = figures_of(
-        family.engines,
-        arrivals,
-        name,
-        case.knows,
-        case.seed,
-        # Peers are what others offer: what they have placed stays.
-        recall=name not in (*PEERS, *SIMPLE),
-        by_priority=name != case.policy,
+    options = SimulateOptions(
+        engines=tuple(family.engines),
+        policy=case.policy,
+        estimates=case.knows,
+        publish_interval_s=PUBLISH_S,
+        network_delay_s=NETWORK_S,
+        dispatch_delay_s=DISPATCH_S,
     )
-    return {**asdict(case), **found}
+    report = simulated(
+        options,
+        family.arrivals(traces, case.qps, count, case.seed),
+        case.seed,
+        policy=_own(case.policy, family),
+        recall=case.policy == OURS,
+    )
+    return {**asdict(case), **figures(report)}
+
+
+def _own(policy: str, family: Family) -> Policy | None:
+    """A policy that is the benchmark's and not the product's."""
+    if policy == LongestMatch.name:
+        return LongestMatch(family.configs()[0])
+    return PrefixHash() if policy == PrefixHash.name else None
 
 
 def capacity(
     family: Family,
     traces: Path,
     *,
-    policy: str = PEERS[0],
+    policy: str = BLOCK,
     knows: str = "true",
     seed: int = 0,
     close: float = CLOSE,
+    seconds: float = SECONDS,
 ) -> float:
     """The highest rate at which a policy keeps the bound, in requests a second, found within a
     factor of `close`. The bound is that of Block's policy with true lengths."""
-    block = Case(family.name, PEERS[0], "true", family.guess_qps / 10, 0, 4 * SECONDS)
-    bound_s = max(BOUND_S, BOUND_TIMES * float(run(block, traces)["ttft_p99_s"]))
-    low = high = None
-    qps = family.guess_qps
-    while low is None or high is None or high / low > close:
-        case = Case(family.name, policy, knows, qps, seed)
-        if float(run(case, traces)["ttft_p99_s"]) <= bound_s:
-            low, qps = qps, 1.3 * qps if high is None else (qps + high) / 2
-        else:
-            high, qps = qps, qps / 1.3 if low is None else (low + qps) / 2
-    return round(low, 3)
+
+    def p99_s(case: Case) -> float:
+        return float(run(case, traces)["ttft_p99_s"])
+
+    alone = Case(family.name, BLOCK, "true", family.guess_qps / 10, 0, 4 * seconds)
+    bound_s = max(BOUND_S, BOUND_TIMES * p99_s(alone))
+    found = capacity_qps(
+        lambda qps: p99_s(Case(family.name, policy, knows, qps, seed, seconds)),
+        bound_s,
+        family.guess_qps,
+        close,
+    )
+    return round(found, 3)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     names = [family.name for family in FAMILIES]
     parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
-    parser.add_argument(
-        "--families", nargs="+", choices=names, default=names, help="Families to run."
-    )
-    parser.add_argument(
-        "--policies",
-        nargs="+",
-        default=list(POLICIES),
-        choices=POLICIES,
-        help="Policies to run.",
-    )
+    parser.add_argument("--families", nargs="+", choices=names, default=names)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Find the families' capacities, and simulate what has not been simulated yet."""
-    kept = Kept(BENCH.kept)
-    find = partial(_capacity, traces=options.traces)
-    found = kept.all_of(find, options.families, options.processes, "capacities")
-    cases = [
-        Case(family.name, policy, knows, round(family.load * qps, 3), seed)
+    kept, seconds = Kept(BENCH.kept, state_of_the_code()), SECONDS
+    if options.quick:
+        options.seeds, options.families, seconds = 2, options.families[:1], 5.0
+        found = [family_of(name).guess_qps for name in options.families]
+    else:
+        find = partial(_capacity, traces=options.traces)
+        found = kept.all_of(find, options.families, options.processes, "capacities")
+    asked = [
+        Case(family.name, policy, knows, round(family.load * qps, 3), seed, seconds)
         for seed in range(1, options.seeds + 1)
         for family, qps in zip(map(family_of, options.families), found, strict=True)
         for knows in KNOWN
-        for policy in options.policies
-        if knows == "tagger" or policy not in SIMPLE  # whom lengths do not concern
+        for policy in POLICIES
+        if knows == "tagger" or policy not in WITHOUT_FORECASTS  # whom lengths do not concern
+        if family.prefixes or policy not in SEE_PREFIXES
     ]
-    rows = kept.all_of(partial(run, traces=options.traces), cases, options.processes, "runs")
-    return {
-        "capacities_qps": dict(zip(options.families, found, strict=True)),
-        "policies": options.policies,
-        "rows": rows,
-    }
+    rows = kept.all_of(partial(run, traces=options.traces), asked, options.processes, "runs")
+    capacities = dict(zip(options.families, found, strict=True))
+    return {"capacities_qps": capacities, "rows": rows}
 
 
 def _capacity(name: str, traces: Path) -> float:
@@ -147,80 +149,63 @@ def family_of(name: str) -> Family:
 
 
 def tables(page: Numbers) -> Blocks:
-    """For each kind of knowledge, ratios to the best peer, family by family."""
+    """Paired ratios to Block's policy, and to the best that makes no forecast, family by family."""
     seeds = len({row["seed"] for row in page["rows"]})
-    text = [
-        made_by(page),
-        f"Each family at 92% of its capacity (*unlike, calm* at 30%, *calm* at 50%), {SECONDS:g} s "
-        f"of it for each of {seeds} seeds. Ratios of the figures of `slo` to those of the best of "
-        "some others (the best in this figure and family, by its geometric mean over the seeds), "
-        "with 95% intervals (Student's t over the seeds). Only `slo` calls requests back. "
-        "*By priority*: its engines run with `--scheduling-policy priority`.\n",
-    ]
-    for knows, title in KNOWN.items():
-        text += [
-            f"### {title[0].upper()}{title[1:]}\n",
-            *_ratios(page, knows),
-            _absolute(page, knows),
-        ]
-    return {"tables": "\n".join(text)}
-
-
-def _ratios(page: Numbers, knows: str) -> Iterable[str]:
-    for peers in (PEERS, SIMPLE):
-        names = [f"`{peer}`" for peer in peers if peer in page["policies"]]
-        if not names:
-            continue
-        yield f"Beside the best of {', '.join(names)}:\n"
-        for mine in OURS:
-            if mine in page["policies"]:
-                yield _ratios_to(page, knows, mine, peers)
-
-
-def _ratios_to(page: Numbers, knows: str, mine: str, peers: Sequence[str]) -> str:
-    lines = []
-    means: dict[tuple[bool, str], list[float]] = {}
-    for family in _families(page):
-        cells = []
-        for figure in COMPARED:
-            mean, low, high = ratio_interval(
-                ratios_of(page, family.name, knows, mine, peers, figure)
+    text = (
+        f"*Laboratory*: simulated; each family at its part of its capacity, {SECONDS:g} s for each "
+        f"of {seeds} seeds. Ratios of `slo`'s figures to those of the other policy with the same "
+        "requests, seed by seed: geometric means with 95% intervals (Student's t). *Simple* is the "
+        "best policy without forecasts: that with the lowest geometric mean of the figure; its "
+        f"name is that for P99 TTFT. Lengths are {KNOWN['tagger']}; in the last rows, true.\n"
+    )
+    rows, groups = [], []
+    for decides, title in ((True, "chose the score"), (False, "unseen")):
+        families = [family for family in _families(page) if family.decides == decides]
+        for family in families:
+            qps = page["capacities_qps"][family.name] * family.load
+            simple = best_of(page, family.name, "ttft_p99_s", WITHOUT_FORECASTS, "tagger")
+            cells = [
+                "{:.2f} ({:.2f} to {:.2f})".format(*ratio_interval(ratios))
+                for ratios in _compared(page, family.name, "tagger")
+            ]
+            rows.append(
+                [f"{family.name}, {qps:.1f}/s", title, *cells[:3], f"`{simple}`", *cells[3:]]
             )
-            means.setdefault((family.decides, figure), []).append(mean)
-            cells.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
-        role = "decides" if family.decides else "reports"
-        lines.append([f"{family.name}, *{role}*", *cells])
-    for decides, title in ((True, "families that decide"), (False, "families that report")):
-        known = [means.get((decides, figure)) for figure in COMPARED]
-        if all(known):
-            lines.append([f"**{title}**", *(f"**{geometric_mean(m or [1]):.2f}**" for m in known)])
-    return markdown_table((f"`{mine}`", *COMPARED.values()), lines)
+        for knows in KNOWN if families else ():
+            found = zip(*(_compared(page, each.name, knows) for each in families), strict=True)
+            means = [geometric_mean([geometric_mean(x) for x in each]) for each in found]
+            cells = [f"**{mean:.2f}**" for mean in means]
+            groups.append(
+                [f"**{len(families)}, {KNOWN[knows]}**", title, *cells[:3], "", *cells[3:]]
+            )
+    names = [*COMPARED.values()]
+    header = ("family", "role", *(f"Block: {name}" for name in names), "simple", *names)
+    table = markdown_table(header, [*rows, *groups])
+    return {"tables": "\n".join([made_by(page), text, table])}
 
 
-def ratios_of(
-    page: Numbers, family: str, knows: str, mine: str, peers: Sequence[str], figure: str
-) -> list[float]:
-    """Seed by seed, to the peer that is best in this figure by its geometric mean."""
-    known = [peer for peer in peers if peer in page["policies"]]
-    best = min((_values(page, family, peer, knows, figure) for peer in known), key=geometric_mean)
-    own = _values(page, family, mine, knows, figure)
-    return [a / b for a, b in zip(own, best, strict=True)]
+def _compared(page: Numbers, family: str, knows: str) -> list[list[float]]:
+    """The ratios of each of `COMPARED` to Block's policy, and then to the best simple one."""
+    return [
+        ratios_of(page, family, knows, best_of(page, family, figure, rivals, knows), figure)
+        for rivals in ((BLOCK,), WITHOUT_FORECASTS)
+        for figure in COMPARED
+    ]
 
 
-def _absolute(page: Numbers, knows: str) -> str:
-    lines = []
-    for family in _families(page):
-        qps = page["capacities_qps"][family.name] * family.load
-        for policy in page["policies"]:
-            values = {f: _values(page, family.name, policy, knows, f) for f in FIGURES}
-            if policy in SIMPLE and knows != "tagger":
-                continue
-            seconds = [f"{geometric_mean(values[f]):.2f} s" for f in FIGURES if f.endswith("_s")]
-            preempted = sum(values["preemptions_per_1000"]) / len(values["ttft_mean_s"])
-            name = f"{family.name}, {qps:.1f}/s" if policy == page["policies"][0] else ""
-            lines.append([name, f"`{policy}`", *seconds, f"{preempted:.0f}"])
-    header = ["family", "policy", "mean TTFT", "P99", "P99.9", "longest", "mean e2e", "P99 e2e"]
-    return markdown_table([*header, "P99 TPOT", "preemptions per 1,000"], lines)
+def best_of(page: Numbers, family: str, figure: str, rivals: Sequence[str], knows: str) -> str:
+    """The rival with the lowest geometric mean of this figure."""
+    ran = {row["policy"] for row in page["rows"] if row["family"] == family}
+    return min(
+        (each for each in rivals if each in ran),
+        key=lambda each: geometric_mean(_values(page, family, each, knows, figure)),
+    )
+
+
+def ratios_of(page: Numbers, family: str, knows: str, rival: str, figure: str) -> list[float]:
+    """`slo`'s figures over those of the rival, seed by seed."""
+    own, theirs = (_values(page, family, each, knows, figure) for each in (OURS, rival))
+    return [a / b for a, b in zip(own, theirs, strict=True)]
 
 
 def _families(page: Numbers) -> Iterable[Family]:
@@ -229,7 +214,6 @@ def _families(page: Numbers) -> Iterable[Family]:
 
 def _values(page: Numbers, family: str, policy: str, knows: str, figure: str) -> list[float]:
     """The figure of each seed, in their order."""
-    known = "tagger" if policy in SIMPLE else knows
-    floor = 0.0 if figure == "preemptions_per_1000" else 1e-6
+    known = "tagger" if policy in WITHOUT_FORECASTS else knows
     found = by_seed(page["rows"], figure, family=family, policy=policy, knows=known)
-    return [max(floor, value) for value in found]
+    return [max(1e-6, value) for value in found]

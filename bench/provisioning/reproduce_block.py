@@ -8,7 +8,6 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from random import Random
 from statistics import fmean, pvariance
 from typing import Any
@@ -23,7 +22,6 @@ from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
-from foretell.tools.pictures import figure, save
 from foretell.workload import EmpiricalLengths, poisson, stream
 
 BENCH = Benchmark(
@@ -35,6 +33,7 @@ BENCH = Benchmark(
 )
 QPS, FIRST, MOST, THRESHOLD_S = 24.0, 6, 10, 70.0
 STRATEGIES = ("static", "relief", "preempt")
+SEEDS, REQUESTS, COLD_START_S = (1, 2, 3), 6000, 20.0
 SAMPLES = 100
 COLUMNS = ("instance-hours", "free blocks, mean", "variance")
 PAPER = {"relief": ("89.2", "627"), "preempt": ("71.2", "129")}
@@ -46,8 +45,6 @@ class Case:
     """One run of the simulator."""
 
     strategy: str
-    recall: bool
-    """Requests that wait in an engine's queue move to an instance that is added."""
     cold_start_s: float
     seed: int
 
@@ -66,12 +63,12 @@ def run(case: Case, lengths: Lengths, requests: int) -> dict[str, Any]:
     config = ClusterConfig(
         engines(MOST),
         provisioning=provisioning,
-        placement=PlacementConfig(recall=case.recall),
+        placement=PlacementConfig(recall=False),
         foretell_every=0,
         sample_every_s=requests / QPS / SAMPLES,
     )
     report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(case.seed))
-    return {**asdict(case), **figures(report), **curves(report)}
+    return {**asdict(case), **figures(report)}
 
 
 def strategy_of(name: str) -> Strategy:
@@ -95,54 +92,17 @@ def figures(report: Report) -> dict[str, float]:
     }
 
 
-def curves(report: Report) -> dict[str, Any]:
-    """Lines of the picture, over the seconds since the first arrival."""
-    first_s = report.samples[0][0]
-    spans: dict[int, list[float]] = {}
-    for request in report.served:
-        spans.setdefault(int(request.arrival_s // 10), []).append(request.e2e_s)
-    return {
-        "memory": [
-            (round(at_s - first_s, 1), round(fmean(free), 1), round(pvariance(free), 1))
-            for at_s, free in report.samples
-        ],
-        "sizes": [
-            *((round(size.at_s, 1), size.ready) for size in report.sizes),
-            (round(report.served[-1].arrival_s, 1), report.sizes[-1].ready),
-        ],
-        "worst_e2e": [(10 * span, round(max(found), 1)) for span, found in sorted(spans.items())],
-    }
-
-
-def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", type=int, default=6000, help="Requests of a run.")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--cold-starts", type=float, nargs="+", default=[20.0])
-
-
 def measure(options: argparse.Namespace) -> Numbers:
-    """Run every strategy, with and without recalls."""
-    cases = [
-        Case(strategy, recall, cold_start_s, seed)
-        for cold_start_s in options.cold_starts
-        for strategy in STRATEGIES
-        for recall in (False, True)
-        for seed in options.seeds
-        if strategy != "static" or cold_start_s == options.cold_starts[0]
-    ]
+    """Run every strategy."""
+    seeds, requests = (SEEDS[:2], 600) if options.quick else (SEEDS, REQUESTS)
+    cases = [Case(strategy, COLD_START_S, seed) for strategy in STRATEGIES for seed in seeds]
     path = options.traces / "sharegpt_10k_llama2_lengths.csv"
-    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len), requests=options.requests)
-    runs = run_each(one, cases, options.processes)
-    if options.write:
-        draw(runs, BENCH.result(".png"), options.cold_starts[0])
-    for each in runs:
-        for name in ("memory", "sizes", "worst_e2e"):
-            del each[name]
-    return {"requests": options.requests, "runs": runs}
+    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len), requests=requests)
+    return {"requests": requests, "runs": run_each(one, cases, options.processes)}
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """A table for the requests that stay where they were sent, and one for those that move."""
+    """A row for each strategy."""
     runs: list[dict[str, Any]] = numbers["runs"]
     seeds = sorted({run["seed"] for run in runs})
     lines = [
@@ -153,13 +113,9 @@ def tables(numbers: Numbers) -> Blocks:
         "t-interval. Free blocks are those of the instances that are there, "
         "until the last request has ended.\n",
     ]
-    for recall in (False, True):
-        title = "recalls on" if recall else "recalls off"
-        header = (title, "P99, s", "paper", "over 70 s", "paper", "instances", *COLUMNS)
-        chosen = [run for run in runs if run["recall"] is recall]
-        keys = dict.fromkeys((run["strategy"], run["cold_start_s"]) for run in chosen)
-        rows = [_row(name, cold_s, chosen) for name, cold_s in keys]
-        lines.append(markdown_table(header, rows))
+    header = ("", "P99, s", "paper", "over 70 s", "paper", "instances", *COLUMNS)
+    keys = dict.fromkeys((run["strategy"], run["cold_start_s"]) for run in runs)
+    lines.append(markdown_table(header, [_row(*key, runs) for key in keys]))
     return {"tables": "\n".join(lines)}
 
 
@@ -183,28 +139,3 @@ def _row(strategy: str, cold_start_s: float, runs: Sequence[dict[str, Any]]) -> 
         cell("free_mean", 0),
         cell("free_variance", 0),
     )
-
-
-def draw(runs: Sequence[dict[str, Any]], path: Path, cold_start_s: float) -> None:
-    """The first seed, recalls off: instances, latencies, and memory over time."""
-    picture = figure(10.5, 6.4)
-    panels = picture.subplots(2, 2)
-    colours = {"static": "#b0b0b0", "relief": "#2b8cd6", "preempt": "#d62728"}
-    for each in runs:
-        fits = each["strategy"] == "static" or each["cold_start_s"] == cold_start_s
-        if each["seed"] != runs[0]["seed"] or each["recall"] or not fits:
-            continue
-        style: dict[str, Any] = {"color": colours[each["strategy"]], "label": each["strategy"]}
-        panels[0][0].step(*zip(*each["sizes"], strict=True), where="post", **style)
-        panels[0][1].plot(*zip(*each["worst_e2e"], strict=True), **style)
-        times, means, variances = zip(*each["memory"], strict=True)
-        panels[1][0].plot(times, means, **style)
-        panels[1][1].plot(times, variances, **style)
-    titles = ("ready instances", "longest e2e latency of arrivals within 10 s, s")
-    for axis, title in zip(
-        panels.flat, (*titles, "free blocks, mean", "free blocks, variance"), strict=True
-    ):
-        axis.set_title(title)
-        axis.set_xlabel("s")
-    panels[0][0].legend()
-    save(picture, path)

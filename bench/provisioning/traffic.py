@@ -39,15 +39,6 @@ class Day:
         return self.hours * 3600.0 / WINDOWS
 
 
-@dataclass(frozen=True, slots=True)
-class Burst:
-    """The rate is `factor` times what it was, from one second of the day to another."""
-
-    begin_s: float
-    end_s: float
-    factor: float
-
-
 Rates = dict[int, dict[int, tuple[float, float]]]
 """(requests a second, coefficient of variation of the gaps) of every client, by window."""
 
@@ -83,10 +74,8 @@ def window_rates(rates: Rates, day: Day) -> list[float]:
     return [factor * sum(r for r, _ in rates[first + i].values()) for i in range(WINDOWS)]
 
 
-def arrivals(
-    rates: Rates, lengths: Lengths, day: Day, seed: int
-) -> tuple[list[Arrival], list[Burst]]:
-    """The requests of a day, and the bursts among them: each client's gaps are Gamma distributed,
+def arrivals(rates: Rates, lengths: Lengths, day: Day, seed: int) -> list[Arrival]:
+    """The requests of a day: each client's gaps are Gamma distributed,
     with the recorded rate and coefficient of variation of the window, of which a random sample of
     requests is kept."""
     draws = Random(f"{seed} day {day.number}")
@@ -102,16 +91,13 @@ def arrivals(
                 times_s.append(window * day.window_s + now_s)
                 gaps = draws.gammavariate(1.0 / square, square)
             left[client] = gaps - (day.window_s - now_s) / gap_s
-    bursts = []
     for _ in range(day.bursts):
         begin_s = draws.uniform(0.0, day.hours * 3600.0 - BURST_S[1])
         end_s, more = begin_s + draws.uniform(*BURST_S), draws.uniform(*BURST) - 1.0
-        bursts.append(Burst(begin_s, end_s, 1.0 + more))
         usual = [at_s for at_s in times_s if begin_s <= at_s < end_s]
         extra = round(more * len(usual))
         times_s += [draws.uniform(begin_s, end_s) for _ in range(extra)]
-    found = [
+    return [
         Arrival(at_s, *lengths[int(draws.random() * len(lengths))], f"r{index}")
         for index, at_s in enumerate(sorted(times_s))
     ]
-    return found, bursts

@@ -11,7 +11,7 @@ ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/r
 MOST_REQUESTS = 50_000
 """Requests in one batch; for embeddings also the inputs of all requests together."""
 MOST_ERRORS = 100
-"""Errors that are told of one batch."""
+"""Errors that are listed for one batch."""
 MOST_LINE_BYTES = 16 << 20
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 """Characters that databases do not keep."""
@@ -31,7 +31,7 @@ class LineError:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """One valid request."""
 
     custom_id: str
@@ -69,7 +69,7 @@ class Checker:
         """So many errors are known that no more lines need to be looked at."""
         return len(self.errors) >= MOST_ERRORS
 
-    def check(self, number: int, raw: bytes) -> Line | None:
+    def check(self, number: int, raw: bytes) -> BatchLine | None:
         """The request in the line with this number, counted from 1; None: it is empty or wrong."""
         if not raw.strip():
             return None
@@ -88,7 +88,7 @@ class Checker:
         if not self.requests:
             self.errors.append(LineError("empty_file", "the file has no requests"))
 
-    def _read(self, raw: bytes) -> Line:
+    def _read(self, raw: bytes) -> BatchLine:
         data = _json_object(raw)
         custom_id = data.get("custom_id")
         if not isinstance(custom_id, str) or not custom_id:
@@ -114,7 +114,7 @@ class Checker:
         if body.get("stream"):
             raise _Wrong("invalid_value", "a batch cannot stream", "body.stream")
         self._count_inputs(body)
-        return Line(custom_id, self._model_of(body), body)
+        return BatchLine(custom_id, self._model_of(body), body)
 
     def _model_of(self, body: dict[str, Any]) -> str:
         model = body.get("model")
@@ -141,7 +141,7 @@ class Checker:
             raise _Wrong("too_many_tasks", text, "body.input")
 
 
-def foreseen(head: bytes, length_bytes: int) -> tuple[int, str]:
+def first_lines(head: bytes, length_bytes: int) -> tuple[int, str]:
     """About how many requests a file of this length has that begins with `head`, and the model of
     the first; 0 and "" where that cannot be said."""
     whole = head if len(head) >= length_bytes else head[: head.rfind(b"\n") + 1]

@@ -1,6 +1,6 @@
 """When a batch will be done: work that is left, and how many requests are worked on until then.
 
-Work is counted in tokens, not in requests. The tokens of requests that have not ended are foretold
+Work is counted in tokens, not in requests. The tokens of requests that have not ended are predicted
 from those that have. Each request on its way gets so many tokens a second as of late; how many are
 on their way grows as `release` lets it, up to as many as have been when that did not grow any more.
 When all have been sent, the last of them still take their time.
@@ -18,34 +18,23 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
+from foretell.batch.tuning import PROMISE
 
 CONFIDENCE = 0.9
 """The share of batches that shall have ended by the time that is promised."""
-_INTERVALS = 180
-_LEAST_INTERVALS = 3
-_LEAST_ENDED = 10
-_STEADY_RATIO = 0.1
-"""Requests on their way that grow by less in an interval do not grow."""
-_STEADY_S = 30.0
-"""The pace stays off for so long, as online load, which moves it, changes slowly."""
-_LEAST_RATIO = 0.02
-"""Nothing is foretold more exactly, as a share of the expected time."""
-_CORRECTED_BY = 50
-_FEW_FACTOR = 2.0
-_LEAST_EXPECTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class BatchLengths:
     """Tokens of the requests of a batch that have ended: how many, their sum and squares."""
 
     ended: int = 0
     tokens: float = 0.0
     squares: float = 0.0
 
-    def with_more(self, tokens: int) -> "Lengths":
+    def with_more(self, tokens: int) -> "BatchLengths":
         """These lengths with one more request."""
-        return Lengths(self.ended + 1, self.tokens + tokens, self.squares + tokens * tokens)
+        return BatchLengths(self.ended + 1, self.tokens + tokens, self.squares + tokens * tokens)
 
     @property
     def mean(self) -> float:
@@ -64,12 +53,12 @@ class _Interval(NamedTuple):
     seconds: float
 
 
-class Pace:
+class BatchPace:
     """What was done by requests on their way, from one interval to the next, for minutes."""
 
     def __init__(self) -> None:
-        self._intervals: deque[_Interval] = deque(maxlen=_INTERVALS)
-        self._steady: deque[float] = deque(maxlen=_INTERVALS)
+        self._intervals: deque[_Interval] = deque(maxlen=PROMISE.intervals)
+        self._steady: deque[float] = deque(maxlen=PROMISE.intervals)
         """Requests on their way in intervals in which they did not become more."""
         self._largest = 0.0
         self._before = 0.0
@@ -79,7 +68,7 @@ class Pace:
         assert seconds > 0, "intervals have a length"
         self._intervals.append(_Interval(tokens, request_s, seconds))
         requests = request_s / seconds
-        if requests <= self._before * (1.0 + _STEADY_RATIO):
+        if requests <= self._before * (1.0 + PROMISE.steady_ratio):
             self._steady.append(max(requests, self._before))
         self._before = requests
 
@@ -89,7 +78,7 @@ class Pace:
 
     @property
     def known(self) -> bool:
-        enough = len(self._intervals) >= _LEAST_INTERVALS
+        enough = len(self._intervals) >= PROMISE.least_intervals
         return enough and any(each.tokens for each in self._intervals)
 
     @property
@@ -122,14 +111,16 @@ class Expected(NamedTuple):
     """How far off it may be, as a standard deviation and a share of `seconds`."""
 
 
-def expected(left: int, before: float, lengths: Lengths, pace: Pace, now: float) -> Expected | None:
+def expected(
+    left: int, before: float, lengths: BatchLengths, pace: BatchPace, now: float
+) -> Expected | None:
     """When `left` requests will have ended, and `before` tokens of batches that come first.
 
     `now` requests are on their way. None while too little is known.
     """
     if not left:
         return Expected(0.0, 0.0)
-    if not pace.known or lengths.ended < _LEAST_ENDED:
+    if not pace.known or lengths.ended < PROMISE.least_ended:
         return None
     each_per_s, most = pace.each_per_s, max(1.0, pace.steady)
     requests = left + before / lengths.mean
@@ -145,8 +136,8 @@ def expected(left: int, before: float, lengths: Lengths, pace: Pace, now: float)
         on_their_way = min(most, most_after(on_their_way))
     seconds += max(0.0, requests - sent - on_their_way) * each_s / on_their_way + tail_s
     lengths_off = lengths.variation * sqrt(1.0 / left + 1.0 / lengths.ended)
-    pace_off = pace.deviation_ratio * sqrt(_STEADY_S / (_STEADY_S + seconds))
-    return Expected(seconds, max(_LEAST_RATIO, sqrt(lengths_off**2 + pace_off**2)))
+    pace_off = pace.deviation_ratio * sqrt(PROMISE.steady_s / (PROMISE.steady_s + seconds))
+    return Expected(seconds, max(PROMISE.least_ratio, sqrt(lengths_off**2 + pace_off**2)))
 
 
 class Correction:
@@ -154,14 +145,16 @@ class Correction:
 
     def __init__(self, confidence: float = CONFIDENCE) -> None:
         self._confidence = confidence
-        self._scores: deque[float] = deque(maxlen=_CORRECTED_BY)
+        self._scores: deque[float] = deque(maxlen=PROMISE.corrected_by)
 
-    def learn(self, told: Expected, took_s: float) -> None:
+    def learn(self, estimate: Expected, took_s: float) -> None:
         """A batch has ended."""
-        expected_s = max(told.seconds, _LEAST_EXPECTED_S)
-        self._scores.append((took_s / expected_s - 1.0) / max(told.off_ratio, _LEAST_RATIO))
+        expected_s = max(estimate.seconds, PROMISE.least_expected_s)
+        self._scores.append(
+            (took_s / expected_s - 1.0) / max(estimate.off_ratio, PROMISE.least_ratio)
+        )
 
-    def promised_s(self, told: Expected) -> float:
+    def promised_s(self, estimate: Expected) -> float:
         """Seconds within which such a batch will have ended, with this probability.
 
         While so few have ended that a rank beyond the latest would be needed, twice as far off as
@@ -172,5 +165,5 @@ class Correction:
             times = sorted(self._scores)[rank - 1]
         else:
             usual = NormalDist().inv_cdf(self._confidence)
-            times = _FEW_FACTOR * max(usual, *self._scores, usual)
-        return max(0.0, told.seconds * (1.0 + times * told.off_ratio))
+            times = PROMISE.few_factor * max(usual, *self._scores, usual)
+        return max(0.0, estimate.seconds * (1.0 + times * estimate.off_ratio))

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     """Tokens of prompts and answers."""
 
     input_tokens: int = 0
@@ -17,7 +17,7 @@ class Usage:
     reasoning_tokens: int = 0
     """Those of `output_tokens` that were thought and not said."""
 
-    def __add__(self, other: "Usage") -> Self:
+    def __add__(self, other: "TokenUsage") -> Self:
         return type(self)(
             self.input_tokens + other.input_tokens,
             self.cached_tokens + other.cached_tokens,
@@ -41,7 +41,7 @@ class Usage:
         }
 
 
-NO_USAGE = Usage()
+NO_USAGE = TokenUsage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Record:
     """It stands in the output file; otherwise in the error file."""
     line: bytes
     """The line with its end."""
-    usage: Usage = NO_USAGE
+    usage: TokenUsage = NO_USAGE
 
 
 def answered(record_id: str, custom_id: str, status: int, request_id: str, body: bytes) -> Record:
@@ -104,13 +104,13 @@ def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _usage_of(body: object) -> Usage:
+def _usage_of(body: object) -> TokenUsage:
     """The tokens of an answer, in the words of chat completions or of responses."""
     usage = body.get("usage") if isinstance(body, dict) else None
     if not isinstance(usage, Mapping):
         return NO_USAGE
     prompt, answer = ("input", "output") if "input_tokens" in usage else ("prompt", "completion")
-    return Usage(
+    return TokenUsage(
         _count(usage, f"{prompt}_tokens"),
         _count(usage.get(f"{prompt}_tokens_details"), "cached_tokens"),
         _count(usage, f"{answer}_tokens"),

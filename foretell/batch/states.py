@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from foretell.batch.lines import LineError
-from foretell.batch.records import NO_USAGE, Usage
+from foretell.batch.records import NO_USAGE, TokenUsage
 
 
 class Status(StrEnum):
@@ -80,7 +80,7 @@ class Batch:
     """When it came to each state."""
     model: str | None = None
     counts: Counts = Counts()
-    usage: Usage = NO_USAGE
+    usage: TokenUsage = NO_USAGE
     errors: tuple[LineError, ...] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
@@ -98,7 +98,7 @@ class Batch:
         assert errors, "what is refused has a reason"
         return replace(self._to(Status.FAILED, now_unix_s), errors=errors)
 
-    def answered(self, completed: int, failed: int, usage: Usage) -> Self:
+    def answered(self, completed: int, failed: int, usage: TokenUsage) -> Self:
         """So many more of its requests have ended."""
         if self.status is not Status.IN_PROGRESS:
             raise IllegalTransition(f"a batch that is {self.status} takes no answers")
@@ -180,6 +180,6 @@ class Batch:
         known = dict(document)
         known["status"] = Status(known["status"])
         known["counts"] = Counts(**known["counts"])
-        known["usage"] = Usage(**known["usage"])
+        known["usage"] = TokenUsage(**known["usage"])
         known["errors"] = tuple(LineError(**error) for error in known["errors"])
         return cls(**known)

@@ -1,6 +1,5 @@
 """The cluster file: which models, engines and services a cluster has, each named once."""
 
-import difflib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -8,9 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, get_args
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, IPvAnyAddress, ValidationError
 
-from foretell.config.marks import ClusterError, Document, Location, field_name, parse, plain
+from foretell.config.described import describe
+from foretell.config.marks import (
+    ClusterError,
+    Document,
+    Location,
+    field_name,
+    nearest,
+    parse,
+    plain,
+)
 from foretell.config.profiles import check_shipped_profile
 from foretell.config.sections import (
     BatchOptions,
@@ -34,7 +42,7 @@ _LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class ClusterEngine:
     """One engine of a cluster, with everything that its section leaves to be derived."""
 
     name: str
@@ -47,6 +55,12 @@ class Engine:
     model_name: str
     """Name that clients ask for; "" leaves it to the emulated engine's profile."""
     model: ModelSection
+
+    @property
+    def rank_names(self) -> tuple[str, ...]:
+        """The names of its data-parallel ranks; where it has one, its own."""
+        ranks = self.section.ranks
+        return tuple(f"{self.name}.rank{k}" for k in range(ranks)) if ranks > 1 else (self.name,)
 
 
 def _alike(value: object) -> object:
@@ -67,13 +81,13 @@ class Cluster(Section):
     """A cluster of engines with the services in front of them."""
 
     name: str = Field("foretell", pattern="^[a-z0-9][a-z0-9_-]*$")
-    """Name of the cluster, which names its containers and folders."""
+    """Name of the cluster, its containers and folders."""
     models: dict[str, ModelSection] = Field(default_factory=dict)
-    """Models by the name that clients ask for. Emulated engines need none."""
+    """Models by the name that clients ask for; emulated engines need none."""
     engines: Annotated[list[EngineSection], BeforeValidator(_alike)] = Field(
         min_length=1, json_schema_extra=_with_number
     )
-    """The engines, one item for each kind and host; a number: so many alike."""
+    """The engines, one item per kind and host; a number: so many alike."""
     policy: PolicySection = Field(default_factory=PolicySection)
     """Which engine gets a request."""
     targets: TargetsSection = Field(default_factory=TargetsSection)
@@ -90,11 +104,14 @@ class Cluster(Section):
     """How many engines there should be, where they come and go."""
     observability: ObservabilitySection = Field(default_factory=ObservabilitySection)
     """Logs and metrics."""
+    addresses: dict[str, IPvAnyAddress] = Field(default_factory=dict)
+    """In compose files: IP addresses of hosts by their names, where no DNS server knows these;
+    containers do not see what their host's /etc/hosts says."""
     run_dir: FilePath = ""
     """Folder of the sockets of processes on this host; empty: `foretell-NAME` in the user's folder
     for such files."""
 
-    def engine_list(self) -> tuple[Engine, ...]:
+    def engine_list(self) -> tuple[ClusterEngine, ...]:
         """Every engine, in the order of the file."""
         unnamed = 0
         following: dict[tuple[str, str], int] = defaultdict(int)
@@ -111,10 +128,10 @@ class Cluster(Section):
                 else:
                     name = f"{section.name}-{index}" if section.engines > 1 else section.name
                 first_gpu = following[host, "gpu"]
-                gpus = section.gpus if section.kind == "vllm" else 0
+                gpus = section.gpus * section.ranks if section.kind == "vllm" else 0
                 following[host, "gpu"] += gpus
                 found.append(
-                    Engine(
+                    ClusterEngine(
                         name=name,
                         section=section,
                         host=host,
@@ -157,6 +174,7 @@ class Cluster(Section):
 
 def cluster_schema() -> str:
     """The JSON Schema of cluster files, which ships as `cluster.schema.json` for editors."""
+    describe(Cluster)
     schema = Cluster.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=1).replace("\\n", " ") + "\n"  # descriptions are wrapped
@@ -221,7 +239,19 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
         yield ("batches", "folder"), f"{text}, which schedulers and the batch service share"
     if cluster.provisioning.enabled and len(hosts) > 1:
         yield ("provisioning", "enabled"), f"it starts engines on one host, not on {len(hosts)}"
+    yield from _ranks(cluster)
     yield from _clashes(cluster)
+
+
+def _ranks(cluster: Cluster) -> Iterator[tuple[Location, str]]:
+    for index, section in enumerate(cluster.engines):
+        where = ("engines", index, "ranks")
+        if section.ranks > 1 and (section.kind != "vllm" or section.offline):
+            yield where, "only vLLM engines for online requests alone have ranks"
+        elif section.ranks > 1 and (len(cluster.host_names()) > 1 or cluster.provisioning.enabled):
+            yield where, "ranks need a cluster of one host, where engines do not come and go"
+        elif section.ranks > 1 and cluster.schedulers.envoy:
+            yield where, "an Envoy that tries again knows no ranks: leave out schedulers.envoy"
 
 
 def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:
@@ -242,8 +272,7 @@ def _explain(document: Document, item: dict[str, Any]) -> str:
     location = item["loc"]
     if item["type"] == "extra_forbidden":
         known = _fields_at(Cluster, location[:-1])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+        hint = nearest(str(location[-1]), known)
         return document.problem(location, f"is not known here; {hint}", at_key=True)
     if item["type"] == "missing":
         return document.problem(location, "is missing")

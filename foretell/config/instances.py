@@ -5,7 +5,14 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-_KEYS = {"instance_id": str, "url": str, "predictor": str, "draining": bool, "model": str}
+_KEYS = {
+    "instance_id": str,
+    "url": str,
+    "predictor": str,
+    "draining": bool,
+    "model": str,
+    "rank": int,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +26,8 @@ class InstanceConfig:
     """It ends what it has and gets nothing new."""
     model: str = ""
     """The model that it will serve, which counts until it says so itself; "": not known."""
+    rank: int | None = None
+    """The data-parallel rank of the server at `url` that it is; None: the whole server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,7 @@ def members_json(members: Members) -> str:
             "predictor": each.predictor,
             "draining": each.draining,
             **({"model": each.model} if each.model else {}),
+            **({} if each.rank is None else {"rank": each.rank}),
         }
         for each in members.instances
     ]
@@ -91,4 +101,5 @@ def _parse_instance(item: object) -> InstanceConfig:
         item.get("predictor", ""),
         item.get("draining", False),
         item.get("model", ""),
+        item.get("rank"),
     )

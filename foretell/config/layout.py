@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from foretell.config.cluster import Cluster, Engine, load_cluster, parse_cluster
+from foretell.config.cluster import Cluster, ClusterEngine, load_cluster, parse_cluster
 from foretell.config.marks import ClusterError
 from foretell.config.sections import (
     BatchOptions,
-    PlacementOptions,
     ProvisionOptions,
     SchedulerOptions,
     TaggerOptions,
@@ -79,16 +78,16 @@ class Layout:
         """Host of the tagger."""
         return self.cluster.tagger.host or self.front_host
 
-    def engine_url(self, engine: Engine) -> str:
+    def engine_url(self, engine: ClusterEngine) -> str:
         """Where schedulers reach an engine."""
         if self.contained and engine.host == self.front_host:
             return f"http://{engine.name}:{CONTAINER_PORT}"
         return f"http://{bracketed(engine.host or '127.0.0.1')}:{engine.port}"
 
-    def predictor_address(self, engine: Engine) -> str:
-        """Where schedulers reach an engine's predictor."""
+    def predictor_address(self, engine: ClusterEngine, rank_name: str = "") -> str:
+        """Where schedulers reach an engine's predictor, or that of one of its ranks."""
         if not self.several_hosts:
-            return f"unix:{self.run_dir}/{engine.name}.predictor.sock"
+            return f"unix:{self.run_dir}/{rank_name or engine.name}.predictor.sock"
         if self.contained and engine.host == self.front_host:
             return f"{predictor_name(engine.name)}:{CONTAINER_GRPC_PORT}"
         return f"{bracketed(engine.host)}:{engine.predictor_port}"
@@ -118,20 +117,27 @@ class Layout:
         """Where an Envoy on the same host asks a scheduler replica."""
         return f"unix:{self.run_dir}/{scheduler}.picker.sock"
 
-    def snapshot_endpoint(self, engine: Engine) -> str:
+    def snapshot_endpoint(self, engine: ClusterEngine) -> str:
         """Where an engine publishes its snapshots for its predictor, on the same host."""
         return f"shm://{self.run_dir}/{engine.name}.snapshots"
 
-    def instances(self) -> list[dict[str, str]]:
-        """What schedulers know of the engines."""
+    def instances(self) -> list[dict[str, str | int]]:
+        """What schedulers know of the engines; of one with data-parallel ranks, each of these.
+
+        ClusterError for ranks in containers.
+        """
+        if self.contained and any(each.ranks > 1 for each in self.cluster.engines):
+            raise ClusterError("engines with `ranks` run outside containers")
         return [
             {
-                "instance_id": engine.name,
+                "instance_id": name,
                 "url": self.engine_url(engine),
-                "predictor": self.predictor_address(engine),
+                "predictor": self.predictor_address(engine, name),
                 "model": served_name(engine),
+                **({"rank": rank} if engine.section.ranks > 1 else {}),
             }
             for engine in self.cluster.engine_list()
+            for rank, name in enumerate(engine.rank_names)
         ]
 
     @property
@@ -146,7 +152,7 @@ class Layout:
         inside = self.contained and self.several_hosts
         return f"0.0.0.0:{CONTAINER_GRPC_PORT}" if inside else address
 
-    def engine(self, name: str) -> Engine:
+    def engine(self, name: str) -> ClusterEngine:
         """The engine of that name, the only one for ""; ClusterError that lists them otherwise."""
         engines = self.cluster.engine_list()
         if not name and len(engines) == 1:
@@ -190,7 +196,6 @@ class Layout:
         chosen = _chosen(name or names[0], {known: known for known in names}, "scheduler")
         values = {
             **_options(section, SchedulerOptions),
-            **_options(cluster.policy, PlacementOptions),
             **cluster.targets.model_dump(),
             **self._shared(),
             "policy": cluster.policy.name,
@@ -204,8 +209,8 @@ class Layout:
             **self._folder(section, "length_model"),
         }
         if cluster.provisioning.enabled:  # a request may wait until an engine was started for it
-            patience_s = cluster.provisioning.give_up_s
-            values["engine_wait_s"] = max(section.engine_wait_s, patience_s)
+            longest_s = cluster.provisioning.give_up_s
+            values["engine_wait_s"] = max(section.engine_wait_s, longest_s)
         if section.https_port:
             values["https_listen"] = self.https_listen
         if section.envoy:
@@ -271,7 +276,7 @@ class Layout:
             "ttft_target_ms": self.cluster.targets.ttft_target_ms,
         }
 
-    def predictor(self, engine: Engine) -> Values:
+    def predictor(self, engine: ClusterEngine) -> Values:
         """Settings of an engine's sidecar."""
         return self._shared() | {
             "name": engine.name,
@@ -280,7 +285,7 @@ class Layout:
             "profile": engine_profile(engine),
         }
 
-    def emulator(self, engine: Engine) -> Values:
+    def emulator(self, engine: ClusterEngine) -> Values:
         """Settings of an emulated engine."""
         values = {
             "name": engine.name,
@@ -293,7 +298,7 @@ class Layout:
         }
         return values | _flag_values(engine_args(engine))
 
-    def launcher(self, engine: Engine) -> Values:
+    def launcher(self, engine: ClusterEngine) -> Values:
         """Settings of what starts an engine with its sidecar."""
         return {
             "engine": engine.section.kind,
@@ -301,7 +306,10 @@ class Layout:
             "host": engine.host or "127.0.0.1",
             "port": engine.port,
             "run_dir": self.run_dir,
-            "predictor_listen": self.predictor_address(engine),
+            "predictor_listen": ",".join(
+                self.predictor_address(engine, name) for name in engine.rank_names
+            ),
+            "ranks": engine.section.ranks,
             "profile": engine.section.profile,
             "model": engine.model.path or engine.model_name,
             "served_model_name": engine.model_name,
@@ -335,7 +343,7 @@ def values_from(path: str, service: Service, name: str) -> Values:
     return values
 
 
-def parse_instances(text: str, folder: Path) -> list[dict[str, str]]:
+def parse_instances(text: str, folder: Path) -> list[dict[str, str | int]]:
     """The engines in the text of a cluster file that is in `folder`, as `Layout.instances`.
 
     ClusterError if it is wrong.
@@ -343,24 +351,26 @@ def parse_instances(text: str, folder: Path) -> list[dict[str, str]]:
     return Layout(parse_cluster(text, "cluster file", folder)).instances()
 
 
-def engine_args(engine: Engine) -> list[str]:
+def engine_args(engine: ClusterEngine) -> list[str]:
     """Further flags of an engine: its model's, then its own."""
     args = shlex.split(engine.model.args) + shlex.split(engine.section.args)
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
+    if engine.section.ranks > 1:
+        args = [f"--data-parallel-size={engine.section.ranks}", *args]
     if engine.section.offline:
         emulated = engine.section.kind == "emulated"
         args = ["--offline=true" if emulated else f"--scheduler-cls={_CO_SCHEDULER}", *args]
     return args
 
 
-def engine_profile(engine: Engine) -> str:
+def engine_profile(engine: ClusterEngine) -> str:
     """The GPU profile that an engine runs by or that its predictor starts from."""
     default = EMULATED_PROFILE if engine.section.kind == "emulated" else ""
     return engine.section.profile or default
 
 
-def served_name(engine: Engine) -> str:
+def served_name(engine: ClusterEngine) -> str:
     """The name of its model that an engine serves."""
     return engine.model_name or engine_profile(engine).partition("/")[2]
 

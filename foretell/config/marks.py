@@ -1,5 +1,6 @@
-"""YAML whose mistakes are told with file, line, column and field."""
+"""YAML whose mistakes are reported with file, line, column and field."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+_NEAR = 0.6  # ratio of equal characters
 Location = Sequence[str | int]
 """Names of fields and indices of list items, from the outside in, as pydantic tells them."""
 
@@ -67,6 +69,14 @@ def field_name(location: Location) -> str:
 def plain(message: str) -> str:
     """A message of pydantic's without what it says about itself."""
     return message.removeprefix("Value error, ")
+
+
+def nearest(name: str, known: Sequence[str], *, cutoff: float = 0.0) -> str:
+    """Which of the known names was meant. Without a cutoff all are listed if none is near."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff or _NEAR)
+    if near:
+        return f"did you mean {near[0]}?"
+    return "" if cutoff else f"known are {', '.join(known)}"
 
 
 def _find(node: Node, location: Location, *, at_key: bool) -> Node:

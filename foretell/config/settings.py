@@ -19,7 +19,6 @@ from foretell.config.sections import (
     BatchOptions,
     LogFormat,
     LogLevel,
-    PlacementOptions,
     PolicyName,
     PolicyParameters,
     Port,
@@ -49,10 +48,10 @@ class _ClusterSource(PydanticBaseSettingsSource):
 class ProcessSettings(BaseSettings):
     """Settings of a process that finds its own part in a cluster file."""
 
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+    model_config = SettingsConfigDict(defer_build=True)
 
     cluster: str = ""
-    """Cluster file that has the settings of this process; empty: none."""
+    """Cluster file with the settings of this process."""
 
     @classmethod
     def settings_customise_sources(
@@ -75,7 +74,7 @@ def _config(prefix: str) -> SettingsConfigDict:
         cli_hide_none_type=True,
         cli_avoid_json=True,
         extra="ignore",
-        use_attribute_docstrings=True,
+        defer_build=True,
     )
 
 
@@ -87,7 +86,7 @@ class ServiceSettings(ProcessSettings):
     port: Port = 0
     """Port to listen on; 0 takes a free one."""
     ready_file: str = ""
-    """File that gets the address and pid as JSON once the process serves."""
+    """File for the address and pid, as JSON, once the process serves."""
     log_level: LogLevel = "info"
     """Least severe level that is logged."""
     log_format: LogFormat = "text"
@@ -100,7 +99,7 @@ class TrafficSettings(ServiceSettings, TrafficOptions):
     model_config = SettingsConfigDict(extra="ignore")
 
     secret: SecretStr = SecretStr("")
-    """The shared secret itself; empty: that of `secret_file`, if any."""
+    """The shared secret itself, instead of `secret_file`."""
 
     @model_validator(mode="after")
     def _secret_is_read(self) -> Self:
@@ -112,7 +111,7 @@ class GrpcSettings(TrafficSettings):
     """Settings of a gRPC server."""
 
     listen: str = ""
-    """gRPC address instead of host:port, such as unix:///run/predictor.sock."""
+    """gRPC address instead of host and port, such as unix:///run/predictor.sock."""
     metrics_port: int = Field(-1, ge=-1, le=65535)
     """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
@@ -147,7 +146,7 @@ def _has_named_keys(path: str) -> bool:
     return True
 
 
-class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, SchedulerOptions):
+class SchedulerSettings(TrafficSettings, TargetsSection, SchedulerOptions):
     """The OpenAI endpoint."""
 
     model_config = _config("SCHEDULER")
@@ -155,33 +154,32 @@ class SchedulerSettings(TrafficSettings, PlacementOptions, TargetsSection, Sched
     name: str = ""
     """Name of this replica in logs and metrics; empty: host name and pid."""
     instances: str = "[]"
-    """Engines to place requests on: a JSON list of {instance_id, url, predictor}, the path of a
-    file that holds it, or a cluster file; a file is read again when it changes."""
+    """Engines: a JSON list of {instance_id, url, predictor}, a file of it, or a cluster file; files
+    are read again when they change. In Kubernetes also `pods:SELECTOR` or
+    `endpointslices:SELECTOR`, which are watched."""
     tagger: str = ""
-    """gRPC address of the tagger; empty: lengths are estimated from finished requests."""
+    """gRPC address of the tagger, if any."""
     batches: str = ""
-    """Address of the batch service, `unix:PATH` or HOST:PORT; empty: there are no batches."""
+    """Address of the batch service, `unix:PATH` or HOST:PORT, if any."""
     policy: PolicyName = "slo"
     policy_parameters: PolicyParameters = Field(default_factory=dict)
     shared_port: Port = 0
-    """A second port, shared by all replicas on this host (SO_REUSEPORT); 0: none."""
+    """A second port, shared by the replicas of a host (SO_REUSEPORT); 0: none."""
     https_listen: str = Field("", pattern=r"^(.+:\d+)?$")
-    """HOST:PORT where clients are served with TLS, beside the ports without; replicas share it.
-    Empty: none."""
+    """HOST:PORT with TLS, beside the ports without; replicas share it."""
     picker: str = ""
-    """gRPC address of an endpoint picker for Envoy and other gateways, which this replica serves
-    beside its endpoint, such as unix:/run/picker.sock; empty: none."""
+    """gRPC address of an endpoint picker for Envoy and other gateways, such as
+    unix:/run/picker.sock."""
     picker_proof: Literal["secret", "network"] = "secret"
-    """What gateways on other hosts show the picker: the shared secret or a certificate, or nothing,
-    as those of Kubernetes can. Then `network` must let only gateways through: the picker tells who
-    asks the engines' key."""
+    """What gateways on other hosts prove themselves with: the shared secret or a certificate; or
+    nothing, where the network lets only gateways through: the picker tells them the engines'
+    key."""
     api_keys: SecretStr = SecretStr("")
-    """Comma-separated bearer keys that may call; empty: anyone."""
+    """Comma-separated bearer keys of callers; empty: anyone may call."""
     engine_api_key: SecretStr = SecretStr("")
-    """Bearer key that the engines want; a client's key is never sent on."""
+    """Bearer key of the engines."""
     request_log: str = ""
-    """File to which one JSON line per request is appended, with what was predicted and what
-    happened; empty: none."""
+    """File to which a JSON line per request is appended."""
 
     @model_validator(mode="after")
     def _policy_can_be_built(self) -> Self:
@@ -211,10 +209,9 @@ class PredictorSettings(GrpcSettings):
     name: str = "engine-0"
     """Name of the engine that this sidecar watches."""
     snapshot_endpoint: str = "shm:///tmp/foretell-engine-0.snapshots"
-    """Where the engine publishes its snapshots: shm:// and a file's path, or a ZMQ endpoint."""
+    """Where the engine publishes its snapshots: shm://PATH or a ZMQ endpoint."""
     profile: Profile = ""
-    """GPU profile DEVICE/MODEL to start from: a shipped one or, where none has this name, the
-    datasheet of that device; empty: step times are learned from nothing."""
+    """GPU profile DEVICE/MODEL to start from, shipped or by the device's datasheet; empty: none."""
 
 
 class TaggerSettings(GrpcSettings, TaggerOptions):
@@ -224,40 +221,46 @@ class TaggerSettings(GrpcSettings, TaggerOptions):
 
 
 class ProvisionerSettings(TrafficSettings, ProvisionOptions):
-    """Decides how many engines there should be. Replicas share `folder`; one of them is active."""
+    """Decides how many engines there should be. One of its replicas is active."""
 
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of its lease and its record of decisions, which replicas share, on a file system that
-    locks files for all of their hosts; it is needed."""
+    """Folder of decisions and, without `lease`, of the lease, shared by replicas, on a file system
+    with locks (required)."""
+    lease: str = ""
+    """The Kubernetes Lease by which replicas agree who is active; empty: a locked file."""
     driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
-    """Who carries decisions out: nobody (advisory), `foretell up` (process), or the provisioner
-    itself: `docker` starts and stops containers that Compose has made, `kubernetes` scales a
-    StatefulSet."""
+    """Who carries decisions out: nobody, `foretell up`, or the provisioner, with Compose's
+    containers or a StatefulSet."""
     driver_target: str = ""
-    """What the driver works on: the Compose project, or the StatefulSet's name."""
+    """The Compose project, or the StatefulSet's name."""
     models: list[str] = Field(default_factory=list)
     """Models that stay listed while no engine runs."""
     batches: str = ""
-    """Address of the batch service, `unix:PATH` or HOST:PORT: there are as many engines as its
-    batches need to end in time. Empty: none."""
+    """Address of the batch service, `unix:PATH` or HOST:PORT, whose batches must end in time."""
     schedulers: str = ""
-    """Comma-separated addresses of all scheduler replicas, such as http://127.0.0.1:8000."""
+    """Comma-separated URLs of all scheduler replicas."""
     scheduler_api_key: SecretStr = SecretStr("")
-    """Bearer key that the schedulers want, if any."""
+    """Bearer key of the schedulers, if any."""
+    scheduler_api_key_file: str = ""
+    """File of that key."""
     instances: str = "[]"
-    """The engines, as the setting of the schedulers: a JSON list, the path of a file that holds it,
-    or a cluster file; a file is read again for each decision."""
+    """Engines: a JSON list of {instance_id, url, predictor}, a file of it, or a cluster file; files
+    are read again when they change."""
     keda: str = ""
-    """gRPC address at which KEDA finds an external scaler, such as 127.0.0.1:9000; other hosts can
-    reach it only with certificates on both sides. Empty: none."""
-
+    """gRPC address of an external scaler for KEDA; other hosts need certificates on both sides."""
     webhook: str = ""
-    """URL to which the number of engines that there should be is posted, signed with the secret;
-    empty: none."""
+    """URL to which the desired number of engines is posted, signed with the secret."""
     webhook_secret_file: str = ""
-    """File that holds the secret of the webhook."""
+    """File of the secret of the webhook."""
+
+    @model_validator(mode="after")
+    def _key_is_read(self) -> Self:
+        self.scheduler_api_key = _or_from_file(
+            self.scheduler_api_key, "scheduler_api_key_file", self.scheduler_api_key_file
+        )
+        return self
 
     @model_validator(mode="after")
     def _driver_has_a_target(self) -> Self:
@@ -288,15 +291,14 @@ class BatchSettings(TrafficSettings, BatchOptions):
     model_config = _config("BATCH")
 
     listen: str = ""
-    """Address instead of host:port, such as unix:///run/batch.sock."""
+    """Address instead of host and port, such as unix:///run/batch.sock."""
     schedulers: str = ""
-    """Comma-separated URLs of scheduler replicas, which answer the requests of batches."""
+    """Comma-separated URLs of all scheduler replicas."""
     profile: Profile = ""
-    """GPU profile DEVICE/MODEL of the engines, by which batches are ordered; empty, or not shipped:
-    requests that begin alike are sent together."""
+    """GPU profile DEVICE/MODEL by which batches are ordered; empty: by shared beginnings alone."""
     ttft_target_ms: float = Field(0.0, ge=0)
-    """Target for the time to the first token of online requests, which batches may not endanger;
-    0: half as long again as without batches."""
+    """TTFT target of online requests that batches may not endanger; 0: 1.5 times that without
+    batches."""
     metrics_port: int = Field(-1, ge=-1, le=65535)
     """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
@@ -307,27 +309,27 @@ class EmulatorSettings(ServiceSettings):
     model_config = _config("EMULATOR")
 
     name: str = "engine-0"
-    """Name of the engine in snapshots and headers."""
+    """Name of the engine."""
     snapshot_endpoint: str = ""
-    """Where to publish snapshots, shm:// and a file's path or a ZMQ endpoint; empty: nowhere."""
+    """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: nowhere."""
     profile: Annotated[str, AfterValidator(check_shipped_profile)] = EMULATED_PROFILE
-    """Shipped GPU profile whose speed is emulated."""
+    """Shipped GPU profile that is emulated."""
     model_name: str = ""
     """Name served; empty: the profile's model."""
     speedup: float = Field(1.0, gt=0)
-    """Run this many times faster than the profile."""
+    """Factor on the profile's speed."""
     noise_ratio: float = Field(0.05, ge=0, lt=1)
     """Standard deviation of step time around the profile's."""
     max_num_seqs: int = Field(0, ge=0)
-    """Largest number of sequences in one step; 0 takes the profile's."""
+    """vLLM's limit; 0: the profile's."""
     max_num_batched_tokens: int = Field(0, ge=0)
-    """Largest number of tokens in one step; 0 takes the profile's."""
+    """vLLM's limit; 0: the profile's."""
     max_model_len: int = Field(0, ge=0)
-    """Largest number of tokens of a prompt and its answer; 0 takes the profile's."""
+    """vLLM's limit; 0: the profile's."""
     total_blocks: int = Field(0, ge=0)
-    """Number of KV blocks; 0 takes the profile's."""
+    """Number of KV blocks; 0: the profile's."""
     offline: bool = False
-    """Whether offline requests get what online ones leave, as in vLLM with `CoScheduler`."""
+    """Whether offline requests get what online ones leave, as with vLLM's `CoScheduler`."""
 
 
 class PluginSettings(BaseSettings):
@@ -336,12 +338,12 @@ class PluginSettings(BaseSettings):
     model_config = _config("PLUGIN")
 
     snapshot_endpoint: str = ""
-    """Where to publish snapshots, shm:// and a file's path or a ZMQ endpoint; empty: the plugin
-    stays off."""
+    """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: the plugin stays off."""
     instance_id: str = "engine-0"
-    """Instance name in snapshots."""
-    heartbeat_s: float = Field(0.5, gt=0)
-    """An unchanged snapshot is repeated after this long."""
+    """Name of the engine."""
+    ranks: int = Field(1, ge=1)
+    """Data-parallel ranks with a sidecar each: behind the first's endpoint the others' has `.rank1`
+    and so on, or the next port."""
 
 
 class LauncherSettings(ProcessSettings):
@@ -358,9 +360,12 @@ class LauncherSettings(ProcessSettings):
     port: Port = 0
     """Port the engine listens on; 0 takes a free one."""
     run_dir: str = ""
-    """Folder for sockets, ready files and logs; empty: a new one."""
+    """Folder of sockets and logs; empty: a new one."""
     predictor_listen: str = ""
-    """gRPC address of the sidecar; empty: a unix socket in run_dir."""
+    """gRPC address of the sidecar, comma-separated those of ranks; empty: unix sockets in
+    run_dir."""
+    ranks: int = Field(1, ge=1, le=64)
+    """vLLM: data-parallel ranks of a dense model, each with a sidecar."""
     profile: Profile = ""
     """GPU profile of the emulated engine, and for the sidecar to start from."""
     model: str = ""
@@ -372,15 +377,15 @@ class LauncherSettings(ProcessSettings):
     engine_args: str = ""
     """Further engine flags, split as a shell would."""
     log_format: LogFormat = "text"
-    """`json`: one JSON object a line; the engine's own lines are as it writes them."""
+    """`json`: one JSON object a line."""
     gpus: str = Field("", pattern=r"^(\d+(,\d+)*)?$")
-    """vLLM: comma-separated places of its GPUs among those visible; empty: all of them."""
+    """vLLM: comma-separated indices among the visible GPUs; empty: all."""
     restart: bool = True
     """Start the sidecar again when it ends."""
     ready_file: str = ""
-    """When both serve, write their addresses and pids here."""
+    """File for the address and pid, as JSON, once the process serves."""
     engine_api_key_file: str = ""
-    """vLLM: file with the bearer key that the engine demands; empty: none."""
+    """vLLM: file of the engine's bearer key."""
     ready_timeout_s: float = Field(300.0, gt=0)
     """Longest time until the engine must serve."""
 

@@ -9,7 +9,7 @@ not imported here: who only reads what a request is needs no numpy.
 """
 
 from foretell.cosched.deadlines import JobClass, Targets, job_of
-from foretell.cosched.pool import Candidate, OfflinePool
+from foretell.cosched.pool import OfflineCandidate, OfflinePool
 from foretell.cosched.reserve import BurstReserve
 from foretell.cosched.retention import SEGMENTS, Retention
 from foretell.cosched.selector import Offer, best_of
@@ -17,7 +17,7 @@ from foretell.cosched.selector import Offer, best_of
 __all__ = [
     "SEGMENTS",
     "BurstReserve",
-    "Candidate",
+    "OfflineCandidate",
     "JobClass",
     "Offer",
     "OfflinePool",

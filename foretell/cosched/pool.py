@@ -10,14 +10,14 @@ from typing import NamedTuple
 
 WIDEST = 64
 """Number of a node's branches that are looked at, the oldest first."""
-PATIENCE = 4
+MOST_PASSED_OVER = 4
 """A request that was passed over this many times as often as others wait is the only candidate."""
 
 IsResident = Callable[[bytes], bool]
 _ROOT = b""
 
 
-class Candidate(NamedTuple):
+class OfflineCandidate(NamedTuple):
     """A waiting offline request that could be admitted."""
 
     key: int
@@ -50,9 +50,9 @@ class _Entry:
 class OfflinePool:
     """The requests by key, oldest first, and candidates among them."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        """Without `patience` requests are served in their order."""
-        self._patience = patience
+    def __init__(self, most_passed_over: float = MOST_PASSED_OVER) -> None:
+        """Without `most_passed_over` requests are served in their order."""
+        self._most_passed_over = most_passed_over
         self._entries: dict[int, _Entry] = {}
         self._trees: dict[int, dict[bytes, _Node]] = {}
         self._came = self._admissions = 0
@@ -117,21 +117,21 @@ class OfflinePool:
         if not tree:
             del self._trees[entry.bucket]
 
-    def candidates(self, is_resident: IsResident) -> list[Candidate]:
+    def candidates(self, is_resident: IsResident) -> list[OfflineCandidate]:
         """One of each bucket: the longest resident prefix, then the most shared, then the oldest.
 
-        The oldest of them comes first. The oldest request alone once its patience is at an end.
+        The oldest of them comes first; the oldest request alone once it was passed over too often.
         """
         if not self._entries:
             return []
         oldest = next(iter(self._entries))
         entry = self._entries[oldest]
-        if self._admissions - entry.came_after >= self._patience * len(self._entries):
-            return [Candidate(oldest, _leading(entry.hashes, is_resident))]
+        if self._admissions - entry.came_after >= self._most_passed_over * len(self._entries):
+            return [OfflineCandidate(oldest, _leading(entry.hashes, is_resident))]
         found = [self._search(tree, is_resident) for tree in self._trees.values()]
         return sorted(found, key=lambda candidate: self._entries[candidate.key].came)
 
-    def _search(self, tree: dict[bytes, _Node], is_resident: IsResident) -> Candidate:
+    def _search(self, tree: dict[bytes, _Node], is_resident: IsResident) -> OfflineCandidate:
         node, resident_blocks, on_resident = tree[_ROOT], 0, True
         while True:
             chosen = None
@@ -143,7 +143,7 @@ class OfflinePool:
                 if node.ends:
                     key = next(iter(node.ends))
                     rest = self._entries[key].hashes[resident_blocks:]
-                    return Candidate(key, resident_blocks + _leading(rest, is_resident))
+                    return OfflineCandidate(key, resident_blocks + _leading(rest, is_resident))
                 chosen = _widest(tree, node, lambda _: True)
                 assert chosen is not None, "a node without requests was kept"
             node = tree[chosen]

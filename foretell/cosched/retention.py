@@ -35,7 +35,7 @@ class Retention:
                 self._changed(each, ONLINE + _degree(before + 1))
 
     def release(self, hashes: Iterable[bytes]) -> None:
-        """One that was told to `need` waits no more."""
+        """One that was given to `need` waits no more."""
         for each in hashes:
             left = self._needed.pop(each) - 1
             if left:

@@ -82,6 +82,7 @@ def engine_record(config: EngineConfig) -> Record:
     for name in ("max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input"):
         row[name] = getattr(config, name)
     row["num_prefill_lookahead"] = config.num_prefill_lookahead_tokens
+    row["hash_lookahead"], row["rules"] = config.num_hash_lookahead_tokens, config.rules
     row["encoder_free"] = row["encoder_freeable"] = config.encoder_cache_size
     row["encoder_head"] = row["encoder_tail"] = NONE
     row["co_schedules"], row["online_ttft_s"] = config.co_schedules, np.inf

@@ -15,12 +15,30 @@ class Content:
     end, so every block has a hash; whether its tokens exist yet is the caller's knowledge.
     """
 
-    __slots__ = ("_block_size", "_hashes", "_offset", "_output", "_prompt", "_salt", "_segment")
+    __slots__ = (
+        "_block_size",
+        "_hashes",
+        "_lookahead",
+        "_offset",
+        "_output",
+        "_prompt",
+        "_salt",
+        "_segment",
+    )
 
     def __init__(
-        self, prompt: Iterable[Segment], output: str, block_size_tokens: int, salt: str = ""
+        self,
+        prompt: Iterable[Segment],
+        output: str,
+        block_size_tokens: int,
+        salt: str = "",
+        lookahead_tokens: int = 0,
     ) -> None:
-        """Equal tokens of different `salt` are not equal."""
+        """Equal tokens of different `salt` are not equal.
+
+        `lookahead_tokens` behind a block are part of its content, too.
+        """
+        self._lookahead = lookahead_tokens
         self._salt = salt.encode()
         self._prompt = tuple(prompt)
         self._output = output
@@ -41,14 +59,17 @@ class Content:
         `(index + 1) * block_size - 1`."""
         while len(self._hashes) <= index:
             parent = self._hashes[-1] if self._hashes else self._salt
-            tokens = repr(self._next_block()).encode()
+            tokens = repr(self._next_tokens(self._block_size)).encode()
+            if self._lookahead:
+                here = self._segment, self._offset
+                tokens += repr(self._next_tokens(self._lookahead)).encode()
+                self._segment, self._offset = here
             self._hashes.append(blake2b(parent + tokens, digest_size=16).digest())
         return self._hashes[index]
 
-    def _next_block(self) -> list[tuple[str, int, int]]:
-        """The next block's tokens as runs (segment, first, count)."""
+    def _next_tokens(self, missing: int) -> list[tuple[str, int, int]]:
+        """The next `missing` tokens as runs (segment, first, count)."""
         runs: list[tuple[str, int, int]] = []
-        missing = self._block_size
         while missing:
             in_prompt = self._segment < len(self._prompt)
             name, length = self._prompt[self._segment] if in_prompt else (self._output, 0)

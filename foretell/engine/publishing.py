@@ -2,7 +2,7 @@
 
 A snapshot is sent when something has changed, at most ten times a second; more often only where one
 scheduler must hear of what another one has sent here. While the engine is busy and nothing changes,
-that is said as often: a step still lasts. `docs/adr/0008-snapshots.md` has the reasons.
+that is said as often: a step still lasts. `docs/adr/0008-predictor-snapshots.md` has the reasons.
 """
 
 from typing import Protocol

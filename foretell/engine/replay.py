@@ -107,6 +107,7 @@ def _sequence(scenario: Scenario, request: ReplayRequest, arrival: int) -> Seque
             f"out:{request.id}",
             scenario.config.block_size,
             f"adapter {request.adapter}" if request.adapter else "",
+            scenario.config.num_hash_lookahead_tokens,
         ),
         inputs=tuple(found for _, found in scenario.inputs_of(request)),
     )

@@ -18,7 +18,13 @@ from pydantic import (
     model_validator,
 )
 
-from foretell.model import MOST_DRAFT_TOKENS, EncoderInput, EngineConfig, content_number
+from foretell.model import (
+    MOST_DRAFT_TOKENS,
+    EncoderInput,
+    EngineConfig,
+    SchedulerRule,
+    content_number,
+)
 
 _Whole = Annotated[int, Field(strict=True)]
 _Count = Annotated[_Whole, Field(ge=0)]
@@ -78,7 +84,18 @@ class ReplayConfig(_Part):
     encoder_cache_size: _Count = 0
     disable_chunked_mm_input: StrictBool = False
     num_prefill_lookahead_tokens: Annotated[_Whole, Field(ge=0, le=1)] = 0
-    """No setting of vLLM's: what follows from the kind of drafts."""
+    """No settings of vLLM's, this and the next: what follows from the kind of drafts."""
+    num_hash_lookahead_tokens: _Count = 0
+    rules: tuple[str, ...] = ()
+    """No setting of vLLM's: what its versions do otherwise than 0.32, by the names of
+    `SchedulerRule` in small letters."""
+
+    @field_validator("rules")
+    @classmethod
+    def _known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := [name for name in value if name.upper() not in SchedulerRule.__members__]:
+            raise ValueError(f"unknown rule {unknown[0]!r}")
+        return value
 
     @field_validator("max_num_active_seqs")
     @classmethod
@@ -130,6 +147,8 @@ class ReplayConfig(_Part):
             encoder_cache_size=self.encoder_cache_size,
             disable_chunked_mm_input=self.disable_chunked_mm_input,
             num_prefill_lookahead_tokens=self.num_prefill_lookahead_tokens,
+            num_hash_lookahead_tokens=self.num_hash_lookahead_tokens,
+            rules=sum(SchedulerRule[name.upper()] for name in set(self.rules)),
         )
 
 

@@ -96,6 +96,8 @@ ENGINE: np.dtype[np.void] = np.dtype(
         ("encoder_cache_size", np.int64),  # embeddings
         ("disable_chunked_mm_input", np.int64),  # no step computes only some of an input's tokens
         ("num_prefill_lookahead", np.int64),  # tokens behind a step's own that drafting reads
+        ("hash_lookahead", np.int64),  # tokens behind a block that its content depends on
+        ("rules", np.int64),  # the bits of `foretell.model.SchedulerRule`
         # The shares of steps that draft and that accept at least 1, 2, ... tokens.
         ("drafted_ratio", np.float64, (MOST_DRAFTS,)),
         ("accepted_ratio", np.float64, (MOST_DRAFTS,)),

@@ -34,7 +34,7 @@ from foretell.kernel import step_time as kernel
 from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime
 from foretell.latency.features import FEATURES, features
 from foretell.latency.linear import LinearStepTime, StepTimeModel, sums
-from foretell.latency.residuals import Residuals, spread
+from foretell.latency.residuals import StepResiduals, spread
 from foretell.latency.speed import Speed
 from foretell.latency.tables import profile_step_time
 from foretell.latency.usual import Usual
@@ -145,7 +145,7 @@ class OnlineStepTime(StepTimeModel):
         self._changes = 0
         self._errors = {False: _Errors(), True: _Errors()}
         self._reported_error = error
-        self._residuals = Residuals(error)
+        self._residuals = StepResiduals(error)
         self._speed = Speed()
         self._usual = Usual(self._theta, self._p, forgetting)
         self._learnt: Vector | None = None

@@ -8,7 +8,7 @@ WINDOW_STEPS = 64
 _RATE = 1 / 16  # of the means over windows: about the last 16
 _LEARNING_STEPS = 32  # the first steps of all teach the model; their errors are not its errors
 _COMMON, _INDEPENDENT = 0.1, 0.1  # assumed as of one window, before there are many
-_LEAST_SHARE = 0.1  # of 1 - h: where one step is nearly all of a window nothing can be told
+_LEAST_SHARE = 0.1  # of 1 - h: where one step is nearly all of a window nothing is known
 
 
 def spread(variances: tuple[float, float], steps: int) -> float:
@@ -20,7 +20,7 @@ def spread(variances: tuple[float, float], steps: int) -> float:
     return math.sqrt(common2 + independent2 / max(1, steps))
 
 
-class Residuals:
+class StepResiduals:
     """Errors of a model that learns, seen step by step. Not thread-safe.
 
     The time of a run of n steps is taken to be off by a part that all its steps share and a part

@@ -20,7 +20,7 @@ REMEMBERED = 16_384
 """Requests whose distributions are kept until they have been answered."""
 
 
-class Encoder(Protocol):
+class TextEncoder(Protocol):
     """What reads conversations: the tagger's encoder, or `small.SmallModel`."""
 
     def read(
@@ -42,7 +42,7 @@ class Found:
 class EncoderModel:
     """What an encoder says, and what it has learnt of each serving model's answers."""
 
-    def __init__(self, encoder: Encoder, source: str = "model") -> None:
+    def __init__(self, encoder: TextEncoder, source: str = "model") -> None:
         """`source` is what its estimates name as theirs."""
         self._encoder = encoder
         self._source = source
@@ -77,7 +77,7 @@ class EncoderModel:
         return estimates(adapted, bounds, self._source)
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
-        """A request is under way, and its answer will be told to `observe`."""
+        """A request is under way, and its answer will be given to `observe`."""
         if request_id:
             self._said[request_id] = (found, group_of(question), question.conversation.kind)
             if len(self._said) > REMEMBERED:
@@ -100,7 +100,7 @@ class EncoderModel:
 
 
 def group_of(question: Question) -> str:
-    """Requests of one application are told by their system prompt, else by who asks; "" is none."""
+    """Requests of one application have one system prompt, or else one tenant; "" is none."""
     system, tenant = question.conversation.system, question.tenant
     if not system:
         return tenant and f"tenant {tenant}"

@@ -8,7 +8,7 @@ from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange
 
 _LATEST = 3
 _LOOKED_AT = 400
-"""Characters of an answer that its alphabet is told from."""
+"""Characters of an answer that its alphabet is recognised from."""
 _COMPARED_WORDS, _COMPARED_CHARACTERS = 150, 200
 """How much of the beginnings of two prompts is compared."""
 _RECENT, _REMEMBERED = (

@@ -7,7 +7,7 @@ Ids = list[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ReadWindow:
     """Most tokens from the head and from the tail of each text; part of a trained model."""
 
     prompt: tuple[int, int] = (64, 32)
@@ -36,7 +36,7 @@ class Marks:
 
 
 def compose(
-    prompt: Ids, asked: Ids, answered: Ids, window: Window, marks: Marks
+    prompt: Ids, asked: Ids, answered: Ids, window: ReadWindow, marks: Marks
 ) -> tuple[Ids, Ids]:
     """Token ids and their segments: 0 for the prompt, 1 for what came before it.
 

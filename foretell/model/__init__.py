@@ -20,6 +20,7 @@ from foretell.model.snapshot import (
     EngineSnapshot,
     RequestState,
     RequestTable,
+    SchedulerRule,
     content_number,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "DeviceSpec",
     "EncoderInput",
     "EngineConfig",
+    "SchedulerRule",
     "EngineSnapshot",
     "GpuProfile",
     "Grid",

@@ -85,7 +85,7 @@ class RequestSpec:
 
     @property
     def ttft_target_s(self) -> float:
-        """The TTFT target as engines are told it: 0 where there is none, above 0 where it is
+        """The TTFT target as engines get it: 0 where there is none, above 0 where it is
         missed already."""
         return 0.0 if self.slo.ttft_s == inf else max(self.slo.ttft_s, _MISSED_S)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from enum import IntFlag
 from functools import lru_cache
 from hashlib import blake2b
 from math import inf
@@ -11,6 +12,26 @@ from foretell.model.batch import Step
 
 MOST_DRAFT_TOKENS = 16
 """The most draft tokens of a request in one step; of engines with more the twin knows nothing."""
+
+
+class SchedulerRule(IntFlag):
+    """In what the versions of vLLM's scheduler differ that the twin knows; 0 is what 0.32 does."""
+
+    OWN_PREEMPTION_GOES_ON = 1
+    """Who runs and preempts itself by its priority does not end the turn of those behind it."""
+    ADAPTERS_OF_ALL_RUNNING = 2
+    """Those who run and are left out of a step count for `max_loras`, too."""
+    UNENCODABLE_IS_PASSED_OVER = 4
+    """Who waits, and whose multimodal inputs find no room, lets those behind it go first."""
+    WHOLE_INPUT_FROM_ITS_START = 8
+    """`disable_chunked_mm_input` holds for a step that begins with an input, too."""
+    STOPS_AT_INPUT = 16
+    """A step reaches up to an input that finds no room, also where drafting reads ahead."""
+    FREES_INPUTS_WHEN_COMPUTED = 32
+    """Inputs are let go of when they are computed, also where drafting reads ahead."""
+    COMMITS_CONFIRMED = 64
+    """Blocks can be hit as soon as the output of their step is known, also without async
+    scheduling where tokens are drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +88,10 @@ class EngineConfig:
     """A step that cannot compute a multimodal input to its end stops before it."""
     num_prefill_lookahead_tokens: int = 0
     """Tokens behind a step's own that the drafting model reads, embeddings included."""
+    num_hash_lookahead_tokens: int = 0
+    """Tokens behind a block that decide, too, whether it is found cached."""
+    rules: int = 0
+    """The bits of `SchedulerRule` that hold."""
     co_schedules: bool = False
     """Requests of the last priority are offline: they get what the others leave."""
     told_within_s: float = 0.0

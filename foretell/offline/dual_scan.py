@@ -1,7 +1,7 @@
 """BlendServe's dual scan: the order is consumed from both ends, each with its part of the memory.
 
 Section 5.3 and Algorithm 3 of the paper, with the mean square of lengths, and with shared prefixes
-told apart: they are computed and held once, and read by every request.
+distinguished: they are computed and held once, and read by every request.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 
 from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
 from foretell.offline.lengths import Lengths
-from foretell.offline.ordering import Demand
+from foretell.offline.ordering import WorkDemand
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints
 
@@ -49,7 +49,7 @@ class _Units:
     square: Floats
 
     @staticmethod
-    def of(order: Ints, tree: PrefixTree, demand: Demand, lengths: Lengths) -> "_Units":
+    def of(order: Ints, tree: PrefixTree, demand: WorkDemand, lengths: Lengths) -> "_Units":
         work = demand.compute_s[order] / demand.compute_s.sum()
         work += demand.memory_s[order] / max(float(demand.memory_s.sum()), 1e-30)
         parts = np.floor(np.cumsum(work) / (2.0 * UNIT_SHARE)).astype(np.int64)
@@ -81,7 +81,7 @@ class DualScan:
         self,
         tree: PrefixTree,
         order: Ints,
-        demand: Demand,
+        demand: WorkDemand,
         lengths: Lengths,
         kv_tokens: int,
         first: Sequence[int] = (),

@@ -25,11 +25,11 @@ from foretell.offline.feed import (
     Uncached,
     UsedPrefixes,
 )
-from foretell.offline.forecast import Forecast
-from foretell.offline.waiting import Job, Waiting
+from foretell.offline.forecast import WorkForecast
+from foretell.offline.waiting import OfflineJob, Waiting
 from foretell.offline.work import Floats, WorkModel, contexts
 
-__all__ = ["Feedback", "Job", "Waiting"]
+__all__ = ["Feedback", "OfflineJob", "Waiting"]
 
 _LEFT, _RIGHT = 0, 1
 _REFRESH_STEPS = 64
@@ -49,7 +49,7 @@ class Feedback:
 
     def __init__(
         self,
-        job: Job,
+        job: OfflineJob,
         work: WorkModel,
         kv_tokens: int,
         *,
@@ -73,7 +73,7 @@ class Feedback:
         self._most = job.most_tokens
         self._known = job.known
         self._waiting = waiting or Waiting(job, work)
-        self._forecast = Forecast(job, self._waiting)
+        self._forecast = WorkForecast(job, self._waiting)
         self._known_list, self._group = self._waiting.known_list, self._waiting.group
         self._group_list, self._queues = self._waiting.group_list, self._waiting.queues
         tree = job.tree

@@ -3,20 +3,20 @@
 import numpy as np
 
 from foretell.offline.feed import InFlight
-from foretell.offline.waiting import Job, Waiting
+from foretell.offline.waiting import OfflineJob, Waiting
 from foretell.offline.work import Floats, Ints
 
 _MOMENTS = 48
 _AHEAD = 1.5  # of the longest time that is expected
 
 
-class Forecast:
+class WorkForecast:
     """KV tokens that requests will hold at some moments from now on.
 
     Who is still there is asked for the middle between two moments: requests end at any time.
     """
 
-    def __init__(self, job: Job, waiting: Waiting) -> None:
+    def __init__(self, job: OfflineJob, waiting: Waiting) -> None:
         self.moments: Ints = np.arange(1)
         """Steps from now."""
         tree = job.tree

@@ -19,7 +19,7 @@ _MOST_ROUNDS = 8  # of splitting; the second seldom finds more than a few
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class WorkDemand:
     """Seconds of computing and of reading memory, (items,): each item's own share."""
 
     compute_s: Floats
@@ -36,7 +36,7 @@ class Demand:
         return result
 
 
-def demand(tree: PrefixTree, work: WorkModel, mean: Floats, square: Floats) -> Demand:
+def demand(tree: PrefixTree, work: WorkModel, mean: Floats, square: Floats) -> WorkDemand:
     """What requests demand whose output lengths have these means and mean squares, (n,).
 
     Tokens of a shared prefix are computed once and belong to the prefix. They are read from memory
@@ -45,7 +45,7 @@ def demand(tree: PrefixTree, work: WorkModel, mean: Floats, square: Floats) -> D
     compute = work.prefill_s(tree.begins, tree.depth)
     prompt = tree.prompt_tokens
     compute[: tree.requests] += work.decode_s(prompt, mean, square)
-    return Demand(compute, tree.of_leaves(work.memory_s(prompt, mean, square)))
+    return WorkDemand(compute, tree.of_leaves(work.memory_s(prompt, mean, square)))
 
 
 def blended(
@@ -71,7 +71,7 @@ def blended(
     return tree, tree.order(-_in_chunks(tree, demand(tree, work, mean, square), chunk))
 
 
-def _in_chunks(tree: PrefixTree, demand: Demand, size: int) -> Floats:
+def _in_chunks(tree: PrefixTree, demand: WorkDemand, size: int) -> Floats:
     """(items,): compute density of each item, that of a request being its chunk's: the requests
     next to it, in the order of the file, that hang from the same prefix.
 

@@ -13,7 +13,7 @@ _LENGTH_BIN = 1.25  # ratio of known lengths that are queued together
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class OfflineJob:
     """A file of requests as the controller sees it."""
 
     tree: PrefixTree
@@ -30,13 +30,13 @@ class Job:
 
 
 class Waiting:
-    """The queues of a job's groups, and the lengths that all its answers have told.
+    """The queues of a job's groups, and the lengths of all its answers.
 
     Feeds of several engines may share one: each takes what its engine has room for next, and all
     learn from every answer.
     """
 
-    def __init__(self, job: Job, work: WorkModel) -> None:
+    def __init__(self, job: OfflineJob, work: WorkModel) -> None:
         self.job = job
         self.group = _groups(job, work)
         """(n,): the group of each request."""
@@ -101,7 +101,7 @@ class Waiting:
         return np.array([np.bincount(group, column, self.groups) for column in columns])
 
 
-def _groups(job: Job, work: WorkModel) -> Ints:
+def _groups(job: OfflineJob, work: WorkModel) -> Ints:
     """(n,): the groups of requests of unknown length, and others for those that are known.
 
     Requests of known length and low density are queued by their length; dense ones stay with those

@@ -8,15 +8,15 @@ from dataclasses import replace
 from foretell.model import Prediction, RequestSpec
 
 WINDOW = 1000
-"""Requests that a newcomer's size is compared with."""
+"""Requests that a new request's size is compared with."""
 LARGEST = 0.05
 """The part of the requests, the largest, that others may overtake."""
 PAYS = 0.25
 """The part of all KV tokens times steps that these must hold: where sizes differ less, those who
 overtake gain less than those who are overtaken lose."""
 OVERTAKEN_PART = 0.1
-"""Others may overtake a large request that come within this part of what its decoding is foretold
-to take; and none may where its wait is foretold to be longer than that."""
+"""Others may overtake a large request that come within this part of its predicted decoding
+time; none may if its own predicted wait is longer than that."""
 _LEAST_KNOWN = 100
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1  # vLLM's bounds; a lower number goes first
 
@@ -69,8 +69,8 @@ class LargestLast:
 
 def costs_too_much(predictions: Iterable[Prediction | None]) -> bool:
     """Whether a request that would go last should not, by what all instances foretell of it."""
-    told = [p for p in predictions if p is not None]
-    return bool(told) and all(p.ttft_s > OVERTAKEN_PART * (p.e2e_s - p.ttft_s) for p in told)
+    known = [p for p in predictions if p is not None]
+    return bool(known) and all(p.ttft_s > OVERTAKEN_PART * (p.e2e_s - p.ttft_s) for p in known)
 
 
 def later(request: RequestSpec) -> RequestSpec:

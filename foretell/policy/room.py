@@ -19,7 +19,7 @@ def free_share(load: Load) -> float:
     return max(0.0, 1.0 - max(seats, blocks))
 
 
-def prices_s(told: Sequence[Prediction]) -> dict[str, float]:
+def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
     """By `instance_id`: what taking room there costs those who come later, in seconds, beyond the
     kind of engine where it costs the least.
 
@@ -27,25 +27,25 @@ def prices_s(told: Sequence[Prediction]) -> dict[str, float]:
     preempted, while smaller ones have room: no forecast for one request shows that others will
     come. The price is as long as requests last, times the mean occupied share of the engines of one
     kind to the power of `_LOOKS`: the chance that as many requests look at engines of that kind,
-    one each, and find no room. Engines of one kind differ by what is foretold of each, so all of
+    one each, and find no room. Engines of one kind differ by their predictions, so all of
     them have one price, and there is none where all are of one kind.
     """
-    if not told:
+    if not known:
         return {}
-    lasts_s = fmean(answer.e2e_s for answer in told)
+    lasts_s = fmean(answer.e2e_s for answer in known)
     found = {}
-    for kind in _kinds(told):
+    for kind in _kinds(known):
         price_s = lasts_s * fmean(1.0 - free_share(answer.load) for answer in kind) ** _LOOKS
         found.update({answer.instance_id: price_s for answer in kind})
     least_s = min(found.values())
     return {instance_id: price_s - least_s for instance_id, price_s in found.items()}
 
 
-def _kinds(told: Sequence[Prediction]) -> list[list[Prediction]]:
+def _kinds(known: Sequence[Prediction]) -> list[list[Prediction]]:
     """Engines with equal seats and about as many blocks."""
     kinds: list[list[Prediction]] = []
     last: Load | None = None
-    for answer in sorted(told, key=lambda a: (a.load.max_num_seqs, a.load.total_blocks)):
+    for answer in sorted(known, key=lambda a: (a.load.max_num_seqs, a.load.total_blocks)):
         load = answer.load
         alike = (
             last is not None

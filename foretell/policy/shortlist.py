@@ -52,9 +52,9 @@ def shortlist(
         return instances
     drawn = [instances[i] for i in _drawn(count, max(1, spread) * wanted, random)]
     found = [known(key) for key in drawn]
-    told = [(each.own, each.requests) for each in found if each.requests is not None]
-    typical_own = median([own for own, _ in told]) if told else 0.0
-    typical = median([requests for _, requests in told]) if told else 1.0
+    loads = [(each.own, each.requests) for each in found if each.requests is not None]
+    typical_own = median([own for own, _ in loads]) if loads else 0.0
+    typical = median([requests for _, requests in loads]) if loads else 1.0
 
     def requests(each: Known) -> float:
         if each.requests is not None:

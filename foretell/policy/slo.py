@@ -45,8 +45,8 @@ class SloPolicy(TotalDelayPolicy):
             return super().judge(request, candidates, memory)
         worths = _worths(request, candidates)
         best = _best(candidates, worths, self._tolerance)
-        told = {c.instance_id: found for c, found in zip(candidates, worths, strict=True)}
-        return super().judge(request, best, memory)._replace(worths=told)
+        by_instance = {c.instance_id: found for c, found in zip(candidates, worths, strict=True)}
+        return super().judge(request, best, memory)._replace(worths=by_instance)
 
 
 def _best(

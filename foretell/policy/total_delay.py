@@ -35,12 +35,12 @@ class TotalDelayPolicy(JudgingPolicy):
         assert not isinstance(memory, str), "a wait is remembered"
         prediction_of = trusted(candidates)
         answers = [prediction_of(candidate) for candidate in candidates]
-        told = [a for a in answers if a is not None and isfinite(a.e2e_s)]
+        known = [a for a in answers if a is not None and isfinite(a.e2e_s)]
         usual_s = memory or 0.0
-        if memory is None and told:
-            usual_s = fmean(answer.ttft_s for answer in told)
-        fastest = min(told, key=_decoding_s, default=None)
-        preempting, rooms_s = _preempting(told), prices_s(told)
+        if memory is None and known:
+            usual_s = fmean(answer.ttft_s for answer in known)
+        fastest = min(known, key=_decoding_s, default=None)
+        preempting, rooms_s = _preempting(known), prices_s(known)
         scores: list[float | None] = []
         parts: list[Part | None] = []
         for answer in answers:
@@ -84,8 +84,8 @@ def total_delay_s(part: Part) -> float | None:
 
     So is the room that a request takes on engines of a scarce kind (`foretell.policy.room`).
 
-    This form was chosen with families of `bench.placement.yardstick`; its page says which others
-    were tried.
+    This form was chosen with families of `bench.placement.yardstick`; what others came to is in
+    docs/adr/0007-placement-core.md.
 
     Never below 0, even where the request helps others by more than it costs. None: the delay of
     the others is unknown.
@@ -134,6 +134,6 @@ def _decoding_s(answer: Prediction) -> float:
     return answer.e2e_s - answer.ttft_s
 
 
-def _preempting(told: Sequence[Prediction]) -> float:
+def _preempting(known: Sequence[Prediction]) -> float:
     """The share of instances that preempt somebody while the request is there."""
-    return fmean(min(1.0, answer.preemptions) for answer in told) if told else 0.0
+    return fmean(min(1.0, answer.preemptions) for answer in known) if known else 0.0

@@ -3,19 +3,19 @@
 The strategies themselves are in `foretell.provision.strategies`, which needs numpy.
 """
 
-from foretell.provision.base import Plan, Proposal, Strategy
+from foretell.provision.base import Proposal, Strategy, StrategyPlan
 from foretell.provision.config import ProvisionConfig, ScheduledBounds
 from foretell.provision.core import Because, Decision, Provisioner
-from foretell.provision.facts import Answered, Facts, InstanceFacts, Phase
+from foretell.provision.facts import AnsweredRequest, Facts, InstanceFacts, Phase
 
 __all__ = [
-    "Answered",
+    "AnsweredRequest",
     "Because",
     "Decision",
     "Facts",
     "InstanceFacts",
     "Phase",
-    "Plan",
+    "StrategyPlan",
     "Proposal",
     "ProvisionConfig",
     "Provisioner",

@@ -25,11 +25,11 @@ class _Record:
     """Forecasts for one horizon, and what came of them."""
 
     def __init__(self) -> None:
-        self.pending: deque[tuple[float, float, float]] = deque()  # (from, until, foretold)
-        self.errors: deque[float] = deque(maxlen=MOST_ERRORS)  # came over foretold
+        self.pending: deque[tuple[float, float, float]] = deque()  # (from, until, predicted)
+        self.errors: deque[float] = deque(maxlen=MOST_ERRORS)  # arrived over predicted
 
     def quantile(self, confidence: float) -> float:
-        """What came over what was foretold is no more at this confidence; 0: too few are known."""
+        """Arrivals over predicted ones are no more at this confidence; 0: too few are known."""
         if len(self.errors) < FEWEST_ERRORS:
             return 0.0
         ordered = sorted(self.errors)
@@ -41,7 +41,7 @@ class ArrivalForecast:
 
     Where the day before is known, the rate now is multiplied by how the rate then changed from this
     time of day to that one; otherwise half of the trend goes on. The margin is a quantile of what
-    came over what was foretold, of forecasts for the same horizon: those for now, and those for
+    arrivals over predicted ones, of forecasts for the same horizon: those for now, and those for
     some time ahead, whose horizon is one even where it moves slowly. Until there are enough of them
     it follows from the dispersion of counts (variance over mean; 1 where arrivals are Poisson). It
     is there for surges, so it is not added to one: errors of forecasts made in a surge do not count
@@ -65,8 +65,8 @@ class ArrivalForecast:
         self._last_s = now_s
         for record in self._records.values():
             while record.pending and record.pending[0][1] <= now_s:
-                since_s, until_s, foretold = record.pending.popleft()
-                record.errors.append(self._rate(since_s, until_s) / foretold)
+                since_s, until_s, predicted = record.pending.popleft()
+                record.errors.append(self._rate(since_s, until_s) / predicted)
         while self._counts and self._counts[0][0] < now_s - TREND_S:
             self._counts.popleft()
 

@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple, Protocol
 from foretell.provision.facts import Facts
 
 
-class Plan(NamedTuple):
+class StrategyPlan(NamedTuple):
     """What the core knows besides the facts."""
 
     instances: int
@@ -41,6 +41,6 @@ class Strategy(Protocol):
     needs_snapshots: ClassVar[bool]
     """Whether facts must hold the engines' snapshots."""
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         """How many instances there should be; called once for every facts, in their order."""
         ...

@@ -17,11 +17,11 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class BatchDemand:
     """Batches that have not ended."""
 
     instances: int = 0
-    """Instances that worked on them when their ends were foretold."""
+    """Instances that worked on them when their ends were predicted."""
     due: Sequence[Due] = ()
 
     def floor(self, cold_start_s: float) -> int:

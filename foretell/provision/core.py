@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Literal
 
-from foretell.provision.base import Plan, Proposal, Strategy
+from foretell.provision.base import Proposal, Strategy, StrategyPlan
 from foretell.provision.cold_start import ColdStarts
 from foretell.provision.config import ProvisionConfig
 from foretell.provision.facts import Facts, InstanceFacts, Phase
@@ -81,7 +81,7 @@ class Provisioner:
         ready = facts.in_phase(Phase.READY)
         here = len(coming) + len(ready)
         minimum, maximum = self.config.bounds(facts.now_s)
-        plan = Plan(here, minimum, maximum, self.cold_starts.p90_s)
+        plan = StrategyPlan(here, minimum, maximum, self.cold_starts.p90_s)
         # It hears of all facts, so that its history has no holes.
         proposal = self.strategy.propose(facts, plan)
         self._note_manual_change(facts)
@@ -110,7 +110,9 @@ class Provisioner:
             proposal.within if because == "strategy" else None,
         )
 
-    def _desired(self, facts: Facts, plan: Plan, proposal: Proposal) -> tuple[int, Because, str]:
+    def _desired(
+        self, facts: Facts, plan: StrategyPlan, proposal: Proposal
+    ) -> tuple[int, Because, str]:
         if facts.age_s > self.config.stale_s:
             held = plan.instances if self._asked_for is None else self._asked_for
             known = facts.age_s < inf
@@ -177,9 +179,9 @@ class Provisioner:
         """Somebody else has asked for a number that no order from here can have left."""
         if self._manual is not None and facts.now_s >= self._manual[0]:
             self._manual = None
-        told = facts.asked_for
-        if told is not None and self._asked_for is not None and told not in self._own:
-            self._manual = facts.now_s + self.config.respect_s, told
+        asked = facts.asked_for
+        if asked is not None and self._asked_for is not None and asked not in self._own:
+            self._manual = facts.now_s + self.config.respect_s, asked
 
     def _note_order(self, facts: Facts, desired: int, given_up: int) -> None:
         """An order may fail, or be on its way for a while; who is given up is stopped at once."""

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 from foretell.model import EngineSnapshot
-from foretell.provision.batches import Batches
+from foretell.provision.batches import BatchDemand
 
 if TYPE_CHECKING:  # for who has no numpy, and only sets bounds
     from foretell.kernel.step_time import StepTime
@@ -22,13 +22,13 @@ class Phase(Enum):
     """It finishes what it has and gets nothing new."""
 
 
-class Answered(NamedTuple):
+class AnsweredRequest(NamedTuple):
     """One request that was answered to its end."""
 
     prompt_tokens: int
     """Those that no prefix cache held."""
     expected_tokens: float
-    """Output tokens that were foretold when it was placed."""
+    """Output tokens that were predicted when it was placed."""
     output_tokens: int
     ttft_s: float
     """Since it was placed; 0: not known."""
@@ -70,8 +70,8 @@ class Facts:
     arrived: int = 0
     """Requests that came to the schedulers, counted at their arrival."""
     lengths: Sequence[tuple[int, float]] = ()
-    """(prompt tokens, foretold output tokens) of a sample of them."""
-    answered: Sequence[Answered] = ()
+    """(prompt tokens, predicted output tokens) of a sample of them."""
+    answered: Sequence[AnsweredRequest] = ()
     """A sample of the requests that ended: nothing is decided by it."""
     held: int = 0
     """Requests that wait in the schedulers because no instance is up."""
@@ -79,7 +79,7 @@ class Facts:
     """The longest e2e latency of the requests that ended; 0: none did."""
     worst_predicted_e2e_s: float = 0.0
     """The longest e2e latency predicted for the requests that were placed; 0: none was."""
-    batches: Batches = field(default_factory=Batches)
+    batches: BatchDemand = field(default_factory=BatchDemand)
     age_s: float = 0.0
     """Age of the oldest of these numbers, but for those of batches."""
     asked_for: int | None = None

@@ -16,8 +16,8 @@ from statistics import fmean
 import numpy as np
 
 from foretell.model import Slo
-from foretell.provision.facts import Answered
-from foretell.provision.rollout import Coming, EngineKind, Place, Rollout
+from foretell.provision.facts import AnsweredRequest
+from foretell.provision.rollout import Coming, EngineKind, EnginePlace, Rollout
 
 SLICE_S = 300.0
 """Instances are held to be wasted, or not, for so long at a time."""
@@ -31,7 +31,7 @@ MOST_PLACES = 512
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One decision: what was there, and what it foretold."""
+    """One decision: what was there, and what it predicted."""
 
     at_s: float
     ready: int
@@ -41,14 +41,14 @@ class Moment:
     arrived: int
     """Requests since the moment before."""
     expected_rps: float | None = None
-    """Requests a second that were expected `ahead_s` later; None: nothing was foretold."""
+    """Requests a second that were expected `ahead_s` later; None: nothing was predicted."""
     ahead_s: float = 0.0
-    foretold_within: float | None = None
-    """The ratio within the targets that was foretold; None: nothing was."""
+    predicted_within: float | None = None
+    """The ratio within the targets that was predicted; None: nothing was."""
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RegretWindow:
     """What is known of the time from `begins_s` to `ends_s`."""
 
     begins_s: float
@@ -56,7 +56,7 @@ class Window:
     moments: Sequence[Moment]
     """In their order; those before `begins_s` fill the engines, those after `ends_s` only tell
     whether forecasts were right."""
-    answered: Sequence[Answered]
+    answered: Sequence[AnsweredRequest]
     """In the order in which they ended."""
 
 
@@ -96,7 +96,7 @@ class Regret:
     """Ratio within the targets with one instance less, as many as there were, and one more."""
     measured_within: float | None
     """The ratio of the sampled answers that really were within their targets; None: not known."""
-    foretold_within: float | None
+    predicted_within: float | None
     """What decisions said of it, in the mean; None where the strategy does not say."""
     arrivals_error: float | None
     """Mean of |expected - arrived| over the mean of what arrived; None: there was no forecast."""
@@ -107,7 +107,7 @@ class Regret:
     slices: tuple[Slice, ...]
 
 
-def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret | None:
+def regret(window: RegretWindow, kind: EngineKind, slo: Slo, enough: float) -> Regret | None:
     """The regret of a window on engines of one kind; `enough`: the ratio of requests that shall be
     within `slo`. None where the record holds no two decisions or no answer of that time. Equal
     arguments give equal results.
@@ -138,7 +138,7 @@ def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret 
     less, same, more = (1.0 - each / total if total else 1.0 for each in sums)
     error, bias = _forecast_errors(window)
     inside = [m for m in window.moments if window.begins_s <= m.at_s < window.ends_s]
-    foretold = [m.foretold_within for m in inside if m.foretold_within is not None]
+    predicted = [m.predicted_within for m in inside if m.predicted_within is not None]
     return Regret(
         window.begins_s,
         window.ends_s,
@@ -148,7 +148,7 @@ def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret 
         max(0, sums[1] - sums[2]),
         (less, same, more),
         _measured(window.answered, slo),
-        fmean(foretold) if foretold else None,
+        fmean(predicted) if predicted else None,
         error,
         bias,
         _lengths_error(window.answered),
@@ -156,7 +156,7 @@ def regret(window: Window, kind: EngineKind, slo: Slo, enough: float) -> Regret 
     )
 
 
-def _bounded(window: Window) -> Window:
+def _bounded(window: RegretWindow) -> RegretWindow:
     """The window from its first decision on, or from a later one where too many requests came."""
     moments, begins_s = list(window.moments), window.begins_s
     if moments:
@@ -170,10 +170,10 @@ def _bounded(window: Window) -> Window:
             break
     if begins_s >= window.ends_s:
         moments = []
-    return Window(begins_s, window.ends_s, moments, window.answered)
+    return RegretWindow(begins_s, window.ends_s, moments, window.answered)
 
 
-def _slices(window: Window) -> list[float]:
+def _slices(window: RegretWindow) -> list[float]:
     """When each begins."""
     count = max(1, round((window.ends_s - window.begins_s) / SLICE_S))
     return [
@@ -182,7 +182,7 @@ def _slices(window: Window) -> list[float]:
     ]
 
 
-def _coming(window: Window, longest: int) -> list[Coming]:
+def _coming(window: RegretWindow, longest: int) -> list[Coming]:
     """The arrivals up to the window's end, in seconds from the first moment. Within the time
     between two decisions they come at random, always the same; the sample of answers is spread over
     them in its order."""
@@ -200,7 +200,7 @@ def _coming(window: Window, longest: int) -> list[Coming]:
     return found
 
 
-def _places(moments: Sequence[Moment], change: int) -> list[Place]:
+def _places(moments: Sequence[Moment], change: int) -> list[EnginePlace]:
     """The instances that got requests, `change` more; where there were some, at least one."""
     origin_s, places = moments[0].at_s, []
     since_s: list[float] = []  # of those that are there
@@ -208,11 +208,11 @@ def _places(moments: Sequence[Moment], change: int) -> list[Place]:
         at_s = moment.at_s - origin_s
         ready = max(1, moment.ready + change) if moment.ready else max(0, change)
         while len(since_s) > ready:
-            places.append(Place(None, since_s.pop(), at_s))
+            places.append(EnginePlace(None, since_s.pop(), at_s))
         since_s += [at_s] * (ready - len(since_s))
         if len(places) + len(since_s) > MOST_PLACES:
             raise ValueError(f"more than {MOST_PLACES} instances came and went")
-    places += [Place(None, ready_s, inf) for ready_s in since_s]
+    places += [EnginePlace(None, ready_s, inf) for ready_s in since_s]
     return places
 
 
@@ -232,7 +232,7 @@ def _instance_s(moments: Sequence[Moment], begins_s: float, ends_s: float) -> fl
 
 
 def _slice(
-    window: Window,
+    window: RegretWindow,
     span: tuple[float, float],
     arrivals: int,
     missed: tuple[int, ...],
@@ -260,8 +260,8 @@ def _slice(
     )
 
 
-def _forecast_errors(window: Window) -> tuple[float | None, float | None]:
-    """The mean error of the rates foretold for this window, absolute and with its sign, over the
+def _forecast_errors(window: RegretWindow) -> tuple[float | None, float | None]:
+    """The mean error of the rates predicted for this window, absolute and with its sign, over the
     mean rate that came."""
     times_s = [moment.at_s for moment in window.moments]
     counts = np.cumsum([moment.arrived for moment in window.moments])
@@ -282,7 +282,7 @@ def _forecast_errors(window: Window) -> tuple[float | None, float | None]:
     return fmean(map(abs, errors)) / came, fmean(errors) / came
 
 
-def _measured(answered: Sequence[Answered], slo: Slo) -> float | None:
+def _measured(answered: Sequence[AnsweredRequest], slo: Slo) -> float | None:
     known = [
         slo.met(each.ttft_s, (each.e2e_s - each.ttft_s) / max(1, each.output_tokens - 1))
         for each in answered
@@ -291,7 +291,7 @@ def _measured(answered: Sequence[Answered], slo: Slo) -> float | None:
     return fmean(known) if known else None
 
 
-def _lengths_error(answered: Sequence[Answered]) -> float | None:
+def _lengths_error(answered: Sequence[AnsweredRequest]) -> float | None:
     actual = sum(each.output_tokens for each in answered)
     wrong = sum(abs(each.expected_tokens - each.output_tokens) for each in answered)
     return wrong / actual if actual else None

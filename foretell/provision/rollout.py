@@ -24,7 +24,7 @@ class EngineKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class EnginePlace:
     """An instance at the beginning of a rollout."""
 
     snapshot: EngineSnapshot | None = None
@@ -46,7 +46,7 @@ class Coming:
 
 
 def share_within(
-    places: Sequence[Place],
+    places: Sequence[EnginePlace],
     kind: EngineKind,
     coming: Sequence[Coming],
     slo: Slo,
@@ -69,7 +69,7 @@ class Rollout:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[EnginePlace],
         kind: EngineKind,
         slo: Slo,
         begins_s: Sequence[float],
@@ -167,7 +167,7 @@ class Rollout:
             self.missed[self._span(seq.arrival_s)] += 1
 
 
-def _twin(place: Place, config: EngineConfig) -> Twin:
+def _twin(place: EnginePlace, config: EngineConfig) -> Twin:
     if place.snapshot is None:
         return Twin(config)
     twin, _ = restore_twin(

@@ -3,7 +3,7 @@
 from math import inf
 from typing import ClassVar
 
-from foretell.provision.base import Plan, Proposal
+from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.facts import Facts
 
 
@@ -38,7 +38,7 @@ class Threshold:
         """The longest latency since the facts before."""
         raise NotImplementedError
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         latency_s, now_s = self.latency_s(facts), facts.now_s
         wanted = plan.instances if self._wanted is None else self._wanted
         if self._loud_s == -inf or latency_s >= self._calm_below_s:

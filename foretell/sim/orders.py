@@ -16,7 +16,7 @@ from foretell.length.bins import EDGES, LONGEST_TOKENS
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import BatchShape, EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
-from foretell.offline.feedback import Feedback, Job
+from foretell.offline.feedback import Feedback, OfflineJob
 from foretell.offline.lengths import Lengths, sources
 from foretell.offline.ordering import demand
 from foretell.offline.requests import Line
@@ -114,7 +114,7 @@ def judged(
     lengths = Lengths.known(outputs)
     wanted = demand(tree, work, lengths.mean, lengths.square)
     prior = float(outputs.mean())
-    job = Job(tree, tree.first_seen(), sources(tree), known, prior, config.max_model_len)
+    job = OfflineJob(tree, tree.first_seen(), sources(tree), known, prior, config.max_model_len)
     kv_tokens = config.total_blocks * config.block_size_tokens
     feeds: dict[str, Feed] = {
         "fcfs": Sequential(range(tree.requests)),

@@ -94,7 +94,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "dispatch_delay_s")
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "dispatch_delay_s", "unpredicted")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class StatusResponse(_message.Message):
     CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     model_name: str
     engine_version: str
@@ -113,7 +114,8 @@ class StatusResponse(_message.Message):
     calibration_steps: int
     step_error_ratio: float
     dispatch_delay_s: float
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ...) -> None: ...
+    unpredicted: str
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
 class StateRequest(_message.Message):
     __slots__ = ()
@@ -188,7 +190,7 @@ class Ended(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[Seen, _Mapping]] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("sent_unix_s", "heard_unix_s", "snapshot", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "silent_s")
+    __slots__ = ("sent_unix_s", "heard_unix_s", "snapshot", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "unpredicted", "silent_s")
     SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +199,7 @@ class Published(_message.Message):
     CACHED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     EVICTED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     SPENDING_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
     sent_unix_s: float
     heard_unix_s: float
@@ -206,8 +209,9 @@ class Published(_message.Message):
     cached_prefixes: _containers.RepeatedScalarFieldContainer[int]
     evicted_prefixes: _containers.RepeatedScalarFieldContainer[int]
     spending: _containers.RepeatedCompositeFieldContainer[Spending]
+    unpredicted: str
     silent_s: float
-    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., unpredicted: _Optional[str] = ..., silent_s: _Optional[float] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "contents", "version", "requests", "reservations", "expected", "inputs")

@@ -11,8 +11,10 @@ from foretell.wire.conversations import (
 )
 from foretell.wire.engine import (
     LONGEST_APPROXIMATION,
+    LONGEST_REASON,
     MOST_APPROXIMATIONS,
     MOST_KV_CACHE_GROUPS,
+    checked_reason,
     columns_from_proto,
     columns_to_proto,
     config_from_proto,
@@ -43,9 +45,11 @@ from foretell.wire.requests import (
 
 __all__ = [
     "LONGEST_APPROXIMATION",
+    "LONGEST_REASON",
     "MOST_APPROXIMATIONS",
     "MOST_KV_CACHE_GROUPS",
     "WireError",
+    "checked_reason",
     "columns_from_proto",
     "columns_to_proto",
     "config_from_proto",

@@ -16,6 +16,7 @@ from foretell.model import (
     EngineSnapshot,
     RequestState,
     RequestTable,
+    SchedulerRule,
     Step,
 )
 from foretell.v1 import snapshot_pb2
@@ -37,8 +38,10 @@ _INPUT_FIELDS = EncoderInput._fields
 assert _INPUTS_COLUMN == "encoder_inputs"
 _SHAPE_FIELDS = tuple(BatchShape.__dataclass_fields__)
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
+_KNOWN_RULES = sum(SchedulerRule)
 MOST_APPROXIMATIONS = 32
 LONGEST_APPROXIMATION = 64
+LONGEST_REASON = 256
 MOST_KV_CACHE_GROUPS = 1024
 _LEAST_WINDOW = 2
 _MOST_TOKENS = 2**31 - 1
@@ -172,6 +175,7 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     fields = {name: getattr(message, name) for name in _CONFIG_FIELDS}
     fields["approximations"] = checked_approximations(message.approximations)
     fields["kv_cache_groups"] = message.kv_cache_groups or 1
+    fields["rules"] = message.rules & _KNOWN_RULES
     result = EngineConfig(**fields)
     for name in (
         "block_size_tokens",
@@ -209,6 +213,13 @@ def checked_approximations(found: Sequence[str]) -> tuple[str, ...]:
         if not (0 < len(each) <= LONGEST_APPROXIMATION and each.isascii() and each.isprintable()):
             raise WireError("approximations must be short and printable ASCII")
     return tuple(found)
+
+
+def checked_reason(reason: str) -> str:
+    """Why nothing is told of an engine, as it ends up in logs and on pages; `WireError`."""
+    if not (len(reason) <= LONGEST_REASON and reason.isascii() and reason.isprintable()):
+        raise WireError("the reason must be short and printable ASCII")
+    return reason
 
 
 def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:

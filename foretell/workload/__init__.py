@@ -2,7 +2,7 @@
 
 from foretell.workload.arrivals import Draws, gamma, poisson
 from foretell.workload.estimates import noisy_length, residual_length, told_length
-from foretell.workload.lengths import EmpiricalLengths, Lengths, LogNormal, LogNormalLengths
+from foretell.workload.lengths import EmpiricalLengths, LengthSampler, LogNormal, LogNormalLengths
 from foretell.workload.request_log import parse_request_log
 from foretell.workload.sessions import Conversations, conversations
 from foretell.workload.stream import Arrival, stream
@@ -13,7 +13,7 @@ __all__ = [
     "Conversations",
     "Draws",
     "EmpiricalLengths",
-    "Lengths",
+    "LengthSampler",
     "LogNormal",
     "LogNormalLengths",
     "Trace",

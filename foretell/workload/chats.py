@@ -2,7 +2,7 @@
 
 Half are hard questions from FastChat's arena-hard set, answered by Llama-2-70b-chat, half are
 exercises from GSM8K, answered by Mixtral, as RouteLLM published them (Apache-2.0 and MIT).
-`bench.length.make_chats` makes the file.
+The code that made the file is in the history up to commit 3ffefd7 (`bench.length.make_chats`).
 """
 
 import gzip

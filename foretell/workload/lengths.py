@@ -8,7 +8,7 @@ from typing import Protocol
 from foretell.workload.arrivals import Draws
 
 
-class Lengths(Protocol):
+class LengthSampler(Protocol):
     """A distribution of (prompt, output) tokens."""
 
     def sample(self, draws: Draws) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 Lengths and quantiles are kept as ranks, so that they can be carried over to another distribution of
 lengths: as P(length <= tokens) of what the model believed of all these answers together. So are
 the lengths of prompts, as parts of those that are not longer.
-`bench.length.make_residuals` makes the file.
+`foretell.tools.length.residuals` makes the file.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SCALE = 65535.0
 
 
 @dataclass(frozen=True, slots=True)
-class Residuals:
+class LengthResiduals:
     """The true length of each answer and what was believed of it, as ranks from 0 to 1."""
 
     levels: tuple[float, ...]
@@ -35,13 +35,13 @@ class Residuals:
 
 
 @cache
-def shipped_residuals() -> Residuals:
+def shipped_residuals() -> LengthResiduals:
     """Those that come with the package."""
     with (
         (resources.files("foretell.workload") / FILE).open("rb") as file,
         np.load(file, allow_pickle=False) as found,
     ):
-        return Residuals(
+        return LengthResiduals(
             tuple(found["levels"].tolist()),
             found["ranks"] / SCALE,
             found["prompts"] / SCALE,

@@ -7,7 +7,7 @@ from itertools import islice
 from foretell.length.prefix import chained
 from foretell.model import NO_SLO, LengthEstimate, Slo
 from foretell.workload.arrivals import Draws
-from foretell.workload.lengths import Lengths
+from foretell.workload.lengths import LengthSampler
 
 PREFIX_BLOCK_TOKENS = 512
 """Tokens of a block that `Arrival.prefix` names, as in Mooncake's traces."""
@@ -51,7 +51,7 @@ class Arrival:
 
 
 def stream(
-    count: int, times_s: Iterable[float], lengths: Lengths, draws: Draws, prefix: str = "r"
+    count: int, times_s: Iterable[float], lengths: LengthSampler, draws: Draws, prefix: str = "r"
 ) -> list[Arrival]:
     """The first `count` requests at `times_s` (fewer if those end), ids `prefix0`, `prefix1`, …
 

@@ -1,4 +1,4 @@
-"""Published traces, line by line: how long requests were, and when they came where that is told.
+"""Published traces, line by line: how long requests were, and when they came, if known.
 
 Two formats: CSV with a header, whose columns go by the names that the well-known traces use, and
 Mooncake's JSON lines, whose `hash_ids` name the prompt's blocks (arXiv 2407.00079).

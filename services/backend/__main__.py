@@ -10,7 +10,7 @@ import logging
 from dataclasses import replace
 
 from foretell.config import LauncherSettings
-from foretell.services.backend.commands import Places, engine_program, predictor_program
+from foretell.services.backend.commands import Places, engine_program, predictor_programs
 from foretell.services.process import runtime
 from foretell.services.process.children import ChildFailed
 from foretell.services.process.folders import free_ports, run_folder, socket_folder
@@ -36,9 +36,9 @@ class Launcher:
         engine = engine_program(settings, places, self._port)
         if settings.engine == "vllm":  # it writes no ready file
             engine = replace(engine, serves=self._engine_answers)
-        programs = (engine, predictor_program(settings, places))
+        programs = (engine, *predictor_programs(settings, places))
         self._keeper = Keeper(programs, self._changed, stop_grace_s=_STOP_GRACE_S)
-        self._engine, self._predictor = self._keeper.kept.values()
+        self._engine, self._predictor, *_ = self._keeper.kept.values()
         self._model_name = ""
 
     async def run(self, stop: asyncio.Event) -> None:

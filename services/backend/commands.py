@@ -3,10 +3,11 @@
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foretell.config import EmulatorSettings, LauncherSettings
+from foretell.services.backend.publisher import endpoint_of_rank
 from foretell.services.process.keeper import Program
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -44,6 +45,29 @@ class Places:
             snapshot_endpoint=snapshot_endpoint(socket_dir, name),
         )
 
+    def of_ranks(self, settings: LauncherSettings) -> "list[Places]":
+        """Those of each data-parallel rank's sidecar; of one, these."""
+        first, *others = self.predictor_listen.split(",")
+        listen = [first, *others] if others else [_rank_of(first, k) for k in range(settings.ranks)]
+        return [
+            replace(
+                self,
+                predictor_ready=_of_rank(self.predictor_ready, rank),
+                predictor_log=_of_rank(self.predictor_log, rank),
+                predictor_listen=listen[rank],
+                snapshot_endpoint=endpoint_of_rank(self.snapshot_endpoint, rank),
+            )
+            for rank in range(settings.ranks)
+        ]
+
+
+def _rank_of(name: str, rank: int) -> str:
+    return f"{name}.rank{rank}" if rank else name
+
+
+def _of_rank(path: Path, rank: int) -> Path:
+    return path.with_name(_rank_of(path.name, rank))
+
 
 def snapshot_endpoint(socket_dir: Path, name: str) -> str:
     """Where engine `name` publishes its snapshots."""
@@ -57,6 +81,7 @@ def engine_program(settings: LauncherSettings, places: Places, port: int) -> Pro
         argv = _vllm_command(settings, port)
         env["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = places.snapshot_endpoint
         env["FORETELL_PLUGIN_INSTANCE_ID"] = settings.name
+        env["FORETELL_PLUGIN_RANKS"] = str(settings.ranks)
         if gpus := visible_gpus(settings.gpus, os.environ.get(_VISIBLE_GPUS, "")):
             env[_VISIBLE_GPUS] = gpus
         if settings.engine_api_key_file:
@@ -86,8 +111,15 @@ def visible_gpus(places: str, visible: str) -> str:
     return ",".join(among[place] for place in chosen) if max(chosen) < len(among) else ""
 
 
-def predictor_program(settings: LauncherSettings, places: Places) -> Program:
-    """The sidecar of that engine."""
+def predictor_programs(settings: LauncherSettings, places: Places) -> list[Program]:
+    """The sidecars of that engine, one for each rank."""
+    return [
+        _predictor_program(settings, own, _rank_of(settings.name, rank))
+        for rank, own in enumerate(places.of_ranks(settings))
+    ]
+
+
+def _predictor_program(settings: LauncherSettings, places: Places, name: str) -> Program:
     flags = _flags(
         name=settings.name,
         listen=places.predictor_listen,
@@ -97,7 +129,7 @@ def predictor_program(settings: LauncherSettings, places: Places) -> Program:
         profile=_profile(settings),
     )
     return Program(
-        f"predictor of {settings.name}",
+        f"predictor of {name}",
         (*_MODULE, "foretell.services.predictor", *flags),
         places.predictor_log,
         places.predictor_ready,

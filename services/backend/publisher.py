@@ -10,7 +10,19 @@ import zmq
 from foretell.services.process.memory_log import SHARED_MEMORY, LogWriter
 from foretell.v1 import snapshot_pb2
 
+HEARTBEAT_S = 0.5
+"""An unchanged snapshot is repeated after this long."""
 _SEND_QUEUE_LENGTH = 64  # snapshots; a slow reader loses old ones, it never slows the engine
+
+
+def endpoint_of_rank(endpoint: str, rank: int) -> str:
+    """Where a data-parallel rank publishes, if its engine is told `endpoint`: each elsewhere."""
+    if not rank:
+        return endpoint
+    if endpoint.startswith("tcp://"):
+        address, _, port = endpoint.rpartition(":")
+        return f"{address}:{int(port) + rank}"
+    return f"{endpoint}.rank{rank}"
 
 
 class _Sender(Protocol):
@@ -26,7 +38,7 @@ class SnapshotPublisher:
     the engine's process is alive. Publishing never blocks.
     """
 
-    def __init__(self, endpoint: str, heartbeat_s: float) -> None:
+    def __init__(self, endpoint: str, heartbeat_s: float = HEARTBEAT_S) -> None:
         """`endpoint` is `shm://` and the path of a file, or one of ZMQ's."""
         for scheme in ("ipc://", SHARED_MEMORY):
             if endpoint.startswith(scheme):  # whoever of several processes is first makes it

@@ -17,7 +17,7 @@ from foretell.services.batch.app import BatchApp
 from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.executor import Executor
 from foretell.services.batch.ordering import Ordering
-from foretell.services.batch.store import Store
+from foretell.services.batch.store import BatchStore
 from foretell.services.batch.target import Endpoints, seen_of
 from foretell.services.batch.work import Work
 from foretell.services.process import runtime
@@ -40,7 +40,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
     if not settings.folder or not urls:
         raise SystemExit("the batch service needs a folder and the URLs of schedulers")
     try:
-        store = Store(
+        store = BatchStore(
             Path(settings.folder),
             database_url=settings.database_url,
             files_url=settings.files_url,
@@ -115,7 +115,7 @@ async def _watch(endpoints: Endpoints, release: Release, executor: Executor) -> 
     while True:
         now_s = time.monotonic()
         if not executor.busy:
-            release.observe({}, 0)  # the next batch begins with what is foretold then
+            release.observe({}, 0)  # the next batch begins with the prediction of then
         if executor.busy or now_s >= due_s:
             due_s = now_s + _IDLE_LOOK_S
             await _look(endpoints, release, executor)
@@ -135,7 +135,7 @@ async def _look(endpoints: Endpoints, release: Release, executor: Executor) -> N
         executor.wake()
 
 
-async def _clean(store: Store) -> None:
+async def _clean(store: BatchStore) -> None:
     while True:
         with suppress(OSError, DatabaseError):
             await asyncio.to_thread(store.clean)

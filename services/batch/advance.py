@@ -11,7 +11,7 @@ from foretell.batch.records import Record, cancelled, expired
 from foretell.batch.states import ENDED, SEALING, Batch, Status
 from foretell.services.batch.disk import Draft, Storage
 from foretell.services.batch.store import StoredFile, add_file, changed, new_id, output_file_id
-from foretell.services.batch.work import Ended, Place, Work, all_lines, drop_lines
+from foretell.services.batch.work import FilePlace, Work, WorkEnded, all_lines, drop_lines
 
 _CHUNK_LINES = 2000
 _CHUNK_BYTES = 1 << 20
@@ -31,7 +31,7 @@ def validate(
     """
     store = work.store
     checker = Checker(batch.endpoint, models, most_requests)
-    chunk: list[Place] = []
+    chunk: list[FilePlace] = []
     first = True
     found = _lines_of(store.storage, batch.input_file_id)
     for number, (begin, raw) in enumerate(found, 1):
@@ -39,7 +39,7 @@ def validate(
         if raw is None:
             checker.errors.append(_too_long(number))
         if line is not None and not checker.errors:
-            chunk.append(Place(number, line.custom_id, begin, len(raw or b"")))
+            chunk.append(FilePlace(number, line.custom_id, begin, len(raw or b"")))
         if len(chunk) == _CHUNK_LINES:
             work.enter(batch.id, chunk, first=first)
             chunk, first = [], False
@@ -132,7 +132,7 @@ def _write(work: Work, batch: Batch, drafts: dict[bool, Draft]) -> None:
         flush(ok)
 
 
-def _final(batch: Batch, ended: Ended) -> tuple[bool, bytes]:
+def _final(batch: Batch, ended: WorkEnded) -> tuple[bool, bytes]:
     """Which file a request's line goes to, and the line."""
     if ended.ok is not None and ended.record is not None:
         return ended.ok, ended.record

@@ -9,7 +9,7 @@ from aiohttp import web
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
-class Refused(Exception):
+class AnswerRefused(Exception):
     """An error that the client sees; `param` names the field of the request that is wrong."""
 
     def __init__(
@@ -37,9 +37,9 @@ class Refused(Exception):
         return web.json_response({"error": error}, status=self.status, headers=self.headers)
 
 
-def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> Refused:
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> AnswerRefused:
     """An error 400: the request itself is wrong."""
-    return Refused(400, message, param, code)
+    return AnswerRefused(400, message, param, code)
 
 
 def listed(objects: Sequence[dict[str, Any]], limit: int) -> web.Response:

@@ -12,11 +12,11 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from foretell.batch.lines import ENDPOINTS, foreseen
+from foretell.batch.lines import ENDPOINTS, first_lines
 from foretell.batch.promises import Promises
 from foretell.batch.states import Batch, IllegalTransition
 from foretell.services.batch.answers import (
-    Refused,
+    AnswerRefused,
     invalid,
     json_object,
     lifetime_s,
@@ -25,7 +25,7 @@ from foretell.services.batch.answers import (
 )
 from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.forms import received
-from foretell.services.batch.store import IdempotencyConflict, InUse, Store, StoredFile, new_id
+from foretell.services.batch.store import BatchStore, IdempotencyConflict, InUse, StoredFile, new_id
 from foretell.services.process.traffic import TENANT_HEADER, Traffic
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class BatchApp:
 
     def __init__(
         self,
-        store: Store,
+        store: BatchStore,
         traffic: Traffic,
         *,
         tenant_bytes: int,
@@ -98,18 +98,18 @@ class BatchApp:
         """Answer, or say in OpenAI's words why not."""
         try:
             return await handler(request)
-        except Refused as refused:
+        except AnswerRefused as refused:
             return refused.response()
         except web.HTTPException as error:
             text = f"{error.reason}: {request.method} {request.path}"
-            return Refused(error.status, text).response()
+            return AnswerRefused(error.status, text).response()
         except (DatabaseError, OSError) as error:
             if isinstance(error, ConnectionError):
                 raise  # the client's, not the storage's
             logger.warning("the storage of batches failed: %s", error)
             text = "files and batches cannot be stored or read now; retry shortly"
             headers = {"retry-after": "1"}
-            return Refused(503, text, code="storage_failed", headers=headers).response()
+            return AnswerRefused(503, text, code="storage_failed", headers=headers).response()
 
     def _tenant(self, request: web.Request) -> str:
         """The caller, whom a scheduler has authenticated."""
@@ -117,7 +117,7 @@ class BatchApp:
             return unquote(request.headers.get(TENANT_HEADER, ""))
         tenant = self._traffic.tenant(request.headers)
         if tenant is None:
-            raise Refused(401, "the shared secret is missing or wrong", code="invalid_secret")
+            raise AnswerRefused(401, "the shared secret is missing or wrong", code="invalid_secret")
         return tenant
 
     async def _stored(self, do: Callable[..., T], *arguments: Any) -> T:
@@ -161,7 +161,7 @@ class BatchApp:
         tenant, file_id = self._tenant(request), request.match_info["id"]
         file = await self._stored(self._store.file, tenant, file_id)
         if file is None:
-            raise Refused(404, f"No such File object: {file_id[:100]}", "id")
+            raise AnswerRefused(404, f"No such File object: {file_id[:100]}", "id")
         return file
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
@@ -170,7 +170,7 @@ class BatchApp:
             await self._stored(self._store.delete_file, file.tenant, file.id)
         except InUse as error:
             text = "a batch that has not ended reads this file; cancel it first"
-            raise Refused(409, text, "id", "file_in_use") from error
+            raise AnswerRefused(409, text, "id", "file_in_use") from error
         return web.json_response({"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
@@ -179,7 +179,7 @@ class BatchApp:
         response.content_type = "application/octet-stream"
         response.content_length = file.length_bytes
         begin = 0
-        # The first piece is read before the status is sent, so that a failure can still be told.
+        # The first piece is read before the status is sent, so that it can still say of a failure.
         while begin < file.length_bytes and request.method != "HEAD":
             data = await self._stored(self._store.storage.read, file.id, begin, _PIECE_BYTES)
             if not data:
@@ -202,7 +202,7 @@ class BatchApp:
             raw += await request.content.read(_MOST_BODY_BYTES + 1)
         if len(raw) > _MOST_BODY_BYTES:
             text = f"the request body is longer than {_MOST_BODY_BYTES} bytes"
-            raise Refused(413, text, code="request_too_large")
+            raise AnswerRefused(413, text, code="request_too_large")
         batch = _asked(json_object(raw), tenant, self._store.now())
         file = await self._stored(self._store.file, tenant, batch.input_file_id)
         if file is None:
@@ -213,7 +213,7 @@ class BatchApp:
         key = request.headers.get("idempotency-key")
         if len(await self._stored(self._store.open_batches, tenant)) >= MOST_OPEN_BATCHES:
             text = f"{MOST_OPEN_BATCHES} batches have not ended yet"
-            raise Refused(429, text, code="too_many_batches", headers={"retry-after": "60"})
+            raise AnswerRefused(429, text, code="too_many_batches", headers={"retry-after": "60"})
 
         def keep() -> Batch:
             return self._store.add_batch(batch, idempotency_key=key[:255] if key else None)
@@ -223,7 +223,7 @@ class BatchApp:
         except IdempotencyConflict as error:
             text = "this Idempotency-Key came with another request before"
             headers = {"x-should-retry": "false"}
-            raise Refused(409, text, code="idempotency_conflict", headers=headers) from error
+            raise AnswerRefused(409, text, code="idempotency_conflict", headers=headers) from error
         await self._quote(kept, file)
         self._changed()
         return web.json_response(self._shown(kept))
@@ -232,7 +232,7 @@ class BatchApp:
         """Say at once when a new batch will be done, by what its file begins with."""
         with suppress(OSError):  # it is created all the same
             head = await self._stored(self._store.storage.read, file.id, 0, _HEAD_BYTES)
-            found = foreseen(head, file.length_bytes)
+            found = first_lines(head, file.length_bytes)
             self._promises.quote(batch.id, *found, self._store.clock())
 
     async def _batches(self, request: web.Request) -> web.StreamResponse:
@@ -254,7 +254,7 @@ class BatchApp:
         tenant, batch_id = self._tenant(request), request.match_info["id"]
         batch = await self._stored(self._store.batch, tenant, batch_id)
         if batch is None:
-            raise Refused(404, f"No batch found with id '{batch_id[:100]}'.", "batch_id")
+            raise AnswerRefused(404, f"No batch found with id '{batch_id[:100]}'.", "batch_id")
         return batch
 
     async def _cancel(self, request: web.Request) -> web.StreamResponse:
@@ -267,7 +267,7 @@ class BatchApp:
         except IllegalTransition as error:
             known = await self._known(request)
             text = f"Cannot cancel a batch with status '{known.status}'."
-            raise Refused(409, text, code="batch_not_cancellable") from error
+            raise AnswerRefused(409, text, code="batch_not_cancellable") from error
         self._changed()
         return web.json_response(self._shown(cancelling))
 
@@ -277,7 +277,7 @@ async def _health(_: web.Request) -> web.StreamResponse:
 
 
 def _asked(body: dict[str, Any], tenant: str, now_unix_s: int) -> Batch:
-    """The batch that a request asks for; raises `Refused`."""
+    """The batch that a request asks for; raises `AnswerRefused`."""
     for name in ("input_file_id", "endpoint", "completion_window"):
         if not isinstance(body.get(name), str):
             raise invalid(f"'{name}' must be a string", name, "missing_required_parameter")

@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 from foretell.services.process.folders import private_folder
 
 Notice = Callable[[str], None]
-"""Is told the name of every operation on durable storage just before it happens. Tests end the
+"""Gets the name of every operation on durable storage just before it happens. Tests end the
 process there."""
 _PART = ".part"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")

@@ -19,7 +19,7 @@ from foretell.services.batch.advance import record_id, seal, time_out, validate
 from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import Lost
-from foretell.services.batch.work import LEASE_S, Place, Work
+from foretell.services.batch.work import LEASE_S, FilePlace, Work
 from foretell.telemetry import BatchMetrics
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ _READERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BatchAnswer:
     """What an engine said to one request."""
 
     status: int
@@ -58,13 +58,13 @@ class Target(Protocol):
         """The models that a tenant may ask for; None: nobody knows. Raises `TryAgain`."""
         ...
 
-    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
         """Have a request answered; raises `TryAgain`."""
         ...
 
 
 class Executor:
-    """Runs until it is told to stop. What it does is durable step by step, so it may be killed."""
+    """Runs until it is stopped. What it does is durable step by step, so it may be killed."""
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class Executor:
 
     # --- single requests ------------------------------------------------------------------------
 
-    async def _execute(self, batch: Batch, place: Place) -> None:
+    async def _execute(self, batch: Batch, place: FilePlace) -> None:
         try:
             record = await self._record_of(batch, place)
         except OSError as error:
@@ -267,7 +267,7 @@ class Executor:
             await self._stored(self._work.give_back, batch.id, [place.line])
         self._land(batch.id, place.line)
 
-    async def _record_of(self, batch: Batch, place: Place) -> Record:
+    async def _record_of(self, batch: Batch, place: FilePlace) -> Record:
         """Have a line answered, however long it takes: the batch's expiry ends it."""
         where = batch.input_file_id, place.begin_bytes, place.length_bytes
         loop = asyncio.get_running_loop()

@@ -7,8 +7,8 @@ from typing import TypeVar
 from aiohttp import BodyPartReader, web
 
 from foretell.services.batch.advance import FILE_LIFETIME_S
-from foretell.services.batch.answers import Refused, invalid, lifetime_s
-from foretell.services.batch.store import Store, StoredFile
+from foretell.services.batch.answers import AnswerRefused, invalid, lifetime_s
+from foretell.services.batch.store import BatchStore, StoredFile
 from foretell.services.batch.uploads import MOST_FILE_BYTES, TooLarge, Upload
 
 T = TypeVar("T")
@@ -19,8 +19,10 @@ _PART_S = 60.0
 _PIECE_BYTES = 1 << 16
 
 
-async def received(request: web.Request, store: Store, tenant: str, room_bytes: int) -> StoredFile:
-    """The file in a form, durable; raises `Refused`. At most `room_bytes` are taken."""
+async def received(
+    request: web.Request, store: BatchStore, tenant: str, room_bytes: int
+) -> StoredFile:
+    """The file in a form, durable; raises `AnswerRefused`. At most `room_bytes` are taken."""
     if not request.content_type.startswith("multipart/"):
         raise invalid("a file comes as a form, 'multipart/form-data'", "file")
     upload: Upload | None = None
@@ -46,7 +48,7 @@ async def received(request: web.Request, store: Store, tenant: str, room_bytes: 
     except TooLarge as error:
         raise _too_large(MOST_FILE_BYTES) from error
     except TimeoutError as error:
-        raise Refused(408, f"nothing more of the file came within {_PART_S:.0f} s") from error
+        raise AnswerRefused(408, f"nothing more of the file came within {_PART_S:.0f} s") from error
     except (ValueError, AssertionError) as error:
         raise invalid("this is no valid form", code="form_invalid") from error
     finally:
@@ -90,8 +92,10 @@ async def _soon(coming: Awaitable[T]) -> T:
         return await coming
 
 
-def _too_large(most_bytes: int) -> Refused:
-    return Refused(413, f"the file has more than {most_bytes} bytes", "file", "file_too_large")
+def _too_large(most_bytes: int) -> AnswerRefused:
+    return AnswerRefused(
+        413, f"the file has more than {most_bytes} bytes", "file", "file_too_large"
+    )
 
 
 def _shown(name: str | None) -> str:

@@ -104,8 +104,8 @@ class Ordering:
         left = await asyncio.to_thread(self._work.left, batch.id)
         answers = dict(known.answers)
         asked = self._asked | {"file": batch.input_file_id, "left": left, "answers": answers}
-        told = await computed_aside(_PROCESS, json.dumps(asked).encode(), _LIMIT_S)
-        found: dict[str, Any] = json.loads(told)
+        output = await computed_aside(_PROCESS, json.dumps(asked).encode(), _LIMIT_S)
+        found: dict[str, Any] = json.loads(output)
         return found
 
     def _of(self, batch_id: str) -> _Known:

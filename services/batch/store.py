@@ -69,7 +69,7 @@ def storage_of(folder: Path, files_url: str, notice: Notice = unnoticed) -> Stor
     return Objects(files_url, notice) if files_url else Disk(folder / "files", notice)
 
 
-class Store:
+class BatchStore:
     """Everything durable about files and batches.
 
     What is expired is gone for whoever asks. Methods raise `DatabaseError` or OSError when the

@@ -10,7 +10,7 @@ import aiohttp
 from foretell.batch.release import OnlineSeen, Seen
 from foretell.batch.states import Batch
 from foretell.cosched.deadlines import OFFLINE_APART
-from foretell.services.batch.executor import Answer, TryAgain
+from foretell.services.batch.executor import BatchAnswer, TryAgain
 from foretell.services.process.traffic import Traffic
 
 LOWEST_PRIORITY = 2**31 - 1
@@ -71,7 +71,7 @@ class Endpoints:
             return None
         return found if status == 200 else None
 
-    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
         """Have a request answered; raises `TryAgain`."""
         headers = {**_HEADERS, **self._as(batch.tenant), "x-request-id": request_id}
         url = f"{next(self._urls)}{batch.endpoint}"
@@ -82,7 +82,7 @@ class Endpoints:
                     raise TryAgain(why, _seconds(answer.headers.get("retry-after", "")))
                 raw = await _whole(answer)
                 given = answer.headers.get("x-request-id", request_id)
-                return Answer(answer.status, given, raw)
+                return BatchAnswer(answer.status, given, raw)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TryAgain(f"{type(error).__name__}: {error}") from error
 

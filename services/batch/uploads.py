@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from foretell.services.batch.advance import FILE_LIFETIME_S
-from foretell.services.batch.store import Store, StoredFile, new_id
+from foretell.services.batch.store import BatchStore, StoredFile, new_id
 
 MOST_FILE_BYTES = 200 << 20
 _PIECE_BYTES = 1 << 20
@@ -18,7 +18,7 @@ class TooLarge(Exception):
 class Upload:
     """One file on its way in. It ends with `finish` or `abort`; both may take as long as a disk."""
 
-    def __init__(self, store: Store, most_bytes: int = MOST_FILE_BYTES) -> None:
+    def __init__(self, store: BatchStore, most_bytes: int = MOST_FILE_BYTES) -> None:
         self._most_bytes = most_bytes
         self.file_id = new_id("file-", os.urandom(16))
         self._store = store

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from foretell.batch.records import NO_USAGE, Record
 from foretell.batch.states import Batch, Status
 from foretell.services.batch.database import Rows
-from foretell.services.batch.store import Lost, Store, batch_in, changed
+from foretell.services.batch.store import BatchStore, Lost, batch_in, changed
 
 LEASE_S = 15.0
 """A worker that has not been heard of for so long is believed dead."""
@@ -18,7 +18,7 @@ _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FilePlace:
     """One request of a batch: where it stands in the input file."""
 
     line: int
@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkEnded:
     """One request of a batch as it stands in the output: with its record, if it has ended."""
 
     line: int
@@ -45,7 +45,7 @@ class Work:
     storage fails; then nothing has changed, as far as the database can tell.
     """
 
-    def __init__(self, store: Store, *, alone: bool = False) -> None:
+    def __init__(self, store: BatchStore, *, alone: bool = False) -> None:
         """Enlist a new worker; `alone`: no other can be alive."""
         self.store = store
         with store.database.changing() as rows:
@@ -85,7 +85,7 @@ class Work:
             )
             return bool(taken.rowcount)
 
-    def enter(self, batch_id: str, places: Sequence[Place], *, first: bool) -> None:
+    def enter(self, batch_id: str, places: Sequence[FilePlace], *, first: bool) -> None:
         """Keep lines that were found valid; `first`: they are the first of the batch."""
         with self.store.database.changing() as rows:
             self.held(rows, batch_id, Status.VALIDATING)
@@ -118,7 +118,7 @@ class Work:
 
     # --- what is done to its lines --------------------------------------------------------------
 
-    def claim(self, batch_id: str, most: int) -> list[Place]:
+    def claim(self, batch_id: str, most: int) -> list[FilePlace]:
         """At most `most` lines that have not ended and that no living worker has claimed, those of
         the least rank, in the order of the file where ranks are equal."""
         now = self.store.now()
@@ -135,7 +135,7 @@ class Work:
                 most=most,
             ).all()
         ranked = sorted(found, key=lambda row: (row.rank, row.line))
-        return [Place(*row[1:]) for row in ranked]
+        return [FilePlace(*row[1:]) for row in ranked]
 
     def left(self, batch_id: str) -> list[int]:
         """The lines that have not ended, in the order of the file."""
@@ -201,7 +201,7 @@ class Work:
         return bool(kept.rowcount)
 
 
-def all_lines(store: Store, batch_id: str) -> Iterator[Ended]:
+def all_lines(store: BatchStore, batch_id: str) -> Iterator[WorkEnded]:
     """All lines of a batch in the order of its file, a page at a time."""
     last = 0
     while True:
@@ -217,7 +217,7 @@ def all_lines(store: Store, batch_id: str) -> Iterator[Ended]:
             return
         for row in page:
             ok = None if row.ok is None else bool(row.ok)
-            yield Ended(row.line, row.custom_id, ok, row.record)
+            yield WorkEnded(row.line, row.custom_id, ok, row.record)
         last = page[-1].line
 
 

@@ -78,6 +78,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         profile=_profile_json(settings.profile),
     )
     subscriber = subscriber_to(settings.snapshot_endpoint)
+    subscriber.unpredicted = service.hear_nothing
     listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)
     server = calls.server(traffic)

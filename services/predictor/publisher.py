@@ -107,6 +107,7 @@ class Stream(ServedStream):
         sent = published_to_proto(message, self._streams.converted(snapshot), profile)
         sent.ended.extend(self._ended)
         self._ended.clear()
+        sent.unpredicted = self._service.unpredicted
         sent.spending.extend(self.passed)
         self.passed.clear()
         self._profile_sent |= snapshot is not None

@@ -54,6 +54,8 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.metrics = metrics
         self.changed: Callable[[], None] = lambda: None
         """Is told when a snapshot has come, a request was reserved or has ended."""
+        self.unpredicted = ""
+        """Why the engine tells nothing; empty while it does."""
         self.profile = profile
         self._reserve_ttl_s = reserve_ttl_s
         self._clock = clock
@@ -66,6 +68,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self._rest()
         if not self.predictor.hear(snapshot):
             return
+        self.unpredicted = ""
         self.metrics.snapshots.inc()
         changes = self.step_time.changes
         for step in snapshot.completed_steps:
@@ -75,6 +78,13 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         for steps in SPREAD_STEPS:
             self.metrics.step_spread.labels(steps).set(self.step_time.spread(steps))
         self.changed()
+
+    def hear_nothing(self, reason: str) -> None:
+        """The engine, which lives, will tell nothing."""
+        if reason != self.unpredicted:
+            logger.warning("%s is not predicted: %s", self.instance_id, reason)
+            self.unpredicted = reason
+            self.changed()
 
     def _snapshot_age_s(self) -> float:
         return self.predictor.age_s(self._clock()) if self.predictor.snapshot else math.inf
@@ -154,7 +164,9 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         now = self._clock()
         snapshot, load = self.predictor.snapshot, self.predictor.load(now)
         if snapshot is None or load is None:
-            return predictor_pb2.StatusResponse(instance_id=self.instance_id, snapshot_age_s=-1.0)
+            return predictor_pb2.StatusResponse(
+                instance_id=self.instance_id, snapshot_age_s=-1.0, unpredicted=self.unpredicted
+            )
         return predictor_pb2.StatusResponse(
             instance_id=self.instance_id,
             model_name=snapshot.config.model_name,

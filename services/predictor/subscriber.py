@@ -35,10 +35,15 @@ class _Subscriber:
 
     def __init__(self) -> None:
         self.malformed = 0
+        self.unpredicted: Callable[[str], None] = lambda reason: None
+        """Is told why an engine tells nothing, again and again as long as it does not."""
 
     def _hear(self, payload: bytes, hear: Callable[[EngineSnapshot], None]) -> None:
         try:
             message = snapshot_pb2.EngineSnapshot.FromString(payload)
+            if message.unpredicted:
+                self.unpredicted(wire.checked_reason(message.unpredicted))
+                return
             snapshot = wire.snapshot_from_proto(message)
         except (DecodeError, wire.WireError) as error:
             if self.malformed % _LOG_EVERY == 0:

@@ -25,11 +25,11 @@ async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
     )
     try:
         async with asyncio.timeout(limit_s):
-            told, _ = await process.communicate(asked)
+            output, _ = await process.communicate(asked)
     finally:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
-    if process.returncode != 0 or not told:
+    if process.returncode != 0 or not output:
         raise AsideFailed(f"{module} ended with code {process.returncode}")
-    return told
+    return output

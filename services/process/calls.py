@@ -20,7 +20,8 @@ def channel(
 ) -> grpc.aio.Channel:
     """A channel to a predictor or the tagger."""
     local = address.startswith("unix:")
-    interceptors: Any = [_Present(traffic.secret)] if traffic.secret and not local else None
+    # On unix sockets, too: a server that knows a secret demands it of everybody.
+    interceptors: Any = [_Present(traffic.secret)] if traffic.secret else None
     if local or not traffic.authority:
         return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
     credentials = grpc.ssl_channel_credentials(

@@ -10,33 +10,39 @@ Answers = Callable[[], Awaitable[bool]]
 
 EVERY_S = 0.5
 """Between two questions that are answered."""
-STOPPED_S = 0.9
-"""Without an answer: a process that was stopped by a signal is taken to hang."""
-IDLE_S = 1.8
-"""So is one that waits for something all the while and does nothing."""
-BUSY_S = 20.0
-"""So is one that is busy, or would be if it got the processor: it may only have too much to do."""
+ANSWER_S = 0.5
+"""How long one question waits for its answer."""
+MISSED = 4
+"""So many questions in a row without an answer, and a process hangs that was seen each time to be
+stopped by a signal, or to wait for something and do nothing."""
+MISSED_BUSY = 40
+"""So does one that is busy, or waits for the processor: it may only have too much to do."""
 _IDLE_CPU_S = 0.02
+"""CPU time in one question of a process that does nothing."""
 
 
 async def until_hung(pid: int, answers: Answers) -> str:
     """Ask the process again and again; returns when it hangs, with what it does instead.
 
-    It takes less than 3 s where `answers` says within a second that there was no answer.
+    `answers` says within `ANSWER_S` whether there was an answer. Questions are counted, not
+    seconds: who asks late, since the machine is busy, does not take the time from the process. One
+    that goes on within `MISSED` times `ANSWER_S` is left alone; that it hangs is known less than
+    3 s after its last answer, where who asks is not late.
     """
+    missed = idle = 0
     while True:
         began_s, before_s = time.monotonic(), _cpu_s(pid)
-        while not await answers():
-            silent_s, state = time.monotonic() - began_s, _state(pid)
-            if state == "T" and silent_s >= STOPPED_S:
-                return "hangs: it is stopped"
-            is_idle = state in ("S", "D") and _cpu_s(pid) - before_s < _IDLE_CPU_S
-            if is_idle and silent_s >= IDLE_S:
-                return f"hangs: no answer for {silent_s:.1f} s, and it does nothing"
-            if silent_s >= BUSY_S:
-                return f"hangs: no answer for {silent_s:.0f} s"
-            await asyncio.sleep(0.05)
-        await asyncio.sleep(EVERY_S)
+        if await answers():
+            missed = idle = 0
+            await asyncio.sleep(EVERY_S)
+            continue
+        await asyncio.sleep(began_s + ANSWER_S - time.monotonic())  # where it was refused at once
+        state, used_s = _state(pid), _cpu_s(pid) - before_s
+        missed += 1
+        idle = idle + 1 if state == "T" or (state == "S" and used_s < _IDLE_CPU_S) else 0
+        if idle >= MISSED or missed >= MISSED_BUSY:
+            does = {"T": "it is stopped", "S": "it does nothing"} if idle >= MISSED else {}
+            return f"hangs: {missed} questions without an answer, {does.get(state, 'it is busy')}"
 
 
 def _fields(pid: int) -> list[str]:

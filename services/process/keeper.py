@@ -37,7 +37,7 @@ class Program:
     serves: Serves | None = None
     """Tells whether a program that writes no ready file serves by now."""
     answers: Serves | None = None
-    """Tells, within a second, whether the program answers once it serves: one that hangs is ended
+    """Tells whether the program answers once it serves, see `until_hung`: one that hangs is ended
     and started again. None: it is not asked."""
 
     async def spawn(self) -> Child:

@@ -116,11 +116,11 @@ class LogReader:
         except OSError:
             return
         try:
-            told = os.fstat(handle)
-            if told.st_size > _HEAD and told.st_ino != self._file:
+            status = os.fstat(handle)
+            if status.st_size > _HEAD and status.st_ino != self._file:
                 self.close()
-                self._memory = mmap.mmap(handle, told.st_size, prot=mmap.PROT_READ)
-                self._file, self._position = told.st_ino, -1
+                self._memory = mmap.mmap(handle, status.st_size, prot=mmap.PROT_READ)
+                self._file, self._position = status.st_ino, -1
         except (OSError, ValueError):
             self._memory = None
         finally:
@@ -133,7 +133,7 @@ class LogReader:
             return None
         capacity = len(memory) - _HEAD
         magic, reserved, written, newest = struct.unpack_from("=4Q", memory)
-        # Who took the newest record before `_WRITTEN` told of it already stands beyond `written`.
+        # Who took the newest record before `_WRITTEN` reported it already stands beyond `written`.
         if magic != _MAGIC or written == 0 or written <= self._position:
             return None
         if self._position < 0 or reserved - self._position > capacity:

@@ -18,7 +18,9 @@ from pydantic import ValidationError
 from pydantic_settings import BaseSettings, CliApp
 
 from foretell.config import ClusterError
+from foretell.config.described import describe
 from foretell.config.marks import plain
+from foretell.config.variables import misspelt
 from foretell.services import end_at_once
 
 try:
@@ -49,6 +51,8 @@ def load_settings(settings_class: type[SettingsT]) -> SettingsT:
 
     Ends the process with a readable message if one of them is wrong.
     """
+    if not {"-h", "--help"}.isdisjoint(sys.argv):
+        describe(settings_class)
     return _or_exit(settings_class, lambda: CliApp.run(settings_class))
 
 
@@ -58,6 +62,8 @@ def checked(settings_class: type[SettingsT], **values: Any) -> SettingsT:
 
 
 def _or_exit(settings_class: type[SettingsT], load: Callable[[], SettingsT]) -> SettingsT:
+    if wrong := list(misspelt(settings_class, os.environ)):
+        raise SystemExit("\n".join(wrong))
     try:
         return load()
     except ClusterError as error:

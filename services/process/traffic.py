@@ -1,6 +1,7 @@
 """Who may call a predictor, the tagger or the batch service: those that know the shared secret.
 
-Through unix sockets and the loopback nothing is demanded: whoever is there is on the host.
+Through unix sockets and the loopback no secret is needed: whoever is there is on the host. Where
+there is one, it is demanded there, too.
 """
 
 import hmac

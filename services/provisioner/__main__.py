@@ -11,18 +11,19 @@ import aiohttp
 
 from foretell.config import ProvisionerSettings, build_strategy
 from foretell.config.instances import parse_members
-from foretell.config.sections import bracketed
 from foretell.provision import Provisioner
 from foretell.services.process import runtime
+from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.docker import DockerDriver
-from foretell.services.provisioner.driver import Driver, Orders
-from foretell.services.provisioner.fleet import Fleet, WatchedFleet
+from foretell.services.provisioner.driver import EngineDriver, Orders
+from foretell.services.provisioner.fleet import EngineFleet, WatchedFleet
 from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.keda import external_scaler
 from foretell.services.provisioner.kubernetes import KubernetesDriver
-from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.kubernetes_lease import KubernetesLease
+from foretell.services.provisioner.lease import FileLease, Lease
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.pages import pages
@@ -38,11 +39,11 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         raise SystemExit("a provisioner needs a folder: give one with --folder, or --cluster")
     metrics = ProvisionerMetrics()
     folder = Path(settings.folder)
-    lease = Lease(folder, f"{socket.gethostname()}-{os.getpid()}")
     config = settings.provision_config()
     advisory = settings.driver == "advisory"
     traffic = Traffic.of(settings)
     async with AsyncExitStack() as stack:
+        lease = lease_of(settings, stack)
         client = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
         strategy = build_strategy(settings.strategy, settings.strategy_parameters)
         gatherer = Gatherer(
@@ -59,10 +60,10 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         if orders is not None:
             stack.push_async_callback(orders.close)
 
-        def make() -> tuple[Provisioner, Fleet]:
+        def make() -> tuple[Provisioner, EngineFleet]:
             fresh = build_strategy(settings.strategy, settings.strategy_parameters)
             if not advisory:
-                fleet: Fleet = Places(
+                fleet: EngineFleet = Places(
                     folder, places, settings.models, client, lease, gatherer.is_empty, orders
                 )
             else:
@@ -84,18 +85,24 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         await loop.run(stop)
 
 
+def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
+    """By what replicas agree which of them is active."""
+    holder = f"{socket.gethostname()}-{os.getpid()}"
+    if not settings.lease:
+        return FileLease(Path(settings.folder), holder)
+    api = KubernetesApi.of_this_pod()
+    stack.push_async_callback(api.close)
+    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    return KubernetesLease(settings.lease, holder, api, asyncio.get_running_loop())
+
+
 def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:
     """Who starts and ends engines; None: nobody does, or `foretell up`."""
-    driver: Driver
+    driver: EngineDriver
     if settings.driver == "docker":
         driver = DockerDriver(settings.driver_target, places)
     elif settings.driver == "kubernetes":
-        try:  # Kubernetes sets these in every pod
-            host, port = (os.environ[f"KUBERNETES_SERVICE_{part}"] for part in ("HOST", "PORT"))
-            server = f"https://{bracketed(host)}:{port}"
-            driver = KubernetesDriver(settings.driver_target, places, server)
-        except (KeyError, OSError) as error:
-            raise SystemExit(f"the driver kubernetes runs in a pod only: {error!r}") from error
+        driver = KubernetesDriver(settings.driver_target, places, KubernetesApi.of_this_pod())
     else:
         return None
     return Orders(driver)
@@ -103,7 +110,7 @@ def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | 
 
 def _advisory_fleet(
     settings: ProvisionerSettings, client: aiohttp.ClientSession, epoch: int
-) -> Fleet:
+) -> EngineFleet:
     source, give_up_s = settings.instances, settings.give_up_s
     if settings.webhook:
         url, secret = settings.webhook, settings.webhook_key()

@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from foretell.provision.batches import Batches, Due
+from foretell.provision.batches import BatchDemand, Due
 from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
 
@@ -22,7 +22,7 @@ class BatchService:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
         self._address, self._traffic = address, traffic
         self._opened: tuple[str, aiohttp.ClientSession] | None = None
-        self._told, self._heard_s = Batches(), 0.0
+        self._told, self._heard_s = BatchDemand(), 0.0
         self._complaint = ""
 
     async def close(self) -> None:
@@ -30,7 +30,7 @@ class BatchService:
         if self._opened is not None:
             await self._opened[1].close()
 
-    async def ask(self, now_s: float) -> Batches:
+    async def ask(self, now_s: float) -> BatchDemand:
         """The batches that have not ended, at `now_s`, Unix time."""
         if not self._address:
             return self._told
@@ -42,7 +42,7 @@ class BatchService:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._complain(f"the batch service gives no status: {error!r}")
         ago_s = now_s - self._heard_s
-        # Work goes on meanwhile: what was told is as true as the time that has passed of it.
+        # Work goes on meanwhile: the report ages by the time that has passed.
         return replace(self._told, due=[d for d in self._told.due if d.within_s > ago_s])
 
     async def _status(self) -> Any:
@@ -59,7 +59,7 @@ class BatchService:
         self._complaint = complaint
 
 
-def _batches_of(status: Any, now_s: float) -> Batches:
+def _batches_of(status: Any, now_s: float) -> BatchDemand:
     """Raises AttributeError, KeyError, TypeError or ValueError if this is no such status."""
     due = [
         Due(
@@ -68,4 +68,4 @@ def _batches_of(status: Any, now_s: float) -> Batches:
         )
         for each in status["batches"]
     ]
-    return Batches(int(status["instances"]), due)
+    return BatchDemand(int(status["instances"]), due)

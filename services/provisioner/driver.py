@@ -19,12 +19,12 @@ class DriverFailed(Exception):
     """An order was not carried out; the text says why."""
 
 
-class Driver(Protocol):
+class EngineDriver(Protocol):
     """Engines on some platform, each in a place that has a name and is ready made.
 
     Drivers remember nothing: the engines that are wanted are in the provisioner's file, and what
     runs is asked of the platform. So whatever step a provisioner is killed at, the next one goes on
-    there. Calls may be repeated and cancelled at any time. What they raise is told, and they are
+    there. Calls may be repeated and cancelled at any time. What they raise is logged, and they are
     repeated.
     """
 
@@ -58,7 +58,7 @@ class Orders:
     Every place has at most one order underway, so that one that hangs keeps no other back.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: EngineDriver) -> None:
         self.driver = driver
         self._look: asyncio.Task[None] | None = None
         self._wanted: frozenset[str] = frozenset()
@@ -137,7 +137,7 @@ class Orders:
             self._ending.discard(name)
 
     def _complain(self, name: str, complaint: str) -> None:
-        """Every failure counts; why is told once, not at every attempt."""
+        """Every failure counts; why is logged once, not at every attempt."""
         self._failed += 1
         if self._complaints.get(name) != complaint:
             logger.warning("%s: %s", name, complaint)

@@ -21,7 +21,7 @@ PROBE_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class FleetView:
     """One instance, and since when it has been in its phase (Unix time)."""
 
     config: InstanceConfig
@@ -29,10 +29,10 @@ class Seen:
     since_s: float
 
 
-class Fleet(Protocol):
+class EngineFleet(Protocol):
     """Instances as they are, and hands that change them."""
 
-    async def look(self, now_s: float) -> list[Seen]:
+    async def look(self, now_s: float) -> list[FleetView]:
         """All that there are."""
         ...
 
@@ -70,7 +70,7 @@ class WatchedFleet:
         self._give_up_s = give_up_s
         self._known: dict[str, tuple[Phase, float]] = {}
 
-    async def look(self, now_s: float) -> list[Seen]:
+    async def look(self, now_s: float) -> list[FleetView]:
         configs = self._read()
         urls = [config.url for config in configs]
         alive = await asyncio.gather(*(answers(self._client, url) for url in urls))
@@ -84,7 +84,7 @@ class WatchedFleet:
             since_s = since_s if was is phase else now_s
             self._known[config.instance_id] = phase, since_s
             if phase is not Phase.WARMING or now_s - since_s <= self._give_up_s:
-                seen.append(Seen(config, phase, since_s))
+                seen.append(FleetView(config, phase, since_s))
         return seen
 
     async def act(self, decision: Decision, now_s: float) -> int:

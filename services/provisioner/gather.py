@@ -17,12 +17,12 @@ from foretell.engine.published import step_time_of
 from foretell.kernel.step_time import StepTime
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import EngineSnapshot, Load
-from foretell.provision import Answered, Facts, InstanceFacts, Phase
+from foretell.provision import AnsweredRequest, Facts, InstanceFacts, Phase
 from foretell.provision.rollout import EngineKind
 from foretell.services.process import calls
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
-from foretell.services.provisioner.fleet import Seen
+from foretell.services.provisioner.fleet import FleetView
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class _Scheduler:
         lengths = [(int(prompt), float(output)) for prompt, output in demand["lengths"]]
         answered_total = int(demand.get("answered_total", 0))
         answered = [
-            Answered(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
+            AnsweredRequest(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
             for prompt, expected, output, ttft_s, e2e_s in demand.get("answered", [])
         ]
         outstanding = {
@@ -91,8 +91,8 @@ class _Told(NamedTuple):
 
     arrived: int = 0
     lengths: Sequence[tuple[int, float]] = ()
-    """Prompt tokens and foretold output tokens of a sample of the requests that came."""
-    answered: Sequence[Answered] = ()
+    """Prompt tokens and predicted output tokens of a sample of the requests that came."""
+    answered: Sequence[AnsweredRequest] = ()
 
 
 def _latest(sample: list[_Each], count: int) -> list[_Each]:
@@ -113,7 +113,7 @@ class _Engine:
     snapshot: EngineSnapshot | None = None
     step_time: StepTime | None = None
     state_s: float = -inf
-    """When it told its whole state."""
+    """When it reported its whole state."""
 
 
 class Gatherer:
@@ -138,16 +138,16 @@ class Gatherer:
         self._engines: dict[str, _Engine] = {}
         self._batches = BatchService(batches, traffic)
         self.kind: EngineKind | None = None
-        """What is known of the engines, as one of them told it last."""
+        """What is known of the engines, as last reported."""
 
     async def close(self) -> None:
         channels = (engine.channel.close(None) for engine in self._engines.values())
         await asyncio.gather(self._batches.close(), *channels)
 
-    async def gather(self, seen: Sequence[Seen], now_s: float, asked_for: int | None) -> Facts:
+    async def gather(self, seen: Sequence[FleetView], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
         await self._know(seen, now_s)
-        told, _, batches = await asyncio.gather(
+        reports, _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
             asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
             self._batches.ask(now_s),
@@ -158,9 +158,9 @@ class Gatherer:
         return Facts(
             now_s,
             [self._instance(each) for each in seen],
-            arrived=sum(each.arrived for each in told),
-            lengths=tuple(length for each in told for length in each.lengths),
-            answered=tuple(answer for each in told for answer in each.answered),
+            arrived=sum(each.arrived for each in reports),
+            lengths=tuple(length for each in reports for length in each.lengths),
+            answered=tuple(answer for each in reports for answer in each.answered),
             held=sum(each.held for each in schedulers),
             worst_e2e_s=max((each.worst_e2e_s for each in schedulers), default=0.0),
             worst_predicted_e2e_s=max(
@@ -180,7 +180,7 @@ class Gatherer:
             for each in self._schedulers
         )
 
-    async def _know(self, seen: Sequence[Seen], now_s: float) -> None:
+    async def _know(self, seen: Sequence[FleetView], now_s: float) -> None:
         """Ask the predictors of those that are ready now, and no others."""
         wanted = {
             each.config.instance_id: each.config.predictor
@@ -198,7 +198,7 @@ class Gatherer:
                 # It is given the time that any number may be old.
                 self._engines[instance_id] = _Engine(address, channel, stub, now_s)
 
-    def _instance(self, seen: Seen) -> InstanceFacts:
+    def _instance(self, seen: FleetView) -> InstanceFacts:
         instance_id = seen.config.instance_id
         engine = self._engines.get(instance_id)
         if engine is not None and engine.load is not None:
@@ -229,9 +229,9 @@ class Gatherer:
                     body += more
                     if len(body) > MAX_STATUS_BYTES:
                         raise ValueError("the status is too long")
-                told = scheduler.take(json.loads(body), now_s)
+                reports = scheduler.take(json.loads(body), now_s)
                 scheduler.complaint = ""
-                return told
+                return reports
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             _complain(scheduler, f"scheduler {scheduler.url} does not answer: {error!r}")
         except (KeyError, TypeError, ValueError) as error:

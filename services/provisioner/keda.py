@@ -24,7 +24,7 @@ _GRACE_S = 1.0
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class ExternalScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
+class KedaScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
     """Answers from the latest decision; a standby is UNAVAILABLE, and so are all before the first.
 
     KEDA then keeps the number that it has.
@@ -42,12 +42,12 @@ class ExternalScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
     async def StreamIsActive(
         self, request: pb.ScaledObjectRef, context: Context
     ) -> AsyncIterator[pb.IsActiveResponse]:
-        told: bool | None = None
+        sent: bool | None = None
         while True:
             changed = self._changed
             active = (await self._decision(context)).desired > 0
-            if active is not told:
-                told = active
+            if active is not sent:
+                sent = active
                 yield pb.IsActiveResponse(result=active)
             await changed.wait()
 
@@ -95,7 +95,7 @@ async def external_scaler(loop: Loop, address: str, traffic: Traffic) -> AsyncIt
     """
     traffic = replace(traffic, secret="")
     server = calls.server(traffic, maximum_concurrent_rpcs=MAX_CALLS)
-    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(ExternalScaler(loop), server)
+    externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaScaler(loop), server)
     port = calls.bind(traffic, server, address)
     await server.start()
     try:

@@ -6,18 +6,13 @@ whom is in the Helm chart, `templates/provisioner.yaml`.
 
 import asyncio
 import json
-import ssl
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import aiohttp
-
+from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner.api import call
 from foretell.services.provisioner.driver import DriverFailed
 
-CREDENTIALS = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod finds its service account's token, which changes, its namespace and the authority."""
 MEMBERS = "instances.json"
 """The key of the ConfigMap `STATEFULSET-instances` that schedulers have mounted."""
 
@@ -27,27 +22,12 @@ class KubernetesDriver:
 
     last_first = True
 
-    def __init__(
-        self, stateful_set: str, places: Sequence[str], server: str, credentials: Path = CREDENTIALS
-    ) -> None:
-        """`places` in the order of their pods' ordinals; `server`: https://HOST:PORT.
-
-        Raises OSError if the credentials cannot be read.
-        """
+    def __init__(self, stateful_set: str, places: Sequence[str], api: KubernetesApi) -> None:
+        """`places` in the order of their pods' ordinals."""
         self._places = list(places)
-        self._token = credentials / "token"
-        namespace = (credentials / "namespace").read_text(encoding="utf-8").strip()
-        of_apps = f"{server}/apis/apps/v1/namespaces/{namespace}"
-        self._scale = f"{of_apps}/statefulsets/{stateful_set}/scale"
-        core = f"{server}/api/v1/namespaces/{namespace}"
-        self._config_map = f"{core}/configmaps/{stateful_set}-instances"
-        # The service account's authority and no other.
-        context = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
-        self._client = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=context),
-            timeout=aiohttp.ClientTimeout(),  # who calls sets the limits of time
-            trust_env=False,
-        )
+        self._api = api
+        self._scale = api.url(f"statefulsets/{stateful_set}/scale", "apps/v1")
+        self._config_map = api.url(f"configmaps/{stateful_set}-instances")
         self._scaling = asyncio.Lock()
 
     async def find(self) -> Mapping[str, bool]:
@@ -74,7 +54,7 @@ class KubernetesDriver:
             await self._ask("PATCH", self._config_map, {"data": {MEMBERS: members}})
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._api.close()
 
     async def _replicas(self) -> tuple[int, str]:
         """How many are asked for, and the version of the object that says so."""
@@ -90,15 +70,25 @@ class KubernetesDriver:
         await self._ask("PATCH", self._scale, patch)
 
     async def _ask(self, method: str, url: str, patch: object = None) -> dict[str, Any]:
-        headers = {"authorization": f"Bearer {self._token.read_text(encoding='utf-8').strip()}"}
-        if patch is not None:
-            headers["content-type"] = "application/merge-patch+json"
-        data = None if patch is None else json.dumps(patch)
-        body = await call(self._client, method, url, headers=headers, data=data)
-        try:
-            found = json.loads(body)
-        except ValueError as error:
-            raise DriverFailed(f"Kubernetes answers no JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise DriverFailed("Kubernetes answers no object")
-        return found
+        return await ask(self._api, method, url, patch)
+
+
+async def ask(
+    api: KubernetesApi, method: str, url: str, patch: object = None, *, also: int = 200
+) -> dict[str, Any]:
+    """The object that the API server answers with: with `also`, its Status in place of the object.
+
+    DriverFailed if it answers otherwise.
+    """
+    headers = api.headers()
+    if patch is not None:
+        headers["content-type"] = "application/merge-patch+json"
+    data = None if patch is None else json.dumps(patch)
+    answer = await call(api.client, method, url, (200, also), headers=headers, data=data)
+    try:
+        found = json.loads(answer)
+    except ValueError as error:
+        raise DriverFailed(f"Kubernetes answers no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DriverFailed("Kubernetes answers no object")
+    return found

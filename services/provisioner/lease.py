@@ -13,8 +13,9 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 LEASE_S = 15.0
 """Time without a renewal after which a holder counts as hung."""
@@ -24,8 +25,18 @@ class LeaseLost(Exception):
     """Another replica is the active one."""
 
 
-class Lease:
-    """This replica's view of the lease. Methods take milliseconds and may block that long."""
+class Lease(Protocol):
+    """This replica's view of the lease."""
+
+    epoch: int
+
+    def take(self) -> bool: ...
+    def guarded(self) -> AbstractContextManager[None]: ...
+    def release(self) -> None: ...
+
+
+class FileLease:
+    """A lease in a folder. Methods take milliseconds and may block that long."""
 
     def __init__(
         self, folder: Path, holder: str, *, clock: Callable[[], float] = time.monotonic

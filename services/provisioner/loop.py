@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from foretell.provision import Decision, Facts, Provisioner
-from foretell.services.provisioner.fleet import Fleet
+from foretell.services.provisioner.fleet import EngineFleet
 from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.lease import Lease, LeaseLost
 from foretell.services.provisioner.metrics import ProvisionerMetrics
@@ -29,7 +29,7 @@ class Loop:
     def __init__(
         self,
         lease: Lease,
-        make: Callable[[], tuple[Provisioner, Fleet]],
+        make: Callable[[], tuple[Provisioner, EngineFleet]],
         gatherer: Gatherer,
         record: DecisionRecord,
         metrics: ProvisionerMetrics,
@@ -40,7 +40,7 @@ class Loop:
         self.decision: Decision | None = None
         """The latest of this replica; None while it stands by."""
         self.listeners: list[Listener] = []
-        """Are told every decision."""
+        """Get every decision."""
         self._lease = lease
         self._make = make
         self._gatherer = gatherer
@@ -48,7 +48,7 @@ class Loop:
         self._metrics = metrics
         self._every_s = every_s
         self._clock = clock
-        self._active: tuple[Provisioner, Fleet] | None = None
+        self._active: tuple[Provisioner, EngineFleet] | None = None
         self._given_up = 0
         self._facts: Facts | None = None
 
@@ -63,7 +63,7 @@ class Loop:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), left_s or 0.001)
         finally:
-            self._lease.release()
+            await asyncio.to_thread(self._lease.release)
             self._metrics.active.set(0)
 
     async def _turn(self) -> None:
@@ -85,7 +85,7 @@ class Loop:
         self._active, self.decision, self._facts = None, None, None
         self._metrics.active.set(0)
 
-    async def _decide(self, provisioner: Provisioner, fleet: Fleet) -> None:
+    async def _decide(self, provisioner: Provisioner, fleet: EngineFleet) -> None:
         now_s = self._clock()
         try:
             seen = await fleet.look(now_s)

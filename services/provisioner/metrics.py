@@ -22,28 +22,26 @@ class ProvisionerMetrics(Declared):
         self.desired = self.gauge(
             "foretell_desired_replicas",
             "instances",
-            "Instances that there should be.",
+            "Desired number of instances.",
         )
         self.reason = self.gauge(
             "foretell_desired_reason",
             "boolean",
-            "1 for what decided: strategy, bounds, held (a request waits and no instance is "
-            "there), batches (they would not end in time with fewer), cool_down, survivors (those "
-            "that stay could not take over), stale (the numbers are missing or too old: hold), "
-            "manual (a person set the number), stuck (instances that were started never got "
-            "ready).",
+            "1 for the reason: strategy, bounds, held (a request waits and there is no instance), "
+            "batches (their deadlines), cool_down, survivors (the rest could not take over), stale "
+            "(numbers are missing or old), manual (set by hand), stuck (started instances never "
+            "got ready).",
             ("reason",),
         )
         self.confidence = self.gauge(
             "foretell_desired_confidence_ratio",
             "ratio",
-            "Probability that so many instances keep the targets; NaN where the strategy does not "
-            "say.",
+            "Probability that so many instances keep the targets; NaN if the strategy gives none.",
         )
         self.age = self.gauge(
             "foretell_desired_age_seconds",
             "seconds",
-            "Age of the oldest number that the decision rests on; infinite where one is missing.",
+            "Age of the oldest input of the decision; infinite if one is missing.",
         )
         self.instances = self.gauge(
             "foretell_provisioned_instances",
@@ -54,55 +52,53 @@ class ProvisionerMetrics(Declared):
         self.arrived = self.counter(
             "foretell_provisioner_arrivals_total",
             "requests",
-            "Requests that came to the schedulers, as decisions counted them.",
+            "Requests that arrived at the schedulers.",
         )
         self.forecast = self.gauge(
             "foretell_forecast_arrivals",
             "requests/s",
-            "Arrivals a second that are expected when an instance that is started now is ready; "
-            "NaN where the strategy makes no forecast.",
+            "Arrivals per second predicted for when an instance started now is ready; NaN without "
+            "a forecast.",
         )
         self.cold_start = self.gauge(
             "foretell_cold_start_seconds",
             "seconds",
-            "P90 of the time that the latest instances took to become ready.",
+            "P90 of the start times of the latest instances.",
         )
         self.given_up = self.counter(
             "foretell_given_up_total",
             "instances",
-            "Instances that never got ready and were given up.",
+            "Instances given up because they never got ready.",
         )
         self.driver_failures = self.counter(
             "foretell_driver_failures_total",
             "failures",
-            "Orders to start, drain or stop an instance that failed; they are repeated.",
+            "Failed orders to start, drain or stop an instance; they are repeated.",
         )
         self.wasted = self.gauge(
             "foretell_regret_wasted_hours",
             "hours",
-            "Instance-hours of the last hour that was replayed which one instance less would have "
-            "saved, where it would have kept the targets.",
+            "Instance-hours of the last replayed hour that one instance less would have saved, "
+            "targets kept.",
         )
         self.saved_by_one_more = self.gauge(
             "foretell_regret_saved_requests",
             "requests",
-            "Requests of the last hour that was replayed which one instance more would have kept "
-            "within their targets.",
+            "Requests of the last replayed hour that only one instance more would have kept within "
+            "their targets.",
         )
         self.replayed_within = self.gauge(
             "foretell_regret_within_ratio",
             "ratio",
-            "Requests of the last hour that was replayed within their targets, by the number of "
-            "instances: fewer (one less), same, more (one more); and measured, of a sample of the "
-            "answers as they were.",
+            "Share of the last replayed hour's requests within their targets with one instance "
+            "fewer, the same, one more; and measured, of a sample of the real answers.",
             ("instances",),
         )
         self.forecast_error = self.gauge(
             "foretell_regret_forecast_error_ratio",
             "ratio",
-            "Mean error of forecasts in the last hour that was replayed, of: arrivals, "
-            "output_tokens (both relative, without sign), within (foretold - replayed ratio within "
-            "targets); NaN where nothing was foretold.",
+            "Mean forecast error of the last replayed hour, of arrivals, output_tokens (relative, "
+            "absolute) or within (predicted - replayed ratio within targets).",
             ("of",),
         )
         self.regret_failures = self.counter(
@@ -131,11 +127,11 @@ class ProvisionerMetrics(Declared):
         within = (*window["within"], window["measured_within"])
         for instances, ratio in zip(("fewer", "same", "more", "measured"), within, strict=True):
             self.replayed_within.labels(instances).set(_number(ratio))
-        foretold = window["foretold_within"]
+        predicted = window["predicted_within"]
         errors = {
             "arrivals": window["arrivals_error"],
             "output_tokens": window["lengths_error"],
-            "within": None if foretold is None else foretold - window["within"][1],
+            "within": None if predicted is None else predicted - window["within"][1],
         }
         for of, error in errors.items():
             self.forecast_error.labels(of).set(_number(error))

@@ -17,7 +17,7 @@ from foretell.config.instances import InstanceConfig, Members, members_json
 from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.provision import Decision, Phase
 from foretell.services.provisioner.driver import Orders
-from foretell.services.provisioner.fleet import Seen, answers
+from foretell.services.provisioner.fleet import FleetView, answers
 from foretell.services.provisioner.lease import Lease, write_whole
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class Places:
         """Engines that the file wants, which a person may edit."""
         return sum(engine.phase is not Phase.DRAINING for engine in self._engines.values())
 
-    async def look(self, now_s: float) -> list[Seen]:
+    async def look(self, now_s: float) -> list[FleetView]:
         """Read what is wanted, and probe it. One that answers for the first time is ready."""
         known = self._read(now_s)
         self._engines = await self._adopted(now_s) if known is None else known
@@ -83,7 +83,7 @@ class Places:
             down_since_s = self._answered_s.get(name, now_s)
             if engine.phase is Phase.READY and now_s - down_since_s > DOWN_S:
                 engine = _Engine(Phase.WARMING, down_since_s)
-            seen.append(Seen(place, engine.phase, engine.since_s))
+            seen.append(FleetView(place, engine.phase, engine.since_s))
         self._write()
         return seen
 
@@ -182,8 +182,8 @@ class Places:
             raise ValueError(f"{self._state}: every engine needs a phase") from error
 
     def _write(self) -> str:
-        """Schedulers are told first: an engine is stopped only when nobody sends to it any more.
-        What they are told is returned."""
+        """Schedulers are notified first, since an engine is stopped only when nobody sends to it.
+        What they are sent is returned."""
         listed = [
             replace(self._places[name], draining=engine.phase is Phase.DRAINING)
             for name, engine in self._engines.items()

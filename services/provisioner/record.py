@@ -1,4 +1,4 @@
-"""Every decision, with what it foretold, as one JSON line each, and what came of it."""
+"""Every decision, with what it predicted, as one JSON line each, and what came of it."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretell.engine.plain import engine_of, plain_engine
-from foretell.provision import Answered, Decision, Facts, Phase
-from foretell.provision.regret import Moment, Window
+from foretell.provision import AnsweredRequest, Decision, Facts, Phase
+from foretell.provision.regret import Moment, RegretWindow
 from foretell.provision.rollout import EngineKind
 from foretell.provision.strategies.foresight import TPOT_S, TTFT_S, WITHIN
 from foretell.services.provisioner.lease import write_whole
@@ -28,7 +28,7 @@ ENGINE_EVERY_S = 600.0
 _DECISIONS, _ENGINE = "decisions.jsonl", "engine-kind.json"
 
 
-class Targets(NamedTuple):
+class RecordedTargets(NamedTuple):
     """What a strategy shall keep, or would if it knew targets."""
 
     ttft_s: float
@@ -37,9 +37,9 @@ class Targets(NamedTuple):
     """The ratio of requests that shall be within both."""
 
 
-def targets_of(parameters: Mapping[str, Any]) -> Targets:
+def targets_of(parameters: Mapping[str, Any]) -> RecordedTargets:
     """Those of a strategy's parameters, and for who has none, those of `foresight`."""
-    return Targets(
+    return RecordedTargets(
         float(parameters.get("ttft_s", TTFT_S)),
         float(parameters.get("tpot_s", TPOT_S)),
         float(parameters.get("within", WITHIN)),
@@ -49,7 +49,7 @@ def targets_of(parameters: Mapping[str, Any]) -> Targets:
 class DecisionRecord:
     """Appends to a file in a folder, and keeps the latest."""
 
-    def __init__(self, folder: Path, targets: Targets) -> None:
+    def __init__(self, folder: Path, targets: RecordedTargets) -> None:
         self._targets = targets
         self.latest: deque[dict[str, Any]] = deque(maxlen=LATEST)
         self._folder = folder
@@ -92,8 +92,8 @@ class DecisionRecord:
     def keep_engine(self, kind: EngineKind | None, now_s: float) -> None:
         """Note what engines are like and what is wanted of them, every few minutes."""
         if kind is not None and now_s - self._engine_s > ENGINE_EVERY_S:
-            told = {**plain_engine(kind.config, kind.step_time), **self._targets._asdict()}
-            write_whole(self._folder / _ENGINE, json.dumps(told))
+            content = {**plain_engine(kind.config, kind.step_time), **self._targets._asdict()}
+            write_whole(self._folder / _ENGINE, json.dumps(content))
             self._engine_s = now_s
 
 
@@ -110,13 +110,13 @@ class Recorded:
         self.unreadable = 0
         self._folder = folder
 
-    def engine(self) -> tuple[EngineKind, Targets]:
+    def engine(self) -> tuple[EngineKind, RecordedTargets]:
         """What engines are like, and what was wanted of them; ValueError where it is not known."""
         path = self._folder / _ENGINE
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
-            targets = Targets(*(float(told[name]) for name in Targets._fields))
-            return EngineKind(*engine_of(told)), targets
+            content = json.loads(path.read_text(encoding="utf-8"))
+            targets = RecordedTargets(*(float(content[name]) for name in RecordedTargets._fields))
+            return EngineKind(*engine_of(content)), targets
         except (OSError, KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path} tells of no engine: {error}") from error
 
@@ -127,7 +127,7 @@ class Recorded:
             raise ValueError(f"{self._folder} has no record of decisions")
         return times_s[0], times_s[-1]
 
-    def window(self, begins_s: float, ends_s: float, after_s: float) -> Window:
+    def window(self, begins_s: float, ends_s: float, after_s: float) -> RegretWindow:
         """The time between, with what came before, and `after_s` afterwards."""
         moments, answered = [], []
         for moment, answers in self._moments():
@@ -135,9 +135,9 @@ class Recorded:
                 moments.append(moment)
             if begins_s <= moment.at_s < ends_s:
                 answered += answers
-        return Window(begins_s, ends_s, moments, answered)
+        return RegretWindow(begins_s, ends_s, moments, answered)
 
-    def _moments(self) -> Iterator[tuple[Moment, list[Answered]]]:
+    def _moments(self) -> Iterator[tuple[Moment, list[AnsweredRequest]]]:
         self.unreadable, latest_s = 0, -inf
         for name in (f"{_DECISIONS}.1", _DECISIONS):
             path = self._folder / name
@@ -155,7 +155,7 @@ class Recorded:
                         yield moment, answers
 
 
-def _moment(line: dict[str, Any]) -> tuple[Moment, list[Answered]]:
+def _moment(line: dict[str, Any]) -> tuple[Moment, list[AnsweredRequest]]:
     instances = line["instances"]
     forecast, within = line["forecast_arrivals"], line.get("within")
     moment = Moment(
@@ -168,7 +168,7 @@ def _moment(line: dict[str, Any]) -> tuple[Moment, list[Answered]]:
         None if within is None else float(within),
     )
     answers = [
-        Answered(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
+        AnsweredRequest(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
         for prompt, expected, output, ttft_s, e2e_s in line.get("answered", [])
     ]
     return moment, answers

@@ -105,13 +105,13 @@ class Regrets:
         return found
 
     async def _replayed(self, asked: dict[str, Any]) -> dict[str, Any] | None:
-        """None where it failed, which is told, or where nothing is known of that time."""
+        """None where it failed, which is logged, or where nothing is known of that time."""
         try:
-            told = await computed_aside(_PROCESS, json.dumps(asked).encode(), LIMIT_S)
+            output = await computed_aside(_PROCESS, json.dumps(asked).encode(), LIMIT_S)
         except (TimeoutError, AsideFailed, OSError) as error:
             self._failed(error)
             return None
-        answer = json.loads(told)
+        answer = json.loads(output)
         if "error" in answer:
             self._failed(answer["error"])
             return None

@@ -22,7 +22,7 @@ AFTER_S = 300.0
 def replayed(recorded: Recorded, begins_s: float, ends_s: float) -> Regret | None:
     """The regret of the time between; None where too little is recorded of it.
 
-    Raises ValueError where it cannot be told.
+    Raises ValueError where it is not known.
     """
     kind, targets = recorded.engine()
     window = recorded.window(begins_s, ends_s, AFTER_S + FORECAST_S)

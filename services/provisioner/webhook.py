@@ -27,7 +27,7 @@ LONGEST_PAUSE_S = 60.0
 MAX_ANSWER_BYTES = 64 << 10
 
 
-class Refused(Exception):
+class WebhookRefused(Exception):
     """The message was not taken, or its answer cannot be believed; the text says why."""
 
 
@@ -41,7 +41,7 @@ class _Message:
 
 
 class WebhookFleet(WatchedFleet):
-    """Instances that somebody else starts and stops, who is told how many there should be.
+    """Instances that somebody else starts and stops, who is sent how many there should be.
 
     A number is posted until it was taken, or until there is another one. An answer may say how many
     instances that side was last asked for, as `{"asked_for": 3}`, and must then be signed: so a
@@ -76,7 +76,7 @@ class WebhookFleet(WatchedFleet):
             return 0
         try:
             asked_for = await self._post(message, now_s)
-        except (Refused, aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (WebhookRefused, aiohttp.ClientError, OSError, TimeoutError) as error:
             pause_s = min(LONGEST_PAUSE_S, 2.0**message.attempts)
             message.attempts, message.again_s = message.attempts + 1, now_s + pause_s
             logger.warning("the webhook did not take %d instances: %r", message.desired, error)
@@ -118,12 +118,12 @@ class WebhookFleet(WatchedFleet):
             timeout=aiohttp.ClientTimeout(ANSWER_S),
         ) as answer:
             if not 200 <= answer.status < 300:
-                raise Refused(f"status {answer.status}")
+                raise WebhookRefused(f"status {answer.status}")
             body = b""
             async for part in answer.content.iter_any():
                 body += part
                 if len(body) > MAX_ANSWER_BYTES:
-                    raise Refused("the answer is too long")
+                    raise WebhookRefused("the answer is too long")
             said = {name.lower(): value for name, value in answer.headers.items()}
         return _believed(self._secret, message.message_id, body, said, now_s) if body else None
 
@@ -143,16 +143,16 @@ def _believed(
     right = signature(secret, message_id, timestamp, body).encode()
     given = headers.get("webhook-signature", "").encode("utf-8", "replace")
     if not hmac.compare_digest(right, given):
-        raise Refused("the signature of the answer is wrong, or it answers another message")
+        raise WebhookRefused("the signature of the answer is wrong, or it answers another message")
     try:
         late_s = abs(now_s - float(timestamp))
         asked_for = json.loads(body).get("asked_for")
     except (ValueError, AttributeError, RecursionError) as error:
-        raise Refused(f"the answer makes no sense: {error!r}") from error
+        raise WebhookRefused(f"the answer makes no sense: {error!r}") from error
     if not late_s <= TOLERANCE_S:
-        raise Refused(f"the answer is {late_s:.0f} s off")
+        raise WebhookRefused(f"the answer is {late_s:.0f} s off")
     if asked_for is None:
         return None
     if isinstance(asked_for, bool) or not isinstance(asked_for, int) or asked_for < 0:
-        raise Refused("asked_for must be a number of instances")
+        raise WebhookRefused("asked_for must be a number of instances")
     return asked_for

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -14,22 +15,19 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator, SpokenTokens
-from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
+from foretell.services.scheduler.api.slo import default_terms
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.console.what_if import WhatIf
-from foretell.services.scheduler.http.auth import ApiKeys
-from foretell.services.scheduler.http.batches import Batches
+from foretell.services.scheduler.discovery import discovering, is_discovered
+from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.cors import Cors
-from foretell.services.scheduler.http.limits import InProgress
 from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http.slo import default_terms
 from foretell.services.scheduler.http.tls import Certificate
-from foretell.services.scheduler.picker.server import Picker
+from foretell.services.scheduler.lifecycle.context import Shared
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.peers import open_channel
 from foretell.services.scheduler.placing.placer import Estimators, Placer
@@ -37,27 +35,30 @@ from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
-from foretell.services.scheduler.record.explained import told_attempt
-from foretell.services.scheduler.record.lessons import Lessons
+from foretell.services.scheduler.proxy.batches import Batches
+from foretell.services.scheduler.proxy.stored import StoredResponses
+from foretell.services.scheduler.record.explain import explained_attempt
+from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
-from foretell.services.scheduler.relay.relay import RelayContext
+from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.places import InProgress
+from foretell.services.scheduler.tuning import Tuning
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-REQUEST_LOG_MAX_BYTES = 64 << 20
-"""Size at which the request log is rotated; one old file is kept."""
-_CONNECT_TIMEOUT_S = 2.0  # engines are near: one that has not accepted by then has gone
-_HEALTH_FAILURES = 3  # in a row: an engine that is busy may be late for one probe or two
-_BACKGROUND_DRAIN_S = 2.0
-
 
 async def serve(
-    settings: SchedulerSettings, stop: asyncio.Event, *, seed: int | None = None
+    settings: SchedulerSettings,
+    stop: asyncio.Event,
+    *,
+    seed: int | None = None,
+    tuning: Tuning = Tuning(),  # noqa: B008 - it is frozen
 ) -> None:
     """Serve until `stop`, then finish what is in progress.
 
@@ -71,7 +72,7 @@ async def serve(
             )
         )
         engine_api_key = settings.engine_api_key.get_secret_value()
-        engines = EngineClient(engine_api_key, _CONNECT_TIMEOUT_S, settings.request_timeout_s)
+        engines = EngineClient(engine_api_key, tuning.connect_timeout_s, settings.request_timeout_s)
         stack.callback(engines.close)
         metrics = SchedulerMetrics(CollectorRegistry())
         background = Background()
@@ -83,15 +84,18 @@ async def serve(
             tagger = TaggerClient(settings.tagger, traffic)
             stack.push_async_callback(tagger.close)
         pool = Pool(
-            settings.instances,
+            "[]" if is_discovered(settings.instances) else settings.instances,
             probes,
             metrics,
             engine_api_key=engine_api_key,
-            health_interval_s=settings.health_interval_s,
-            health_timeout_s=settings.health_timeout_s,
-            health_failures=_HEALTH_FAILURES,
+            health_interval_s=tuning.health_interval_s,
+            health_timeout_s=tuning.health_timeout_s,
+            health_failures=tuning.health_failures,
             traffic=traffic,
         )
+        by_name = bool(traffic.authority)
+        finding = discovering(settings.instances, pool.take, metrics, by_name=by_name)
+        discovery = await stack.enter_async_context(finding)
         estimators = Estimators(
             Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
@@ -100,7 +104,7 @@ async def serve(
         )
         placer = Placer(
             build_policy(settings.policy, settings.policy_parameters),
-            _placement_config(settings),
+            replace(tuning.placement, instance_wait_s=settings.engine_wait_s),
             Random(os.getpid() if seed is None else seed),
             pool=pool,
             estimators=estimators,
@@ -111,13 +115,16 @@ async def serve(
         stack.callback(placer.close)
         request_log = RequestLog(
             settings.request_log,
-            REQUEST_LOG_MAX_BYTES,
+            tuning.request_log_max_bytes,
             metrics.log_lines_lost.inc,
-            partial(told_attempt, policy=placer.core.policy),
+            partial(explained_attempt, policy=placer.core.policy),
             settings.explain_ratio,
         )
         stack.callback(request_log.close)
-        lessons = Lessons(estimators, stub, background)
+        feedback = Feedback(estimators, stub, background)
+        recorder = Recorder(
+            metrics, feedback, request_log, placer.core.policy.name, placer.predictors, background
+        )
         batches = Batches(settings.batches, traffic)
         stack.push_async_callback(batches.close)
         in_progress = InProgress(
@@ -128,41 +135,33 @@ async def serve(
         tracing = open_tracing(replica_id)
         if tracing is not None:
             stack.callback(tracing.close)
+        shared = Shared(
+            placer,
+            recorder,
+            pool,
+            _api_keys(settings, traffic),
+            in_progress,
+            settings.max_body_bytes,
+            default_terms(settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests),
+            tracing,
+        )
         replica = Replica(
             replica_id=replica_id,
             policy=placer.core.policy.name,
-            pool=pool,
-            relay=RelayContext(
-                engines=engines,
-                placer=placer,
-                recorder=Recorder(
-                    metrics,
-                    lessons,
-                    request_log,
-                    placer.core.policy.name,
-                    placer.predictors,
-                    background,
-                ),
-                metrics=metrics,
-                tracing=tracing,
-                keep_alive_s=settings.stream_keep_alive_s,
-            ),
-            api_keys=_api_keys(settings, traffic),
-            in_progress=in_progress,
+            shared=shared,
+            relay=Relay(shared, engines, settings.stream_keep_alive_s),
+            metrics=metrics,
+            discovery=discovery,
             batches=batches,
-            what_if=WhatIf(placer, pool, settings.policy, settings.policy_parameters),
-            max_body_bytes=settings.max_body_bytes,
+            stored=StoredResponses(pool, placer.kept, probes, engine_authorization(engine_api_key)),
             cors=Cors(settings.cors_origins),
-            terms=default_terms(
-                settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests
-            ),
         )
         app = App(replica)
         picker = Picker(app, replica, engine_authorization(engine_api_key))
         if settings.picker:
             await stack.enter_async_context(picker.serving(settings.picker, settings))
         await _run(settings, replica, app, picker, stop)
-        await background.drain(_BACKGROUND_DRAIN_S)
+        await background.drain(tuning.background_drain_s)
 
 
 async def _run(
@@ -185,12 +184,12 @@ async def _run(
         replica.draining = True
         picker.drain()
 
-    predictors, spending = replica.relay.placer.predictors, replica.api_keys.spending
+    predictors, spending = replica.shared.placer.predictors, replica.shared.api_keys.spending
     predictors.passed_on = spending.hear
-    probing = asyncio.create_task(replica.pool.run())
+    probing = asyncio.create_task(replica.shared.pool.run())
     telling = asyncio.create_task(spending.run(predictors.ways))
     draining = asyncio.create_task(drain_first())
-    watching = asyncio.create_task(replica.api_keys.watch())
+    watching = asyncio.create_task(replica.shared.api_keys.watch())
     try:
         await Server(app).run(
             listeners,
@@ -225,22 +224,11 @@ def _length_model(settings: SchedulerSettings) -> str:
     return settings.length_model
 
 
-def _placement_config(settings: SchedulerSettings) -> PlacementConfig:
-    return PlacementConfig(
-        candidates=settings.candidates,
-        max_attempts=settings.max_attempts,
-        instance_wait_s=settings.engine_wait_s,
-    )
-
-
 def main() -> None:
     settings = runtime.load_settings(SchedulerSettings)
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
-    # Requests make no cycles, so collecting finds nothing; at the default of 700 objects it took a
-    # tenth of a request's time. An exception's traceback may be one: it waits a little longer.
-    gc.set_threshold(20_000)
     runtime.run(lambda stop: serve(settings, stop))
 
 

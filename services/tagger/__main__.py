@@ -9,14 +9,14 @@ from foretell.config import TaggerSettings
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.tagger import checkpoint
-from foretell.services.tagger.models import LengthModel, RegressorModel, folder_of
+from foretell.services.tagger.models import RegressorModel, ServedLengthModel, folder_of
 from foretell.services.tagger.server import MAX_PROMPT_CHARS, serve
 
 _NICENESS = 19
 """The lowest priority beside idleness: no request waits for the tagger."""
 
 
-def load_model(settings: TaggerSettings, ending: ExitStack) -> LengthModel[Any] | None:
+def load_model(settings: TaggerSettings, ending: ExitStack) -> ServedLengthModel[Any] | None:
     """The model that the settings name, if any; `ending` ends what it runs.
 
     `SystemExit` says why it cannot serve.

@@ -104,23 +104,27 @@ def main(folder: str, threads: str, number: str) -> None:
     """The process: answers what comes through the socket `number` until that is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody
     connection: Connection[Any, Any] = Connection(int(number))
-    try:
-        from foretell.services.tagger.encoder import Encoder  # noqa: PLC0415
+    with contextlib.suppress(EOFError, OSError):  # the tagger has ended, perhaps during the start
+        _serve(connection, Path(folder), int(threads))
 
-        encoder = Encoder(Path(folder), threads=int(threads))
+
+def _serve(connection: "Connection[Any, Any]", folder: Path, threads: int) -> None:
+    try:
+        from foretell.services.tagger.encoder import OnnxEncoder  # noqa: PLC0415
+
+        encoder = OnnxEncoder(folder, threads=threads)
     except (ImportError, OSError, ValueError) as error:
         connection.send(str(error))
         return
     connection.send("")
     _give_way()
-    with contextlib.suppress(EOFError, OSError):  # the tagger has ended
-        while True:
-            conversations, models = connection.recv()
-            try:
-                found: Any = encoder.read(conversations, models)
-            except Exception as error:  # whatever a model can raise
-                found = repr(error)
-            connection.send(found)
+    while True:
+        conversations, models = connection.recv()
+        try:
+            found: Any = encoder.read(conversations, models)
+        except Exception as error:  # whatever a model can raise
+            found = repr(error)
+        connection.send(found)
 
 
 def _give_way() -> None:

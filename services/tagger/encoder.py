@@ -10,7 +10,14 @@ from tokenizers import Tokenizer
 
 from foretell.length.bins import BINS
 from foretell.length.conversation import Conversation
-from foretell.services.tagger.reading import TOKENIZER, WEIGHTS, Description, Inputs, Reader, padded
+from foretell.services.tagger.reading import (
+    TOKENIZER,
+    WEIGHTS,
+    Description,
+    EncoderInputs,
+    PromptReader,
+    padded,
+)
 
 _TOGETHER = 8
 """Prompts per run of the model: of about equal length, so that little is padding."""
@@ -21,7 +28,7 @@ _SLOW_FUSIONS = ["SkipLayerNormFusion"]
 two do one after the other: a tenth of all the time."""
 
 
-class Encoder:
+class OnnxEncoder:
     """Length distributions of conversations. Not thread-safe."""
 
     def __init__(self, folder: Path, *, threads: int = 1) -> None:
@@ -42,7 +49,7 @@ class Encoder:
                 providers=["CPUExecutionProvider"],
                 disabled_optimizers=_SLOW_FUSIONS,
             )
-            self.reader = Reader(self._description, tokenizer)
+            self.reader = PromptReader(self._description, tokenizer)
             self._takes = {node.name for node in self._session.get_inputs()}
             # The first prompt takes longest, and shows whether the files belong together.
             self.read([Conversation("Is all well?", 12, 4)], [""])
@@ -71,7 +78,7 @@ class Encoder:
             found[chosen] = self._run(inputs)
         return found, rows.astype(np.float64)
 
-    def _run(self, inputs: Inputs) -> NDArray[np.float64]:
+    def _run(self, inputs: EncoderInputs) -> NDArray[np.float64]:
         given = {
             "ids": inputs.ids,
             "segments": inputs.segments,

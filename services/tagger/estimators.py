@@ -18,8 +18,8 @@ from foretell.model import LengthEstimate
 from foretell.services.process.logs import about
 from foretell.services.tagger.batcher import MicroBatcher, Unanswered
 from foretell.services.tagger.metrics import TaggerMetrics
-from foretell.services.tagger.models import Found, LengthModel
-from foretell.services.tagger.recall import Recall
+from foretell.services.tagger.models import Found, ServedLengthModel
+from foretell.services.tagger.recall import ResultCache
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class Answerer(Generic[Found]):
 
     def __init__(
         self,
-        model: LengthModel[Found],
+        model: ServedLengthModel[Found],
         batcher: MicroBatcher[Question, Found],
         metrics: TaggerMetrics,
         recalled: int,
@@ -54,7 +54,7 @@ class Answerer(Generic[Found]):
         self._model = model
         self._batcher = batcher
         self._metrics = metrics
-        self._recall: Recall[Found] = Recall(recalled)
+        self._recall: ResultCache[Found] = ResultCache(recalled)
         self._asked: list[Asked] = []
         self._read: list[tuple[Asked, Found]] = []
         self._unread: list[Asked] = []
@@ -77,7 +77,7 @@ class Answerer(Generic[Found]):
     def _take(self) -> None:
         asked, self._asked = self._asked, []
         for each in asked:
-            key = Recall.key(each.question)
+            key = ResultCache.key(each.question)
             found = self._recall.get(key)
             if found is not None:
                 self._metrics.recalled.inc()
@@ -117,7 +117,7 @@ class Answerer(Generic[Found]):
             asked.tell(asked.without())
 
 
-class Estimators(Generic[Found]):
+class TaggerEstimators(Generic[Found]):
     """Answers every valid request; overload and failures lead to lesser sources."""
 
     def __init__(
@@ -132,14 +132,14 @@ class Estimators(Generic[Found]):
         self._metrics = metrics
         self._max_prompt_chars = max_prompt_chars
         self._sample = Sample()
-        self._told: OrderedDict[str, LengthEstimate] = OrderedDict()
+        self._given: OrderedDict[str, LengthEstimate] = OrderedDict()
 
     def ask(self, request: tagger_pb2.TagRequest, tell: Tell) -> None:
         """`tell` is called once with the estimate of the best source, between `min_tokens` and
         `max_tokens`."""
         began_s = time.perf_counter()
 
-        def told(estimate: LengthEstimate) -> None:
+        def given(estimate: LengthEstimate) -> None:
             self._metrics.requests.labels(estimate.source).inc()
             self._metrics.latency.observe(time.perf_counter() - began_s)
             clipped = clip(estimate, request.max_tokens, request.min_tokens)
@@ -153,16 +153,16 @@ class Estimators(Generic[Found]):
             )
 
         if request.hint_tokens > 0:
-            told(from_hint(request.hint_tokens))
+            given(from_hint(request.hint_tokens))
         elif self._answerer is None or not request.prompt:
-            told(self._by_history(request))
+            given(self._by_history(request))
         else:
             conversation = wire.conversation_from_proto(request, self._max_prompt_chars)
             self._answerer.ask(
                 Asked(
                     request.request_id,
                     Question(request.model_name, conversation, request.tenant),
-                    told,
+                    given,
                     partial(self._by_history, request),
                 )
             )
@@ -180,21 +180,21 @@ class Estimators(Generic[Found]):
                 each.censored,
                 wire.kind_from_proto(each.kind),
             )
-            told = self._told.pop(each.request_id, None)
-            if told is not None and each.output_tokens and not each.censored:
-                error = told.expected_tokens / each.output_tokens - 1
-                self._metrics.error.labels(told.source).observe(error)
+            earlier = self._given.pop(each.request_id, None)
+            if earlier is not None and each.output_tokens and not each.censored:
+                error = earlier.expected_tokens / each.output_tokens - 1
+                self._metrics.error.labels(earlier.source).observe(error)
         if self._answerer is not None:
             for each in self._sample.of(observations, now_s):
                 self._answerer.observe(each)
         self._metrics.observations.inc(len(observations))
 
     def _remember(self, request_id: str, estimate: LengthEstimate) -> None:
-        """What was told is compared with the answer's length, should that come to be known."""
+        """The estimate is compared with the answer's length, should that come to be known."""
         if request_id:
-            self._told[request_id] = estimate
-        if len(self._told) > _MOST_TOLD:
-            self._told.popitem(last=False)
+            self._given[request_id] = estimate
+        if len(self._given) > _MOST_TOLD:
+            self._given.popitem(last=False)
 
     def _by_history(self, request: tagger_pb2.TagRequest) -> LengthEstimate:
         prompt_tokens = request.prompt_tokens or math.ceil(

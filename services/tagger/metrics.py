@@ -28,8 +28,7 @@ class TaggerMetrics(Declared):
         self.error = self.histogram(
             "foretell_tagger_error_ratio",
             "ratio",
-            "Relative error of the tagger's estimates of output lengths, of answers that ended by "
-            "themselves.",
+            "Relative error of the tagger's estimates, of answers that ended by themselves.",
             ("source",),
             buckets=ERROR_BUCKETS_RATIO,
             formula=ERROR,
@@ -37,7 +36,7 @@ class TaggerMetrics(Declared):
         self.misses = self.counter(
             "foretell_tagger_model_misses_total",
             "prompts",
-            "Prompts that the model did not read: history answered, by reason.",
+            "Prompts that the model did not read, by reason.",
             ("reason",),
         )
         self.recalled = self.counter(
@@ -57,6 +56,6 @@ class TaggerMetrics(Declared):
         self.observations = self.counter(
             "foretell_tagger_observations_total",
             "requests",
-            "Finished requests that the tagger has learned from.",
+            "Answers that the tagger has learned from.",
         )
         self.process()

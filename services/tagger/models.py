@@ -16,7 +16,7 @@ def folder_of(model: str) -> Path:
     return _SHIPPED if model == "shipped" else Path(model)
 
 
-class LengthModel(Protocol[Found]):
+class ServedLengthModel(Protocol[Found]):
     """Reads requests, and makes estimates of what it has found in them."""
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
@@ -26,7 +26,7 @@ class LengthModel(Protocol[Found]):
         """The estimates of some requests, as of now; quick. The caller may apply `max_tokens`."""
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
-        """A request is under way, and its answer will be told to `observe`; quick."""
+        """A request is under way, and its answer will be given to `observe`; quick."""
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
         """Learn from the answer to a request that is remembered."""

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from foretell.length.bins import EDGES
 from foretell.length.conversation import Conversation
 from foretell.length.features import NAMES, features
-from foretell.length.window import Marks, Window, compose
+from foretell.length.window import Marks, ReadWindow, compose
 
 FORMAT = 1
 DESCRIPTION, WEIGHTS, TOKENIZER = "tagger.json", "model.onnx", "tokenizer.json"
@@ -26,7 +26,7 @@ its ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class EncoderInputs:
     """n conversations, padded to the longest."""
 
     ids: NDArray[np.int64]
@@ -40,7 +40,7 @@ class Inputs:
 class Description:
     """What belongs to a model's weights, as `tagger.json` holds it."""
 
-    window: Window
+    window: ReadWindow
     marks: Marks
     models: tuple[str, ...]
     """Serving models that it has seen; any other is number 0."""
@@ -65,7 +65,7 @@ class Description:
                 raise ValueError(
                     f"{DESCRIPTION}: trained with other features or bins; train it anew"
                 )
-            window = Window(**{name: tuple(ends) for name, ends in found.pop("window").items()})
+            window = ReadWindow(**{name: tuple(ends) for name, ends in found.pop("window").items()})
             marks = Marks(**found.pop("marks"))
             for name in ("models", "feature_mean", "feature_scale"):
                 found[name] = tuple(found[name])
@@ -97,8 +97,8 @@ def feature_rows(conversations: Sequence[Conversation]) -> NDArray[np.float32]:
     return np.array(rows, np.float32).reshape(len(rows), len(NAMES))
 
 
-class Reader:
-    """Makes `Inputs`; not thread-safe."""
+class PromptReader:
+    """Makes `EncoderInputs`; not thread-safe."""
 
     def __init__(self, description: Description, tokenizer: Tokenizer) -> None:
         tokenizer.no_truncation()
@@ -129,7 +129,7 @@ class Reader:
         """(n,): the number of each serving model."""
         return np.array([self._numbers.get(name, 0) for name in names], np.int64)
 
-    def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> Inputs:
+    def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> EncoderInputs:
         """Everything a model takes in."""
         return padded(
             self.sequences(conversations),
@@ -158,7 +158,7 @@ def padded(
     rows: NDArray[np.float32],
     models: NDArray[np.int64],
     pad: int,
-) -> Inputs:
+) -> EncoderInputs:
     """`sequences` as arrays of equal length."""
     shape = (len(sequences), max(len(ids) for ids, _ in sequences))
     ids, segments, mask = np.full(shape, pad), np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -166,4 +166,4 @@ def padded(
         ids[i, : len(tokens)] = tokens
         segments[i, : len(tokens)] = parts
         mask[i, : len(tokens)] = 1
-    return Inputs(ids, segments, mask, rows, models)
+    return EncoderInputs(ids, segments, mask, rows, models)

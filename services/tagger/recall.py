@@ -8,7 +8,7 @@ from foretell.length.conversation import Question
 from foretell.services.tagger.models import Found
 
 
-class Recall(Generic[Found]):
+class ResultCache(Generic[Found]):
     """What the model found in the latest `size` different requests."""
 
     def __init__(self, size: int) -> None:

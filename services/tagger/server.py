@@ -19,9 +19,9 @@ from foretell.services.process import calls, runtime
 from foretell.services.process.frames import frames_address, serve_frames, with_free_port
 from foretell.services.process.traffic import Traffic
 from foretell.services.tagger.batcher import MicroBatcher
-from foretell.services.tagger.estimators import Answerer, Estimators
+from foretell.services.tagger.estimators import Answerer, TaggerEstimators
 from foretell.services.tagger.metrics import TaggerMetrics
-from foretell.services.tagger.models import LengthModel
+from foretell.services.tagger.models import ServedLengthModel
 from foretell.services.tagger.problems import observe_problem, tag_problem
 from foretell.services.tagger.streams import TagStreams
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
@@ -38,11 +38,13 @@ _SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse(status=SERVING)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TaggerLimits:
     """What a tagger holds at most: memory that is bounded, whatever is sent."""
 
     max_batch: int = 32
-    """Prompts that are read together; `batch_ms` makes batches smaller where reading is slow."""
+    """Prompts that are read together; `batch_s` makes batches smaller where reading is slow."""
+    batch_s: float = 0.01
+    """Longest time that reading one batch may take."""
     max_queue: int = 256
     """Prompts that wait to be read; beyond, finished requests answer at once."""
     max_prompt_chars: int = MAX_PROMPT_CHARS
@@ -52,7 +54,7 @@ class Limits:
     """Finished requests remembered per model and bucket of prompt lengths."""
 
 
-LIMITS = Limits()
+LIMITS = TaggerLimits()
 
 _TagContext = grpc.aio.ServicerContext[tagger_pb2.TagRequest, tagger_pb2.LengthEstimate]
 _ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2.ObserveResponse]
@@ -61,7 +63,7 @@ _ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2
 class TaggerService(tagger_pb2_grpc.TaggerServicer):
     """`foretell.v1.Tagger`. A request it cannot accept gets INVALID_ARGUMENT naming the field."""
 
-    def __init__(self, estimators: Estimators[Any]) -> None:
+    def __init__(self, estimators: TaggerEstimators[Any]) -> None:
         self._estimators = estimators
 
     async def Tag(
@@ -70,14 +72,14 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         problem = tag_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        told: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
 
         def tell(estimate: LengthEstimate) -> None:
-            if not told.done():  # otherwise the caller has left
-                told.set_result(estimate)
+            if not answer.done():  # otherwise the caller has left
+                answer.set_result(estimate)
 
         self._estimators.ask(request, tell)
-        return wire.length_to_proto(await told)
+        return wire.length_to_proto(await answer)
 
     async def Observe(
         self, request: tagger_pb2.ObserveRequest, context: _ObserveContext
@@ -91,9 +93,9 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
 
 async def serve(
     settings: TaggerSettings,
-    model: LengthModel[Any] | None,
+    model: ServedLengthModel[Any] | None,
     stop: asyncio.Event,
-    limits: Limits = LIMITS,
+    limits: TaggerLimits = LIMITS,
 ) -> None:
     """Serve until `stop`. `model` None: history answers what hints do not."""
     metrics = TaggerMetrics()
@@ -111,7 +113,7 @@ async def serve(
     address = settings.listen or f"{settings.host}:{port}"
     with _metrics_http(settings, metrics) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:
-            estimators = Estimators(
+            estimators = TaggerEstimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
             )
             tagger_pb2_grpc.add_TaggerServicer_to_server(TaggerService(estimators), server)
@@ -140,9 +142,9 @@ async def _listen(streams: TagStreams, address: str, traffic: Traffic) -> asynci
 @contextlib.asynccontextmanager
 async def _answerer(
     settings: TaggerSettings,
-    model: LengthModel[Any] | None,
+    model: ServedLengthModel[Any] | None,
     metrics: TaggerMetrics,
-    limits: Limits,
+    limits: TaggerLimits,
 ) -> AsyncIterator[Answerer[Any] | None]:
     if model is None:
         yield None
@@ -151,7 +153,7 @@ async def _answerer(
         model.infer,
         metrics,
         max_batch=limits.max_batch,
-        budget_s=settings.batch_ms / 1000.0,
+        budget_s=limits.batch_s,
         max_queue=limits.max_queue,
     )
     try:

@@ -12,7 +12,7 @@ from foretell.model import LengthEstimate
 from foretell.services.process.frames import ServedStream
 from foretell.services.process.logs import about
 from foretell.services.process.traffic import Traffic
-from foretell.services.tagger.estimators import Estimators
+from foretell.services.tagger.estimators import TaggerEstimators
 from foretell.services.tagger.problems import batch_problem, tag_problem
 from foretell.v1 import tagger_pb2
 
@@ -26,7 +26,7 @@ _MOST_UNANSWERED = 1024  # beyond, nothing more is read from a stream
 class TagStreams:
     """All streams of a tagger. `stream` makes one, `close` ends them."""
 
-    def __init__(self, estimators: Estimators[Any], traffic: Traffic) -> None:
+    def __init__(self, estimators: TaggerEstimators[Any], traffic: Traffic) -> None:
         self._estimators = estimators
         self._traffic = traffic
         self._open: set[TagStream] = set()
@@ -65,7 +65,9 @@ class TagStreams:
 class TagStream(ServedStream):
     """One scheduler's stream: each request gets one estimate or one refusal."""
 
-    def __init__(self, streams: TagStreams, estimators: Estimators[Any], traffic: Traffic) -> None:
+    def __init__(
+        self, streams: TagStreams, estimators: TaggerEstimators[Any], traffic: Traffic
+    ) -> None:
         super().__init__(traffic, _MAX_BATCH_BYTES)
         self._streams = streams
         self._estimators = estimators

@@ -7,6 +7,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from rows_bodies import CODED, with_headers
@@ -230,6 +231,21 @@ def half_closed_for_long(world: World) -> None:
         world.engine.hold.set()
 
 
+def large_bodies(world: World, kind: str) -> None:
+    """A body of 40 MB reaches the engine, and others do not wait for it."""
+    picture = {"url": "data:image/png;base64," + "QUJD" * (10 * _MIB)}
+    content: object = {
+        "picture": [{"type": "image_url", "image_url": picture}],
+        "text": "six words and a new line\n" * (40 * _MIB // 26),
+        "quotes": '"\\' * (10 * _MIB),
+    }[kind]
+    messages = [{"role": "user", "content": content}]
+    body = json.dumps({"model": "test-model", "messages": messages}).encode()
+    with world.watched():
+        for _ in range(3):
+            assert world.ask("POST", "/v1/chat/completions", body)[0] == 200
+
+
 def descriptors(world: World) -> None:
     """Of 80 descriptors nearly all are taken by clients: those who were there go on."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
@@ -265,5 +281,14 @@ VECTORS: list[Vector] = [
     Script("hold: single bytes of an answer", _ISSUE, bytes_of_an_answer),
     Script("hold: an engine's trailers without end", "CVE-2023-39326", endless_trailers_of_many),
     Script("hold: half-closed for long", "RFC 9112, section 9.6", half_closed_for_long),
+    *(
+        Script(
+            f"hold: {kind} of 40 MB",
+            _ISSUE,
+            partial(large_bodies, kind=kind),
+            most_mib=200.0,
+        )
+        for kind in ("picture", "text", "quotes")
+    ),
     Script("hold: descriptors", "CVE-2011-4971 and others of EMFILE", descriptors),
 ]

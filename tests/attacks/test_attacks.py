@@ -1,7 +1,6 @@
 """Every vector against a real scheduler: what it must answer in time, and may cost others."""
 
 import importlib
-import os
 import socket
 import sys
 import time
@@ -14,16 +13,12 @@ from beside import compare
 from vectors import Answer, Bytes, Script, Vector
 from world import BOUND_S, FakeEngine, World, exchanged, scheduler
 
-from bench.report import write_into
-
 ROWS: list[Vector] = [
     each
     for path in sorted(Path(__file__).parent.glob("rows_*.py"))
     for each in importlib.import_module(path.stem).VECTORS
 ]
 LEAST = 250
-PAGE = os.environ.get("FORETELL_ATTACKS_PAGE", "")
-"""Where the table beside other servers is written."""
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +115,7 @@ def _joined(chunks: bytes) -> bytes:
 @pytest.mark.parametrize("row", rows(Script))
 def test_a_script(request: pytest.FixtureRequest, row: Script) -> None:
     world: World = request.getfixturevalue("world_with_keys" if row.keys else "world")
-    with world.bounded():
+    with world.bounded(row.most_mib):
         row.run(world)
 
 
@@ -128,5 +123,3 @@ def test_beside_uvicorn(world: World, capsys: pytest.CaptureFixture[str]) -> Non
     text = compare(ROWS, world.port)
     with capsys.disabled():
         sys.stdout.write(f"\n{text}\n")
-    if PAGE:
-        write_into(Path(PAGE), "table", text)

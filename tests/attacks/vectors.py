@@ -57,6 +57,8 @@ class Script:
     run: Callable[["World"], Any]
     keys: bool = False
     """Against the scheduler that wants keys."""
+    most_mib: float = 50.0
+    """That much more memory, at its peak."""
 
 
 Vector = Bytes | Answer | Script

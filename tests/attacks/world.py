@@ -92,8 +92,12 @@ class FakeEngine:
 class World:
     """What a vector is run in."""
 
-    def __init__(self, child: subprocess.Popen[bytes], port: int, engine: FakeEngine) -> None:
+    def __init__(
+        self, child: subprocess.Popen[bytes], port: int, engine: FakeEngine, picker: str
+    ) -> None:
         self.child, self.port, self.engine = child, port, engine
+        self.picker = picker
+        """The path of the socket for gateways."""
 
     def connect(self, timeout_s: float = BOUND_S) -> socket.socket:
         """A connection of a client."""
@@ -226,10 +230,9 @@ def scheduler(
     ready = folder / "ready.json"
     instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
     command = [
-        *(*prefix, sys.executable, "-m", "foretell.services.scheduler", "--port", "0"),
-        *("--policy", "round_robin", "--ready-file", str(ready), "--health-interval-s", "0.5"),
-        *("--max-attempts", "1", "--engine-wait-s", "0", "--health-timeout-s", "30"),
-        *("--instances", json.dumps(instances), *flags),
+        *(*prefix, sys.executable, str(Path(__file__).with_name("one_attempt.py")), "--port", "0"),
+        *("--policy", "round_robin", "--ready-file", str(ready), "--engine-wait-s", "0"),
+        *("--instances", json.dumps(instances), "--picker", f"unix:{folder}/picker", *flags),
     ]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as child:
         try:
@@ -239,7 +242,7 @@ def scheduler(
                 assert time.monotonic() < until_s
                 time.sleep(0.02)
             port = int(json.loads(ready.read_text())["url"].rpartition(":")[2])
-            world = World(child, port, engine)
+            world = World(child, port, engine, f"{folder}/picker")
             while world.ask("GET", "/ready")[0] != 200:
                 assert time.monotonic() < until_s
                 time.sleep(0.02)

@@ -20,8 +20,8 @@ from sqlalchemy import create_engine, make_url, text
 from foretell.batch.states import ENDED, SEALING, Batch, Status
 from foretell.services.batch.advance import seal, time_out, validate
 from foretell.services.batch.disk import unnoticed
-from foretell.services.batch.executor import Answer, Executor, TryAgain
-from foretell.services.batch.store import Store
+from foretell.services.batch.executor import BatchAnswer, Executor, TryAgain
+from foretell.services.batch.store import BatchStore
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import Work, all_lines
 
@@ -31,7 +31,7 @@ BORN_UNIX_S = 1_000_000
 MEMORY = next((each for each in ("/dev/shm",) if os.access(each, os.W_OK)), None)
 """A process that is killed loses nothing that it has written, so no disk is needed."""
 Notice = Callable[[str], None]
-State = tuple[Store, Callable[[], float]]
+State = tuple[BatchStore, Callable[[], float]]
 
 
 def input_file(wrong: bool = False) -> bytes:
@@ -51,25 +51,25 @@ class Target:
     async def models(self, tenant: str) -> Collection[str] | None:
         return None
 
-    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
         await asyncio.sleep(0)
         prompt = json.loads(body)["prompt"]
         if prompt == "p4":
-            return Answer(400, request_id, b'{"error": {"message": "no"}}')
+            return BatchAnswer(400, request_id, b'{"error": {"message": "no"}}')
         answer = {"said": prompt, "usage": {"prompt_tokens": 1, "completion_tokens": 2}}
-        return Answer(200, request_id, json.dumps(answer).encode())
+        return BatchAnswer(200, request_id, json.dumps(answer).encode())
 
 
 class Silent(Target):
     """Answers the first lines only."""
 
-    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
         if json.loads(body)["prompt"] in ("p2", "p3", "p5"):
             raise TryAgain("not yet")
         return await super().send(batch, body, request_id)
 
 
-def upload(store: Store, wrong: bool = False) -> None:
+def upload(store: BatchStore, wrong: bool = False) -> None:
     if store.files("", "", 1):
         return
     up = Upload(store)
@@ -80,14 +80,14 @@ def upload(store: Store, wrong: bool = False) -> None:
     up.finish("", "input.jsonl")
 
 
-def create(store: Store, lifetime_s: int = 1000) -> Batch:
+def create(store: BatchStore, lifetime_s: int = 1000) -> Batch:
     (file,) = store.files("", "", 1, ascending=True) or ()
     times = BORN_UNIX_S, BORN_UNIX_S + lifetime_s
     batch = Batch("batch_1", "", file.id, URL, "24h", *times)
     return store.add_batch(batch, idempotency_key="once")
 
 
-def execute(store: Store, target: Target, until: Callable[[Batch], bool]) -> None:
+def execute(store: BatchStore, target: Target, until: Callable[[Batch], bool]) -> None:
     """Have lines answered until the batch is as wanted."""
 
     async def run() -> None:
@@ -102,7 +102,7 @@ def execute(store: Store, target: Target, until: Callable[[Batch], bool]) -> Non
     asyncio.run(run())
 
 
-def only(store: Store) -> Batch:
+def only(store: BatchStore) -> Batch:
     batch = store.batch("", "batch_1")
     assert batch is not None
     return batch
@@ -111,13 +111,13 @@ def only(store: Store) -> Batch:
 # --- what is interrupted; each can be begun again after any interruption --------------------------
 
 
-def whole(store: Store, _: Notice) -> None:
+def whole(store: BatchStore, _: Notice) -> None:
     upload(store)
     create(store)
     execute(store, Target(), lambda batch: batch.status in ENDED)
 
 
-def refused(store: Store, _: Notice) -> None:
+def refused(store: BatchStore, _: Notice) -> None:
     upload(store, wrong=True)
     work = Work(store, alone=True)
     batch = create(store)
@@ -126,7 +126,7 @@ def refused(store: Store, _: Notice) -> None:
         validate(work, batch, None)
 
 
-def stopped_early(store: Store, cancel: bool) -> None:
+def stopped_early(store: BatchStore, cancel: bool) -> None:
     upload(store)
     create(store)
     batch = only(store)
@@ -145,11 +145,11 @@ def stopped_early(store: Store, cancel: bool) -> None:
         seal(work, batch)
 
 
-def cancelled(store: Store, _: Notice) -> None:
+def cancelled(store: BatchStore, _: Notice) -> None:
     stopped_early(store, cancel=True)
 
 
-def expired(store: Store, _: Notice) -> None:
+def expired(store: BatchStore, _: Notice) -> None:
     stopped_early(store, cancel=False)
 
 
@@ -166,7 +166,7 @@ FIRST = {"expired": 35}
 # --- what must be true ----------------------------------------------------------------------------
 
 
-def check_always(store: Store) -> dict[str, bytes]:
+def check_always(store: BatchStore) -> dict[str, bytes]:
     """What holds after an interruption at any point; the records that count as done."""
     for file in store.files("", "", 100) or ():
         assert store.storage.path(file.id).stat().st_size == file.length_bytes, file
@@ -182,13 +182,13 @@ def check_always(store: Store) -> dict[str, bytes]:
     return done
 
 
-def output(store: Store, batch: Batch) -> list[tuple[dict, bytes]]:
+def output(store: BatchStore, batch: Batch) -> list[tuple[dict, bytes]]:
     ids = [each for each in (batch.output_file_id, batch.error_file_id) if each]
     raw = [line for each in ids for line in store.storage.path(each).read_bytes().splitlines(True)]
     return [(json.loads(line), line) for line in raw]
 
 
-def check_end(store: Store, status: str, files: dict[bool, int]) -> None:
+def check_end(store: BatchStore, status: str, files: dict[bool, int]) -> None:
     batch = only(store)
     assert batch.status == status, batch
     assert len(store.files("", "", 100) or ()) == 1 + len(files)
@@ -229,9 +229,9 @@ class Place:
                 connection.execute(text("DROP TABLE IF EXISTS files, batches, lines, workers"))
             engine.dispose()
 
-    def store(self, notice: Notice = unnoticed) -> Store:
+    def store(self, notice: Notice = unnoticed) -> BatchStore:
         url = self._database_url
-        return Store(self._folder, lambda: BORN_UNIX_S, notice, database_url=url)
+        return BatchStore(self._folder, lambda: BORN_UNIX_S, notice, database_url=url)
 
 
 def attempt(place: Place, scenario: str, at: int) -> bool:

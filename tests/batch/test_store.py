@@ -13,7 +13,13 @@ from foretell.batch.states import Batch, Status
 from foretell.services.batch import advance
 from foretell.services.batch.advance import seal, time_out, validate
 from foretell.services.batch.database import DatabaseError
-from foretell.services.batch.store import BATCHES_KEPT_S, IdempotencyConflict, InUse, Lost, Store
+from foretell.services.batch.store import (
+    BATCHES_KEPT_S,
+    BatchStore,
+    IdempotencyConflict,
+    InUse,
+    Lost,
+)
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import LEASE_S, Work, all_lines
 
@@ -31,13 +37,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
-    store = Store(tmp_path, clock)
+def store(tmp_path: Path, clock: Clock) -> Iterator[BatchStore]:
+    store = BatchStore(tmp_path, clock)
     yield store
     store.close()
 
 
-def begun(store: Store, lines: int) -> Batch:
+def begun(store: BatchStore, lines: int) -> Batch:
     work = Work(store)
     batch_id = add_batch(store, f"batch_{random.random()}", lines)
     assert work.take(batch_id)
@@ -52,7 +58,9 @@ def record(line: int, who: int):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_line_is_kept_once_by_whoever_holds_it(store: Store, clock: Clock, seed: int) -> None:
+def test_each_line_is_kept_once_by_whoever_holds_it(
+    store: BatchStore, clock: Clock, seed: int
+) -> None:
     rng = random.Random(seed)
     batch = begun(store, 12)
     workers = [Work(store) for _ in range(3)]
@@ -97,7 +105,7 @@ def test_each_line_is_kept_once_by_whoever_holds_it(store: Store, clock: Clock, 
     assert store.batch("", batch.id).counts.completed == 12
 
 
-def test_a_worker_believed_dead_changes_nothing(store: Store, clock: Clock) -> None:
+def test_a_worker_believed_dead_changes_nothing(store: BatchStore, clock: Clock) -> None:
     batch = begun(store, 2)
     slow, other = Work(store), Work(store)
     assert len(slow.claim(batch.id, 5)) == 2
@@ -121,7 +129,7 @@ def test_a_worker_believed_dead_changes_nothing(store: Store, clock: Clock) -> N
         seal(third, after)
 
 
-def test_lines_are_claimed_in_the_order_of_their_ranks(store: Store) -> None:
+def test_lines_are_claimed_in_the_order_of_their_ranks(store: BatchStore) -> None:
     batch = begun(store, 6)
     work = Work(store)
     work.rank(batch.id, [5, 2, 6, 1, 3])
@@ -129,13 +137,13 @@ def test_lines_are_claimed_in_the_order_of_their_ranks(store: Store) -> None:
     assert found == [4, 5, 2, 6, 1, 3], "the one without a rank comes first"
 
 
-def test_tables_that_were_made_without_ranks_get_them(store: Store, tmp_path: Path) -> None:
+def test_tables_that_were_made_without_ranks_get_them(store: BatchStore, tmp_path: Path) -> None:
     batch = begun(store, 3)
     with store.database.changing() as rows:
         rows.run("DROP INDEX ranked_lines")
         rows.run("ALTER TABLE lines DROP COLUMN rank")
     for _ in range(2):
-        again = Store(tmp_path)
+        again = BatchStore(tmp_path)
         work = Work(again)
         work.rank(batch.id, [3, 1, 2])
         assert [place.line for place in work.claim(batch.id, 9)] == [3, 1, 2]
@@ -143,7 +151,7 @@ def test_tables_that_were_made_without_ranks_get_them(store: Store, tmp_path: Pa
         again.close()
 
 
-def test_no_answer_counts_after_a_cancel(store: Store) -> None:
+def test_no_answer_counts_after_a_cancel(store: BatchStore) -> None:
     batch = begun(store, 2)
     work = Work(store)
     work.claim(batch.id, 1)
@@ -152,7 +160,7 @@ def test_no_answer_counts_after_a_cancel(store: Store) -> None:
         work.complete(batch.id, [(1, record(1, 1))])
 
 
-def test_a_batch_whose_time_is_over_before_it_began(store: Store) -> None:
+def test_a_batch_whose_time_is_over_before_it_began(store: BatchStore) -> None:
     batch_id = add_batch(store, "batch_1", 2)
     work = Work(store)
     batch = store.open_batches()[0]
@@ -162,7 +170,7 @@ def test_a_batch_whose_time_is_over_before_it_began(store: Store) -> None:
         validate(work, batch, None)
 
 
-def test_errors_of_validation(store: Store) -> None:
+def test_errors_of_validation(store: BatchStore) -> None:
     upload = Upload(store)
     upload.add(request(1) + b"x\n" + request(1))
     file = upload.finish("", "f")
@@ -175,14 +183,14 @@ def test_errors_of_validation(store: Store) -> None:
     assert not list(all_lines(store, "batch_1"))
 
 
-def test_files_of_any_number_of_lines(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_any_number_of_lines(store: BatchStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advance, "_CHUNK_LINES", 2)
     for count in (1, 2, 3, 4):
         batch = begun(store, count)
         assert [each.line for each in all_lines(store, batch.id)] == list(range(1, count + 1))
 
 
-def test_pages_of_lists(store: Store) -> None:
+def test_pages_of_lists(store: BatchStore) -> None:
     ids = [add_batch(store, f"batch_{number}", 1) for number in range(5)]
     first = store.batches("", "", 2)
     assert [each.id for each in first] == ids[:2:-1]
@@ -196,7 +204,7 @@ def test_pages_of_lists(store: Store) -> None:
     assert store.files("", "", 10, purpose="batch_output") == []
 
 
-def test_the_same_request_with_the_same_key_is_one_batch(store: Store) -> None:
+def test_the_same_request_with_the_same_key_is_one_batch(store: BatchStore) -> None:
     add_batch(store, "batch_1", 1)
     file = store.files("", "", 1)[0]
     new = Batch("batch_2", "", file.id, URL, "24h", 0, 1 << 40)
@@ -208,7 +216,7 @@ def test_the_same_request_with_the_same_key_is_one_batch(store: Store) -> None:
         store.add_batch(other, idempotency_key="k")
 
 
-def test_files_that_expire(store: Store, clock: Clock) -> None:
+def test_files_that_expire(store: BatchStore, clock: Clock) -> None:
     add_batch(store, "batch_1", 1)
     (file,) = store.files("", "", 10)
     with pytest.raises(InUse):
@@ -222,7 +230,7 @@ def test_files_that_expire(store: Store, clock: Clock) -> None:
     assert not store.storage.path(file.id).exists()
 
 
-def test_batches_that_ended_long_ago_are_forgotten(store: Store, clock: Clock) -> None:
+def test_batches_that_ended_long_ago_are_forgotten(store: BatchStore, clock: Clock) -> None:
     names = [add_batch(store, f"batch_{number}", 1) for number in range(3)]
     work = Work(store)
     for name in names[:2]:
@@ -236,7 +244,7 @@ def test_batches_that_ended_long_ago_are_forgotten(store: Store, clock: Clock) -
     assert [each.id for each in store.batches("", "", 10)] == names[2:], "it has not ended"
 
 
-def test_what_ended_processes_left_is_removed(store: Store, clock: Clock) -> None:
+def test_what_ended_processes_left_is_removed(store: BatchStore, clock: Clock) -> None:
     upload = Upload(store)
     upload.add(b"x")
     upload.write()
@@ -251,7 +259,7 @@ def test_what_ended_processes_left_is_removed(store: Store, clock: Clock) -> Non
     assert not list(left.parent.iterdir())
 
 
-def test_a_full_database_loses_nothing(store: Store) -> None:
+def test_a_full_database_loses_nothing(store: BatchStore) -> None:
     batch = begun(store, 3)
     work = Work(store)
     assert len(work.claim(batch.id, 3)) == 3
@@ -270,7 +278,7 @@ def test_a_full_database_loses_nothing(store: Store) -> None:
 
 
 def test_a_store_is_closed_once_nobody_uses_it(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = BatchStore(tmp_path)
     begun, go_on, done = threading.Event(), threading.Event(), []
 
     def use() -> None:
@@ -297,7 +305,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
         if operation == "fsync":
             raise OSError(28, "No space left on device")
 
-    store = Store(tmp_path, notice=full)
+    store = BatchStore(tmp_path, notice=full)
     upload = Upload(store)
     upload.add(b"x")
     with pytest.raises(OSError, match="No space"):

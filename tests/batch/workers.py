@@ -17,8 +17,8 @@ from pathlib import Path
 
 from foretell.batch.states import Batch
 from foretell.services.batch import executor, work
-from foretell.services.batch.executor import Answer, Executor, TryAgain
-from foretell.services.batch.store import Store
+from foretell.services.batch.executor import BatchAnswer, Executor, TryAgain
+from foretell.services.batch.store import BatchStore
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import Work
 
@@ -34,7 +34,7 @@ def request(number: int) -> bytes:
     return json.dumps(line).encode() + b"\n"
 
 
-def add_batch(store: Store, name: str, lines: int) -> str:
+def add_batch(store: BatchStore, name: str, lines: int) -> str:
     upload = Upload(store)
     upload.add(b"".join(map(request, range(lines))))
     file = upload.finish("", "input.jsonl")
@@ -48,12 +48,12 @@ class Moody:
     async def models(self, tenant: str) -> Collection[str] | None:
         return None
 
-    async def send(self, batch: Batch, body: bytes, request_id: str) -> Answer:
+    async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
         await asyncio.sleep(random.random() * 0.01)
         if random.random() < 0.1:
             raise TryAgain("busy")
         said = {"said": json.loads(body)["prompt"], "usage": {"completion_tokens": 2}}
-        return Answer(200, request_id, json.dumps(said).encode())
+        return BatchAnswer(200, request_id, json.dumps(said).encode())
 
 
 class Kills:
@@ -65,8 +65,8 @@ class Kills:
         self._ids: list[str] = []
 
     @contextmanager
-    def _opened(self) -> Iterator[Store]:
-        store = Store(self._folder, database_url=self._database_url)
+    def _opened(self) -> Iterator[BatchStore]:
+        store = BatchStore(self._folder, database_url=self._database_url)
         try:
             yield store
         finally:
@@ -78,7 +78,7 @@ class Kills:
             return pid
         code = 1
         try:
-            store = Store(self._folder, database_url=self._database_url)
+            store = BatchStore(self._folder, database_url=self._database_url)
             asyncio.run(Executor(Work(store), Moody(), lambda: 8).run(asyncio.Event()))
             code = 0
         except BaseException:
@@ -126,7 +126,7 @@ class Kills:
                 time.sleep(0.02)
 
 
-def check(store: Store, batch_id: str) -> None:
+def check(store: BatchStore, batch_id: str) -> None:
     """A batch is complete: each of its lines was answered, and stands once in its output."""
     batch = store.batch("", batch_id)
     assert batch is not None

@@ -14,10 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="no program chromium: apt-get install chromium"),
 ]
 ELSEWHERE = "http://127.0.0.1:1"
-BEFORE_REQUESTS = (
-    *("Skip to the engines", "Engines", "max_num_seqs", "Traffic", "Predict"),
-    "Table of requests",
-)
+BEFORE_REQUESTS = ("Skip to the engines", "Table of requests")
 """What Tab reaches before the first request, in this order."""
 FOCUSED = """() => {
   const focused = document.activeElement;
@@ -54,7 +51,6 @@ def test_every_view_shows_the_whole_cluster_while_two_engines_die(
     sync_api.expect(page.locator("#targets")).to_contain_text("with targets", timeout=WAIT_MS)
     assert page.locator("article").count() == 3
     _story(page)
-    _what_if(page)
     for name in ("engine-0", "engine-1"):
         loaded.kill(name)
         page.locator("article .down").first.wait_for()
@@ -81,19 +77,6 @@ def _story(page: Any) -> None:
         with page.expect_response("**/console/state"):
             pass
     assert page.evaluate(focused) == name
-
-
-def _what_if(page: Any) -> None:
-    form = page.locator("#what-if")
-    form.get_by_label("Engines").select_option("one fewer")
-    form.get_by_label("Traffic").select_option("twice")
-    form.get_by_role("button", name="Predict").click()
-    table = page.locator("#answer table")
-    table.wait_for()
-    assert table.locator("thead th").last.inner_text() == "with the change"
-    assert "s" in table.get_by_role("row", name="TTFT, median").locator("td").last.inner_text()
-    goodput = table.get_by_role("row", name="Goodput").locator("td").last.inner_text()
-    assert float(goodput) > 0
 
 
 def test_everything_is_reached_and_done_with_the_keyboard(page: Any) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,16 +39,19 @@ class Cluster:
     docker: str
     project: str
     file: str
+    keys: Path
+    """The file with the key of clients."""
 
     def compose(self, *args: str, timeout_s: float = 60.0) -> str:
         """What `docker compose ARGS` prints; AssertionError with its complaint if it fails."""
         # An .env of the developer's must not reach the test, nor may the ports collide.
         settings = {
-            "API_KEYS": API_KEY,
+            "API_KEYS_FILE": str(self.keys),
             "BIND": "127.0.0.1",
             "PORT": "0",
             "SCHEDULER_0_PORT": "0",
             "SCHEDULER_1_PORT": "0",
+            "PROMETHEUS_PORT": "0",
             "DOCKER_GID": str(SOCKET.stat().st_gid) if SOCKET.exists() else "0",
         }
         named = ["--env-file", os.devnull, "-p", self.project, "-f", self.file]
@@ -126,7 +130,11 @@ def started(
 
     `provisioned`: its engines are only made, and a provisioner is to start them.
     """
-    cluster = Cluster(find_docker(), f"foretell-test-{uuid.uuid4().hex[:8]}", file)
+    docker = find_docker()
+    keys = Path(tempfile.mkdtemp()) / "keys"
+    keys.write_text(API_KEY)
+    keys.parent.chmod(0o755)  # containers run as another user
+    cluster = Cluster(docker, f"foretell-test-{uuid.uuid4().hex[:8]}", file, keys)
     failures_before = request.session.testsfailed
     up = False
     try:
@@ -142,6 +150,7 @@ def started(
             sys.stdout.write(cluster.compose("--profile", "*", "logs", "--tail", "200"))
         everything = ("--profile", "*", "down", "--volumes", "--timeout", "5")
         cluster.compose(*everything, timeout_s=120)
+        shutil.rmtree(keys.parent)
 
 
 def ask(client: OpenAI, **options: Any) -> Any:

@@ -1,10 +1,15 @@
 """The emulated cluster in containers, as a user starts it: build, serve, lose an engine, go on."""
 
+import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
-from projects import ENGINES, SCHEDULERS, SERVICES, Cluster, ask, started, wait_until
+from projects import API_KEY, ENGINES, SCHEDULERS, SERVICES, Cluster, ask, started, wait_until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(950)]
 
@@ -50,6 +55,7 @@ def test_placements_are_predicted_over_the_shared_sockets(cluster: Cluster) -> N
 def test_a_key_is_asked_for(cluster: Cluster) -> None:
     answer = httpx.post(f"{cluster.url('scheduler-0')}/v1/chat/completions", json={})
     assert answer.status_code == 401
+    assert API_KEY not in json.dumps(cluster.inspect("scheduler-0")["Config"])
 
 
 def test_containers_are_confined(cluster: Cluster) -> None:
@@ -61,6 +67,8 @@ def test_containers_are_confined(cluster: Cluster) -> None:
         assert facts["HostConfig"]["ReadonlyRootfs"], service
         assert facts["HostConfig"]["CapDrop"] == ["ALL"], service
         assert "no-new-privileges:true" in facts["HostConfig"]["SecurityOpt"], service
+        bounds = ("Memory", "NanoCpus", "PidsLimit")
+        assert all(facts["HostConfig"][bound] > 0 for bound in bounds), service
         bound = [b for ports in facts["NetworkSettings"]["Ports"].values() for b in ports or []]
         published[service] = [binding["HostIp"] for binding in bound]
     expected = {name: ["127.0.0.1"] if name in SCHEDULERS else [] for name in SERVICES}
@@ -71,7 +79,8 @@ def test_nothing_is_kept_but_in_volumes_with_names(cluster: Cluster) -> None:
     """An anonymous volume would outlive an upgrade, with what an older release left in it."""
     for service in SERVICES:
         facts = cluster.inspect(service)
-        assert {mount["Destination"] for mount in facts["Mounts"]} == {"/run/foretell"}
+        kept = {mount["Destination"] for mount in facts["Mounts"] if mount["Type"] == "volume"}
+        assert kept == {"/run/foretell"}
         assert not facts["Config"]["Volumes"]
 
 
@@ -99,3 +108,39 @@ def test_a_killed_engine_is_survived_and_comes_back(cluster: Cluster) -> None:
     wait_until(
         lambda: cluster.snapshots_heard(predictor) > heard_before, f"{predictor} hears it again"
     )
+
+
+def test_prometheus_beside_it_hears_every_process(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile `observability`, with Debian's Prometheus: no registry can be asked here."""
+    program = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
+    if not program:
+        pytest.skip("no program prometheus")
+    shutil.copy(program, tmp_path / "prometheus")
+    start = 'COPY prometheus /usr/local/bin/\nENTRYPOINT ["/usr/local/bin/prometheus"]\n'
+    (tmp_path / "Dockerfile").write_text(f"FROM python:3.11-slim-bookworm\n{start}")
+    image = f"{cluster.project}-prometheus"
+    build = [cluster.docker, "build", "--quiet", "--tag", image, str(tmp_path)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    monkeypatch.setenv("PROMETHEUS_IMAGE", image)
+    try:
+        profile = ("--profile", "observability")
+        cluster.compose(*profile, "up", "--detach", "--no-build", "--no-deps", "prometheus")
+        url = f"http://{cluster.compose(*profile, 'port', 'prometheus', '9090').strip()}"
+
+        def heard() -> dict[str, float]:
+            try:
+                query = {"query": "sum by (job) (up)"}
+                answer = httpx.get(f"{url}/api/v1/query", params=query, timeout=10)
+                found = answer.raise_for_status().json()["data"]["result"]
+            except httpx.HTTPError:
+                return {}
+            return {each["metric"]["job"]: float(each["value"][1]) for each in found}
+
+        expected = {"scheduler": 2.0, "predictor": 2.0, "tagger": 1.0, "engine": 2.0}
+        wait_until(lambda: heard() == expected, "every target is scraped", 90.0)
+    finally:
+        cluster.compose("--profile", "observability", "rm", "--stop", "--force", "prometheus")
+        remove = [cluster.docker, "image", "rm", "--force", image]
+        subprocess.run(remove, check=False, capture_output=True, timeout=60)

@@ -37,6 +37,7 @@ class Received:
     path: str
     headers: dict[str, str]
     raw: bytes
+    method: str = "POST"
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the scheduler closed the connection before the answer was complete."""
 
@@ -255,7 +256,7 @@ class Engine:
             raw = await _chunked(reader)
         else:
             raw = await reader.readexactly(int(headers.get("content-length", 0)))
-        exchange = Exchange(Received(path, headers, raw), writer, self.headers)
+        exchange = Exchange(Received(path, headers, raw, method), writer, self.headers)
         work = asyncio.create_task(self._respond(method, exchange))
         closed = asyncio.create_task(reader.read(1))
         try:
@@ -271,7 +272,7 @@ class Engine:
         return not exchange.received.gone.is_set() and not writer.is_closing()
 
     async def _respond(self, method: str, exchange: Exchange) -> None:
-        if method == "POST":
+        if method == "POST" or exchange.received.path.startswith("/v1/responses/"):
             self.received.append(exchange.received)
             await self.behaviour(exchange)
         elif exchange.received.path == "/health":

@@ -54,7 +54,7 @@ async def started(
 ) -> AsyncIterator[httpx.AsyncClient]:
     """An Envoy that may not have found its pickers, one a replica, yet."""
     (port,) = free_ports("127.0.0.1", 1)
-    named = ("max_body_bytes", "max_attempts", "request_timeout_s")
+    named = ("max_body_bytes", "request_timeout_s")
     options = {name: changes[name] for name in named if name in changes}
     cluster = Cluster.model_validate(
         {

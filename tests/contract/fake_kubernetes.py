@@ -13,7 +13,15 @@ from typing import Any
 from aiohttp import web
 from certificates import make_certificate
 from kubernetes.client import ApiClient
-from kubernetes.client.models import V1ConfigMap, V1ObjectMeta, V1Scale, V1ScaleSpec, V1Status
+from kubernetes.client.models import (
+    V1ConfigMap,
+    V1Lease,
+    V1LeaseSpec,
+    V1ObjectMeta,
+    V1Scale,
+    V1ScaleSpec,
+    V1Status,
+)
 
 _GET_AND_PATCH = ["get", "patch"]
 RULES: list[dict[str, Any]] = [
@@ -27,6 +35,12 @@ RULES: list[dict[str, Any]] = [
         "apiGroups": [""],
         "resources": ["configmaps"],
         "resourceNames": ["vllm-instances"],
+        "verbs": _GET_AND_PATCH,
+    },
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "resourceNames": ["vllm-provisioner"],
         "verbs": _GET_AND_PATCH,
     },
 ]
@@ -43,6 +57,8 @@ class FakeKubernetes:
         self.version = 1
         self.members: str | None = "[]"
         """What the ConfigMap holds; None: it has no data."""
+        self.lease: dict[str, Any] = {}
+        self.lease_version = 1
         self.patches: list[dict[str, Any]] = []
         self.refused = 0
         self.meddle = lambda: None
@@ -86,6 +102,11 @@ class FakeKubernetes:
         if resource == "configmaps":
             self.members = patch["data"]["instances.json"]
             return None
+        if resource == "leases":
+            if patch["metadata"]["resourceVersion"] != str(self.lease_version):
+                return self._refuse(409, "the object has been modified; please apply your changes")
+            self.lease, self.lease_version = self.lease | patch["spec"], self.lease_version + 1
+            return None
         if patch["metadata"]["resourceVersion"] != str(self.version):
             return self._refuse(409, "the object has been modified; please apply your changes")
         self.replicas, self.version = patch["spec"]["replicas"], self.version + 1
@@ -96,6 +117,12 @@ class FakeKubernetes:
         if resource == "configmaps":
             data = None if self.members is None else {"instances.json": self.members}
             return _json(V1ConfigMap("v1", data=data, kind="ConfigMap", metadata=metadata))
+        if resource == "leases":
+            lease = V1Lease(
+                "coordination.k8s.io/v1", "Lease", metadata, V1LeaseSpec(**_snake(self.lease))
+            )
+            metadata.resource_version = str(self.lease_version)
+            return _json(lease)
         # As the Go server does, which leaves zeros out.
         spec = V1ScaleSpec(replicas=self.replicas or None)
         return _json(V1Scale("autoscaling/v1", "Scale", metadata, spec))
@@ -104,6 +131,11 @@ class FakeKubernetes:
         self.refused += 1
         found = V1Status("v1", code=status, kind="Status", message=message, status="Failure")
         return _json(found, status)
+
+
+def _snake(spec: dict[str, Any]) -> dict[str, Any]:
+    names = {json_name: name for name, json_name in V1LeaseSpec.attribute_map.items()}
+    return {names[name]: value or None for name, value in spec.items()}
 
 
 def _json(model: object, status: int = 200) -> web.Response:

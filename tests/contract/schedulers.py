@@ -13,10 +13,12 @@ from openai import AsyncOpenAI
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import SchedulerSettings, setting_of
+from foretell.placement import PlacementConfig
 from foretell.services.scheduler.__main__ import serve
+from foretell.services.scheduler.tuning import Tuning
 
 WAIT_S = 20.0
-PATIENT_MS = WAIT_S * 1000
+PATIENT_S = WAIT_S
 """A deadline that no peer misses who answers at all, however busy the machine is."""
 
 
@@ -88,6 +90,15 @@ def instances_json(engines: Sequence[Engine], predictors: Sequence[str] = ()) ->
     return json.dumps([e.config(p) for e, p in zip(engines, addresses, strict=True)])
 
 
+def tuned(values: dict[str, Any]) -> Tuning:
+    """The tuning values among `values`, which are taken out of them."""
+
+    def taken(kind: type[Any]) -> dict[str, Any]:
+        return {name: values.pop(name) for name in kind.__dataclass_fields__ if name in values}
+
+    return Tuning(placement=PlacementConfig(**taken(PlacementConfig)), **taken(Tuning))
+
+
 @asynccontextmanager
 async def running(
     folder: Path,
@@ -109,9 +120,10 @@ async def running(
         **changes,
     }
     values["policy"] = setting_of(values["policy"])
+    tuning = tuned(values)
     settings = SchedulerSettings(ready_file=str(ready_file), **values)
     stop = asyncio.Event()
-    task = asyncio.create_task(serve(settings, stop, seed=1))
+    task = asyncio.create_task(serve(settings, stop, seed=1, tuning=tuning))
     try:
         await until(lambda: ready_file.exists() or task.done())
         if task.done():

@@ -1,6 +1,5 @@
 """The console's page, and who may see what it shows."""
 
-import asyncio
 import hashlib
 import json
 import re
@@ -11,7 +10,6 @@ from engines import answer, engines
 from schedulers import running
 
 from foretell.services.scheduler import console
-from foretell.services.scheduler.console import what_if
 
 FOLDER = Path(console.__file__).parent
 NAMES = sorted(p.name for p in FOLDER.iterdir() if p.suffix in (".html", ".css", ".js"))
@@ -51,9 +49,8 @@ async def test_what_it_shows_is_for_admin_keys(tmp_path: Path) -> None:
     ):
         for key, status in (("team", 403), ("wrong", 401)):
             headers = {"authorization": f"Bearer {key}"}
-            for path in (console.STATE, console.WHAT_IF):
-                answered = await scheduler.client.get(path, headers=headers)
-                assert answered.status_code == status
+            answered = await scheduler.client.get(console.STATE, headers=headers)
+            assert answered.status_code == status
         assert (await scheduler.complete()).status_code == 200
         answered = await scheduler.client.get(console.STATE)
         state = answered.json()
@@ -68,36 +65,3 @@ async def test_what_it_shows_is_for_admin_keys(tmp_path: Path) -> None:
     assert request["instance_id"] == instance["instance_id"]
     assert request["met"] is None
     assert state["targets"] == {"given": 0, "met": 0}
-
-
-async def test_a_what_if_without_engines_or_with_a_wrong_query_is_refused(tmp_path: Path) -> None:
-    async with engines(answer) as one, running(tmp_path, one) as scheduler:
-        for query, status in (("instances=one", 400), ("engines=1", 400), ("instances=1", 409)):
-            answered = await scheduler.client.get(f"{console.WHAT_IF}?{query}")
-            assert answered.status_code == status
-            assert answered.json()["error"]["message"]
-
-
-async def test_one_what_if_is_computed_at_a_time_and_ends_when_it_takes_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = {"question": {"model": "m"}, "arrivals": [], "engines": [], "span_s": 1.0}
-    began, imagined = asyncio.Event(), what_if._imagined
-    refused = asyncio.Event()
-
-    async def held(text: bytes) -> dict[str, object]:
-        began.set()
-        await refused.wait()
-        return await imagined(text)
-
-    monkeypatch.setattr(what_if.WhatIf, "_asked", lambda *_: asked)
-    monkeypatch.setattr(what_if, "_imagined", held)
-    monkeypatch.setattr(what_if, "LIMIT_S", 0.0)
-    async with engines(answer) as one, running(tmp_path, one) as scheduler:
-        first = asyncio.create_task(scheduler.client.get(console.WHAT_IF))
-        await began.wait()
-        codes = [(await scheduler.client.get(console.WHAT_IF)).json()["error"]["code"]]
-        refused.set()
-        codes += [(await first).json()["error"]["code"]]
-        codes += [(await scheduler.client.get(console.WHAT_IF)).json()["error"]["code"]]
-    assert codes == ["busy", "too_slow", "too_slow"]

@@ -7,6 +7,7 @@ from typing import Any
 import openai
 import pytest
 from emulated_engine import MODEL, EmulatedEngine, events, running_engine
+from prometheus_client.parser import text_string_to_metric_families
 
 CHAT = [{"role": "user", "content": "Tell me of the sea."}]
 
@@ -252,3 +253,24 @@ async def test_what_it_cannot_do_it_refuses_clearly(engine: EmulatedEngine) -> N
     answer = await engine.http.post("/v1/embeddings", json={"input": "x"})
     assert answer.status_code == 404
     assert "does not offer /v1/embeddings" in answer.json()["error"]["message"]
+
+
+async def test_it_has_the_metrics_of_vllm_that_dashboards_show(engine: EmulatedEngine) -> None:
+    await complete(engine)
+    text = (await engine.http.get("/metrics")).text
+    samples = {
+        (sample.name, sample.labels.get("finished_reason", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+    assert samples["vllm:generation_tokens_total", ""] == 12
+    assert samples["vllm:request_success_total", "length"] == 1
+    assert samples["vllm:num_requests_running", ""] == 0
+    for name in ("queue", "prefill", "decode"):
+        assert samples[f"vllm:request_{name}_time_seconds_count", ""] == 1
+    total = samples["vllm:e2e_request_latency_seconds_sum", ""]
+    parts = (
+        samples[f"vllm:request_{n}_time_seconds_sum", ""] for n in ("queue", "prefill", "decode")
+    )
+    assert sum(parts) == pytest.approx(total)

@@ -26,10 +26,10 @@ from schedulers import running
 
 from foretell.engine.published import PictureError
 from foretell.services.process import runtime
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.followed import FollowedFraming
-from foretell.services.scheduler.relay.framing import Event, Framing, StreamFraming, WholeFraming
+from foretell.services.scheduler.relay.framing import Event, Framing, WholeFraming
+from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_from_proto
 
@@ -278,7 +278,7 @@ def test_framings_take_any_bytes_in_any_pieces(data: st.DataObject) -> None:
     made: tuple[Framing, ...] = (
         StreamFraming(),
         WholeFraming(),
-        FollowedFraming(Progress(with_usage=True)),
+        StreamFraming(Progress(with_usage=True)),
     )
     for framing in made:
         events: list[Event] = []

@@ -1,6 +1,7 @@
 """The endpoint picker protocol, spoken by a plain gRPC client in a gateway's place."""
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,7 @@ from schedulers import Scheduler, running
 
 from foretell.config import SchedulerSettings
 from foretell.services.process.folders import free_ports
-from foretell.services.scheduler.picker.server import Picker
+from foretell.services.scheduler.envoy.server import Picker
 from foretell.v1 import ext_proc_pb2 as pb
 
 PROCESS = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -97,6 +98,21 @@ async def test_a_long_body_goes_back_in_small_chunks(tmp_path: Path) -> None:
         assert max(len(chunk.body) for chunk in chunks) <= 62_000
         assert json.loads(b"".join(chunk.body for chunk in chunks))["prompt"] == "x" * 3_000_000
         call.cancel()
+        await scheduler.until_idle()
+
+
+async def test_what_is_kept_is_asked_for_where_it_is_kept(tmp_path: Path) -> None:
+    async with engines(*[answer] * 4) as four, picker(tmp_path, four) as (scheduler, channel):
+        for number, engine in enumerate(four):
+            tag = hashlib.sha256(f"engine-{number}".encode()).hexdigest()[:10]
+            named = {":method": "GET", ":path": f"/v1/responses/resp_{tag}_{'0' * 32}"}
+            headers, *_ = asked(b"x", **named)
+            headers.request_headers.end_of_stream = True
+            call = process(channel)
+            await call.write(headers)
+            assert endpoint_of(await call.read()) == f"127.0.0.1:{engine.port}"
+            await call.done_writing()
+            assert await call.read() is grpc.aio.EOF
         await scheduler.until_idle()
 
 
@@ -231,7 +247,8 @@ async def test_health_services(tmp_path: Path) -> None:
 
 
 async def test_whom_other_hosts_can_reach_must_be_able_to_tell_them_apart() -> None:
-    replica: Any = SimpleNamespace(pool=None, draining=False, max_body_bytes=1)
+    shared = SimpleNamespace(pool=None, max_body_bytes=1)
+    replica: Any = SimpleNamespace(shared=shared, draining=False)
     for authorization in ({"authorization": "Bearer k"}, {}):
         picker = Picker(replica, replica, authorization)
         for address in ("0.0.0.0:0", "[::]:0"):

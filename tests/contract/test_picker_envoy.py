@@ -218,7 +218,7 @@ def scheduler(folder: Path, engines: Sequence[Engine], number: int, policy: str)
     """The command of a scheduler process that is a picker."""
     return [
         *(sys.executable, "-m", "foretell.services.scheduler", f"--policy={policy}"),
-        *(f"--instances={instances_json(engines)}", "--health-interval-s=0.05"),
+        f"--instances={instances_json(engines)}",
         f"--picker=unix:{folder}/scheduler-{number}.picker.sock",
     ]
 

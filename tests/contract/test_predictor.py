@@ -28,15 +28,16 @@ from foretell.model import (
     Step,
 )
 from foretell.provision import InstanceFacts, Phase
-from foretell.provision.rollout import Coming, EngineKind, Place, share_within
+from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 from foretell.services.backend.publisher import SnapshotPublisher
 from foretell.services.predictor.__main__ import serve
 from foretell.services.process.traffic import OPEN
-from foretell.services.provisioner.fleet import Seen
+from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.gather import Gatherer
 from foretell.tools.live.follower import Follower
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
+from foretell.v1.snapshot_pb2 import EngineSnapshot as EngineSnapshotMessage
 
 TRUTH = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
 CONFIG = EngineConfig("m", 16, 1000, 8, 512, 1024, engine_version="test")
@@ -300,7 +301,7 @@ async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> 
     assert (await harness.stub.State(pb.StateRequest())).snapshot_age_s == -1
     told = snapshot(1, running=(running("a"),))
     harness.publish(told)
-    seen = Seen(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
+    seen = FleetView(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
     async with aiohttp.ClientSession() as client:
         gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=True)
 
@@ -321,7 +322,7 @@ async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> 
     assert (found.running, found.max_num_seqs) == (1, CONFIG.max_num_seqs)
     assert (
         share_within(
-            [Place(found.snapshot)],
+            [EnginePlace(found.snapshot)],
             EngineKind(found.snapshot.config, found.step_time),
             [Coming(0.0, 10, 5)],
             Slo(1e6, 1e6),
@@ -330,3 +331,22 @@ async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> 
         )
         == 1.0
     )
+
+
+async def test_an_engine_that_is_not_predicted_says_why(tmp_path: Path) -> None:
+    async with predictor(tmp_path) as harness:
+        told = "vLLM 9.9.0: it is newer than 0.33"
+        harness.publisher.publish(EngineSnapshotMessage(unpredicted=told))
+
+        async def told_why() -> bool:
+            return (await harness.status()).unpredicted == told
+
+        await until(told_why)
+        harness.publisher.publish(EngineSnapshotMessage(unpredicted="\n" * 300))  # dropped
+        harness.publish(snapshot(1))
+
+        async def described() -> bool:
+            status = await harness.status()
+            return status.snapshot_age_s >= 0 and not status.unpredicted
+
+        await until(described)

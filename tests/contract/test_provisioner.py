@@ -16,7 +16,7 @@ from schedulers import instances_json, running, until
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.keda import external_scaler
-from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.record import DecisionRecord, targets_of
@@ -162,7 +162,7 @@ async def test_keda_scales_by_what_all_five_methods_say(tmp_path: Path) -> None:
 
 
 async def test_keda_is_not_served_to_other_hosts_without_certificates(tmp_path: Path) -> None:
-    lease, metrics = Lease(tmp_path, "p"), ProvisionerMetrics()
+    lease, metrics = FileLease(tmp_path, "p"), ProvisionerMetrics()
     async with aiohttp.ClientSession() as client:
         gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=False)
         record = DecisionRecord(tmp_path, targets_of({}))

@@ -17,7 +17,7 @@ from foretell.provision import Decision, Phase
 from foretell.services.provisioner import api, places
 from foretell.services.provisioner.docker import DockerDriver
 from foretell.services.provisioner.driver import DriverFailed, Orders
-from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.places import Places
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://engine-{i}:8000") for i in range(2)]
@@ -109,7 +109,7 @@ class Life:
         self.docker, self.folder = docker, folder
         driver = DockerDriver(docker.project, NAMES, socket=str(folder / "docker.sock"))
         self.orders = Orders(driver)
-        self.lease = Lease(folder, "a")
+        self.lease = FileLease(folder, "a")
         assert self.lease.take()
         no_client: Any = None  # nothing is asked over HTTP here
         self.fleet = Places(

@@ -15,10 +15,11 @@ from kubernetes.client import ApiClient, AppsV1Api, Configuration
 
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
+from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner import places
 from foretell.services.provisioner.driver import DriverFailed, Orders
 from foretell.services.provisioner.kubernetes import KubernetesDriver
-from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.places import Places
 
 PLACES = [InstanceConfig(f"vllm-{i}", f"http://vllm-{i}.vllm:8000") for i in range(3)]
@@ -28,7 +29,9 @@ NAMES = [place.instance_id for place in PLACES]
 @asynccontextmanager
 async def driving(api: FakeKubernetes, folder: Path) -> AsyncIterator[KubernetesDriver]:
     async with serving(api, folder):
-        driver = KubernetesDriver("vllm", NAMES, api.url, api.make_credentials(folder / "account"))
+        driver = KubernetesDriver(
+            "vllm", NAMES, KubernetesApi(api.url, api.make_credentials(folder / "account"))
+        )
         try:
             yield driver
         finally:
@@ -81,7 +84,7 @@ async def test_only_the_own_authority_is_believed(tmp_path: Path) -> None:
         account = api.make_credentials(tmp_path / "account")
         make_certificate(tmp_path, "stranger")
         (account / "ca.crt").write_bytes((tmp_path / "stranger.pem").read_bytes())
-        driver = KubernetesDriver("vllm", NAMES, api.url, account)
+        driver = KubernetesDriver("vllm", NAMES, KubernetesApi(api.url, account))
         with pytest.raises(aiohttp.ClientConnectorCertificateError):
             await driver.find()
         await driver.close()
@@ -96,7 +99,7 @@ async def test_a_new_token_is_used_and_refusals_are_told(tmp_path: Path) -> None
         assert "first" not in str(refused.value)
         (tmp_path / "account" / "token").write_text("second")
         assert await driver.find() == {}
-        stranger = KubernetesDriver("database", NAMES, api.url, tmp_path / "account")
+        stranger = KubernetesDriver("database", NAMES, KubernetesApi(api.url, tmp_path / "account"))
         for forbidden in (stranger.find(), stranger.start("vllm-0"), stranger.publish("[]")):
             with pytest.raises(DriverFailed, match=r"403 .*forbidden"):
                 await forbidden
@@ -120,7 +123,7 @@ class Life:
     def __init__(self, driver: KubernetesDriver, folder: Path) -> None:
         self.folder = folder
         self.orders = Orders(driver)
-        self.lease = Lease(folder, "a")
+        self.lease = FileLease(folder, "a")
         assert self.lease.take()
         no_client: Any = None  # nothing is asked over HTTP here
         self.fleet = Places(

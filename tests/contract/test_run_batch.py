@@ -23,7 +23,7 @@ from foretell.batch.release import PLAIN_WINDOW
 from foretell.batch.states import Batch
 from foretell.cli.main import app
 from foretell.services.batch.ordering import FEWEST_LINES, Ordering
-from foretell.services.batch.store import Store
+from foretell.services.batch.store import BatchStore
 from foretell.tools.batch.run import Outcome, run_batch
 from foretell.tools.local import offline
 from foretell.tools.local.state import ClusterState, Component
@@ -74,7 +74,7 @@ async def test_it_goes_on_after_a_kill_and_keeps_the_order(tmp_path: Path) -> No
         folder = tmp_path / "out.jsonl.unfinished"
 
         def done() -> int:
-            store = Store(folder)
+            store = BatchStore(folder)
             (batch,) = store.open_batches()
             store.close()
             return batch.counts.completed + batch.counts.failed

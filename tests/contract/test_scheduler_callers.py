@@ -11,9 +11,10 @@ import pytest
 from engines import MODEL, WHOLE, Engine, answer, engines
 from schedulers import WAIT_S, Scheduler, running, until
 
-from foretell.services.batch.store import Store
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.limits import InProgress, declared_bytes
+from foretell.services.batch.store import BatchStore
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.http.limits import declared_bytes
+from foretell.services.scheduler.tenants.places import InProgress
 
 LIMITS = "foretell.services.scheduler.http.limits"
 
@@ -164,7 +165,7 @@ async def test_pages_of_origins_that_are_listed_may_call(tmp_path: Path, engine:
 
 def test_the_folder_of_batches_is_its_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "batches"
-    store = Store(folder)
+    store = BatchStore(folder)
     try:
         assert (folder.parent.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o700,) * 2
         for each in folder.rglob("*"):

@@ -16,6 +16,7 @@ from engines import (
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, Tagger, serving
 
+from foretell.services.scheduler.http import connection
 from foretell.v1 import predictor_pb2
 
 
@@ -61,6 +62,23 @@ async def test_the_engine_is_left_too(
         assert await scheduler.metric("foretell_e2e_seconds_count") == 0
         await until(lambda: len(sidecar.ended) == 1)
         assert (await scheduler.instance("engine-0"))["healthy"]
+
+
+async def test_a_client_that_closes_is_noticed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before there is a token, too, when nothing is sent that could fail to arrive."""
+    at_once = connection._PROBES_S[:3]
+    assert sum(at_once) < 0.2
+    monkeypatch.setattr(connection, "_PROBES_S", (*at_once, 1000.0))
+    async with engines(hang) as (engine,), running(tmp_path, [engine]) as scheduler:
+        for number in range(1, 4):
+            _, writer = await send_raw(scheduler, stream=True)
+            await until(lambda number=number: len(engine.received) == number)
+            writer.close()
+            async with asyncio.timeout(20):
+                await engine.received[-1].gone.wait()
+        await scheduler.until_idle()
 
 
 async def test_leaving_after_the_first_token_closes_the_engines_stream(tmp_path: Path) -> None:

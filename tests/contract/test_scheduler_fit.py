@@ -12,8 +12,8 @@ FOREVER_S = 1000.0
 SMALL, LARGE = 100, 100_000
 
 
-def error(code: int, message: str) -> bytes:
-    return json.dumps({"error": {"message": message, "code": code, "param": None}}).encode()
+def error(code: int, message: str, param: str | None = None) -> bytes:
+    return json.dumps({"error": {"message": message, "code": code, "param": param}}).encode()
 
 
 TOO_LONG = error(400, f"This model's maximum context length is {SMALL} tokens. However, ...")
@@ -142,7 +142,8 @@ def keeping(name: str, *, own_ids: bool = False) -> Behaviour:
         body = exchange.received.body
         previous = body.get("previous_response_id")
         if previous and previous not in kept:
-            await exchange.whole(404, error(404, f"Response with id '{previous}' not found."))
+            text = f"Response with id '{previous}' not found."
+            await exchange.whole(404, error(404, text, "response_id"))
             return
         made = f"{name}_{len(kept)}" if own_ids else body["request_id"]
         kept.add(made)
@@ -219,3 +220,66 @@ async def test_an_id_of_the_clients_own_is_the_clients(tmp_path: Path) -> None:
     ):
         body = {"model": MODEL, "input": "hi", "request_id": "resp_mine"}
         assert (await scheduler.client.post("/v1/responses", json=body)).json()["id"] == "resp_mine"
+
+
+def stored_at(*names: str) -> Behaviour:
+    """As an engine that keeps these responses, and says so of them alone."""
+
+    async def behaviour(exchange: Exchange) -> None:
+        received = exchange.received
+        name = received.path.partition("?")[0].split("/")[3]
+        code = 200 if name in names else 404
+        text = json.dumps({"id": name, "asked": [received.method, received.path]})
+        await exchange.whole(code, text.encode() if code == 200 else error(404, "not found"))
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    ("method", "rest"),
+    [("GET", ""), ("GET", "?starting_after=3"), ("DELETE", ""), ("POST", "/cancel")],
+)
+async def test_a_response_is_read_and_cancelled_where_it_is_kept(
+    tmp_path: Path, method: str, rest: str
+) -> None:
+    five = [keeping(f"resp_{i}", own_ids=False) for i in range(5)]
+    other = tmp_path / "other"
+    other.mkdir()
+    async with (
+        engines(*five) as behind,
+        running(tmp_path, behind, health_interval_s=FOREVER_S) as scheduler,
+        running(other, behind, health_interval_s=FOREVER_S) as replica,
+    ):
+        kept: dict[str, int] = {}
+        for _ in range(5):
+            before = [len(each.received) for each in behind]
+            _, name = await respond(scheduler, None, stream=False)
+            after = [len(each.received) for each in behind]
+            kept[name] = next(i for i in range(5) if after[i] > before[i])
+        theirs = "resp_of_the_engines_own"
+        for number, engine in enumerate(behind):
+            mine = [name for name, where in kept.items() if where == number]
+            engine.behaviour = stored_at(*mine, *([theirs] if number == 3 else []))
+            engine.received.clear()
+        for each in (scheduler, replica):
+            for name in (*kept, theirs):
+                response = await each.client.request(method, f"/v1/responses/{name}{rest}")
+                asked = {"id": name, "asked": [method, f"/v1/responses/{name}{rest}"]}
+                assert (response.status_code, response.json()) == (200, asked)
+        assert all(
+            "authorization" not in got.headers and got.raw == b""
+            for each in behind
+            for got in each.received
+        )
+        asked_of = {name: [len(each.received) for each in behind] for name in kept}
+        assert sum(len(each.received) for each in behind) <= 2 * (len(kept) + 5), asked_of
+        unknown = await scheduler.client.request(method, f"/v1/responses/resp_nobodys{rest}")
+        assert (unknown.status_code, unknown.content) == (404, error(404, "not found"))
+        head = await scheduler.client.head(f"/v1/responses/{theirs}")
+        assert (head.status_code, head.content) == (200, b"")
+        wrong = await scheduler.client.put(f"/v1/responses/{theirs}")
+        assert wrong.status_code == 405
+        for engine in behind:
+            await engine.stop()
+        gone = await scheduler.client.request(method, f"/v1/responses/{next(iter(kept))}{rest}")
+        assert (gone.status_code, gone.json()["error"]["code"]) == (503, "no_instance")

@@ -23,8 +23,8 @@ from engines import (
 from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.services.scheduler.http.exchange import Exchange as Answered
-from foretell.services.scheduler.http.response import Response
 from foretell.services.scheduler.http.server import Listener, Server
+from foretell.services.scheduler.http1.response import Response
 
 CONNECTION = "foretell.services.scheduler.http.connection"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -123,12 +123,11 @@ async def test_the_way_of_the_answer_is_learned_from_streams(tmp_path: Path) -> 
         assert later[1] == pytest.approx(later[0], abs=2e-4)
 
 
-async def test_the_log_is_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.__main__.REQUEST_LOG_MAX_BYTES", 2_000)
+async def test_the_log_is_rotated(tmp_path: Path) -> None:
     log = tmp_path / "log"
     async with (
         engines(answer) as (engine,),
-        running(tmp_path, [engine], request_log=str(log)) as scheduler,
+        running(tmp_path, [engine], request_log=str(log), request_log_max_bytes=2_000) as scheduler,
     ):
         for _ in range(20):
             await scheduler.complete()

@@ -47,5 +47,5 @@ async def test_who_predicts_is_told_the_prompts_beginning(tmp_path: Path, policy
         }
         assert counted == {
             "foretell_cached_prompt_tokens_total": 3 * 240,
-            "foretell_foretold_cached_prompt_tokens_total": 3 * 256,
+            "foretell_predicted_cached_prompt_tokens_total": 3 * 256,
         }

@@ -160,6 +160,14 @@ async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Pa
         await until(lambda: one.reserved() == 0 and here.reserved() == 0)
 
 
+async def test_a_follower_hears_why_an_engine_is_not_predicted(tmp_path: Path) -> None:
+    async with sidecar(tmp_path) as here, replica(here.address) as one:
+        here.service.hear_nothing("vLLM 9.9: not verified")
+        await until(lambda: one.following.unpredicted == "vLLM 9.9: not verified")
+        here.service.hear(snapshot(running=4))  # its successor is
+        await until(lambda: one.running() == 4 and one.following.unpredicted == "")
+
+
 async def test_followers_hear_of_each_other(tmp_path: Path) -> None:
     async with (
         sidecar(tmp_path) as here,

@@ -19,9 +19,9 @@ import pytest
 
 from foretell.config import TaggerSettings
 from foretell.length import QUANTILE_LEVELS
-from foretell.services.tagger.models import LengthModel, Regressor, RegressorModel
+from foretell.services.tagger.models import Regressor, RegressorModel, ServedLengthModel
 from foretell.services.tagger.problems import MAX_OBSERVATIONS
-from foretell.services.tagger.server import LIMITS, Limits, serve
+from foretell.services.tagger.server import LIMITS, TaggerLimits, serve
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 WAIT_S = 30.0
@@ -79,7 +79,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def running(
-    folder: Path, regressor: Regressor | None = None, limits: Limits = LIMITS, **changes: Any
+    folder: Path, regressor: Regressor | None = None, limits: TaggerLimits = LIMITS, **changes: Any
 ) -> AbstractAsyncContextManager[Tagger]:
     """A tagger in this process, on a unix socket."""
     model = RegressorModel(regressor, limits.max_prompt_chars) if regressor else None
@@ -89,8 +89,8 @@ def running(
 @asynccontextmanager
 async def running_model(
     folder: Path,
-    model: LengthModel[Any] | None,
-    limits: Limits = LIMITS,
+    model: ServedLengthModel[Any] | None,
+    limits: TaggerLimits = LIMITS,
     **changes: Any,
 ) -> AsyncIterator[Tagger]:
     """The same with a model of any kind."""
@@ -148,7 +148,7 @@ async def test_censored_observations_count_as_longer(tmp_path: Path) -> None:
 async def test_concurrent_calls_share_an_inference(tmp_path: Path) -> None:
     regressor = FakeRegressor()
     regressor.gate.clear()
-    async with running(tmp_path, regressor, Limits(max_batch=8), batch_ms=1e6) as tagger:
+    async with running(tmp_path, regressor, TaggerLimits(max_batch=8, batch_s=1e3)) as tagger:
         first = asyncio.create_task(tagger.tag("first"))
         await until(lambda: len(regressor.batches) == 1)
         others = asyncio.gather(*(tagger.tag("x" * n) for n in range(1, 9)))
@@ -176,7 +176,7 @@ async def test_a_lone_call_waits_for_no_others(tmp_path: Path) -> None:
 async def test_a_full_queue_is_answered_from_history(tmp_path: Path) -> None:
     regressor = FakeRegressor()
     regressor.gate.clear()
-    async with running(tmp_path, regressor, Limits(max_batch=1, max_queue=2)) as tagger:
+    async with running(tmp_path, regressor, TaggerLimits(max_batch=1, max_queue=2)) as tagger:
         first = asyncio.create_task(tagger.tag("first"))
         await until(lambda: len(regressor.batches) == 1)
         others = [asyncio.create_task(tagger.tag("other")) for _ in range(5)]
@@ -202,7 +202,7 @@ async def test_a_failing_model_is_replaced_by_history(tmp_path: Path) -> None:
 
 async def test_long_prompts_are_tagged_by_head_and_tail(tmp_path: Path) -> None:
     regressor = FakeRegressor()
-    async with running(tmp_path, regressor, Limits(max_prompt_chars=10)) as tagger:
+    async with running(tmp_path, regressor, TaggerLimits(max_prompt_chars=10)) as tagger:
         await tagger.tag("HEAD." + "x" * 100_000 + ".TAIL")
     assert regressor.batches == [["HEAD..TAIL"]]
 
@@ -280,7 +280,7 @@ def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """`python -m foretell.services.tagger` on a free TCP port, and its address."""
     ready_file = tmp_path / "ready"
     command = [sys.executable, "-m", "foretell.services.tagger", "--ready-file", str(ready_file)]
-    env = {**os.environ, "FORETELL_TAGGER_BATCH_MS": "16"}
+    env = {**os.environ, "FORETELL_TAGGER_THREADS": "2"}
     child = subprocess.Popen([*command, "--port", "0"], env=env)
     try:
         deadline_s = time.monotonic() + WAIT_S

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +16,7 @@ from foretell.length.conversation import Conversation
 from foretell.length.sampling import Sample
 from foretell.services.tagger import apart
 from foretell.services.tagger.apart import EncoderApart
-from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.encoder import OnnxEncoder
 from foretell.services.tagger.models import folder_of
 
 SAID = [Conversation("Is all well?", 12, 4), Conversation("Write a long story.", 19, 5)]
@@ -24,7 +27,7 @@ def test_the_encoder_apart_says_what_it_says_here() -> None:
     encoder = EncoderApart(folder)
     try:
         found, seen = encoder.read(SAID, ["", ""])
-        expected, expected_seen = Encoder(folder).read(SAID, ["", ""])
+        expected, expected_seen = OnnxEncoder(folder).read(SAID, ["", ""])
         assert found == pytest.approx(expected)
         assert seen == pytest.approx(expected_seen)
         if hasattr(os, "SCHED_IDLE"):
@@ -72,6 +75,22 @@ def test_who_waits_for_an_encoder_that_gets_no_processor_is_released() -> None:
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=str(tmp_path)):
         EncoderApart(tmp_path)
+
+
+@pytest.mark.parametrize("model", ["shipped", "none"])
+def test_a_tagger_that_ends_during_the_start_leaves_no_traceback(
+    model: str, tmp_path: Path
+) -> None:
+    folder = folder_of("shipped") if model == "shipped" else tmp_path
+    own, other = socket.socketpair()
+    own.close()
+    with other:
+        number = other.fileno()
+        command = [sys.executable, "-m", apart.__name__, str(folder), "1", str(number)]
+        process = subprocess.run(
+            command, pass_fds=[number], stderr=subprocess.PIPE, timeout=WAIT_S, check=False
+        )
+    assert (process.returncode, process.stderr) == (0, b"")
 
 
 def test_few_answers_are_all_learnt_and_many_are_thinned() -> None:

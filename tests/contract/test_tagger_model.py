@@ -12,7 +12,7 @@ from test_tagger import WAIT_S, Tagger, running_model
 from foretell.length.adapted import EncoderModel
 from foretell.length.bins import BINS, bin_of
 from foretell.length.conversation import Conversation
-from foretell.services.tagger.server import Limits
+from foretell.services.tagger.server import TaggerLimits
 from foretell.v1 import tagger_pb2
 
 
@@ -45,7 +45,7 @@ def median(answer: tagger_pb2.LengthEstimate) -> float:
 
 async def test_a_prompt_that_comes_again_is_not_read_again(tmp_path: Path) -> None:
     encoder = FakeEncoder()
-    async with running_model(tmp_path, EncoderModel(encoder), Limits(recalled=2)) as tagger:
+    async with running_model(tmp_path, EncoderModel(encoder), TaggerLimits(recalled=2)) as tagger:
         first = await tagger.tag("x" * 100)
         assert first.source == "model"
         # The scheduler's estimate of a prompt's tokens changes as it learns.
@@ -61,7 +61,9 @@ async def test_a_prompt_that_comes_again_is_not_read_again(tmp_path: Path) -> No
 
 async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
     encoder = FakeEncoder()
-    async with running_model(tmp_path, EncoderModel(encoder), Limits(max_prompt_chars=4)) as tagger:
+    async with running_model(
+        tmp_path, EncoderModel(encoder), TaggerLimits(max_prompt_chars=4)
+    ) as tagger:
         exchange = tagger_pb2.Exchange(prompt="before", answer="answered", answer_characters=900)
         await tagger.tag(
             "the prompt",

@@ -48,10 +48,12 @@ async def tag(address: str, traffic: Traffic) -> tagger_pb2.LengthEstimate:
         return await stub.Tag(tagger_pb2.TagRequest(prompt="hello", model_name="m"), timeout=10)
 
 
-async def test_a_call_without_the_secret_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listen", ["", "unix:{folder}/tagger.sock"])
+async def test_a_call_without_the_secret_is_refused(tmp_path: Path, listen: str) -> None:
     file = tmp_path / "secret"
     file.write_text(f"{SECRET}\n")
-    async with tagger(tmp_path, secret_file=str(file)) as address:
+    where = listen.format(folder=tmp_path)
+    async with tagger(tmp_path, secret_file=str(file), listen=where) as address:
         for traffic in (OPEN, Traffic("wrong"), Traffic("s3cre")):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await tag(address, traffic)

@@ -1,5 +1,6 @@
 """Starts `foretell up`, reads its state file, kills its components, waits until it is whole."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,6 +48,13 @@ class Cluster:
     def resume(self, name: str) -> None:
         """SIGCONT one that is stopped."""
         os.kill(self.component(name)["pid"], signal.SIGCONT)
+
+    async def pause_for(self, name: str, seconds: float) -> None:
+        """Stop one for a moment; a process of its own lets it go on, for this one may be late."""
+        pid = self.component(name)["pid"]
+        script = f"kill -STOP {pid}; sleep {seconds}; kill -CONT {pid}"
+        pausing = await asyncio.create_subprocess_exec("sh", "-c", script)
+        assert await pausing.wait() == 0
 
     def ready(self) -> bool:
         state = self.state()
@@ -91,12 +99,15 @@ def free_port() -> int:
 
 @contextmanager
 def cluster(
-    run_dir: Path, *flags: str, start_s: float = START_S, **environment: str
+    run_dir: Path,
+    *flags: str,
+    start_s: float = START_S,
+    command: Sequence[str | Path] = (sys.executable, "-m", "foretell.cli.main"),
+    **environment: str,
 ) -> Iterator[Cluster]:
     """`foretell up` with `flags`, stopped and checked for leftovers at the end."""
     port = free_port()
-    argv = [sys.executable, "-m", "foretell.cli.main", "up", "--plain", f"--port={port}"]
-    argv += [f"--run-dir={run_dir}", *flags]
+    argv = [*command, "up", "--plain", f"--port={port}", f"--run-dir={run_dir}", *flags]
     log = (run_dir / "up.log").open("wb")
     process = subprocess.Popen(
         argv, stdout=log, stderr=subprocess.STDOUT, env=os.environ | environment

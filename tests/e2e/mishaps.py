@@ -74,6 +74,19 @@ async def busy(running: Cluster, victim: str) -> None:
     raise AssertionError(f"no request ever depended on {victim}")
 
 
+async def until_unbelieved(running: Cluster, predictor: str) -> None:
+    """Wait until no scheduler believes any more what a predictor that is stopped said last."""
+    urls = [running.component(f"scheduler-{i}")["address"] for i in range(2)]
+    instance_id = predictor.removesuffix(".predictor")
+    async with httpx.AsyncClient() as client, asyncio.timeout(RECOVERY_S):
+        while True:
+            answers = [(await client.get(f"{url}/status")).json() for url in urls]
+            shown = [each for answer in answers for each in answer["instances"]]
+            if all(s["running"] is None for s in shown if s["instance_id"] == instance_id):
+                return
+            await asyncio.sleep(0.05)
+
+
 def drive(
     running: Cluster, victim: str, seed: int, *, retries: int = 2, with_headers: bool = False
 ) -> list[load.Fate]:

@@ -1,6 +1,5 @@
 """The commands that the docs mark as runnable (```sh run) do run, against a cluster that is up."""
 
-import json
 import os
 import re
 import subprocess
@@ -15,7 +14,6 @@ from tests.e2e.cluster import Cluster, cluster
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _BLOCK = re.compile(r"^```(?P<info>\w+ run\b.*?)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
-_JSON = re.compile(r"^```json\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
 PREAMBLE = """
 set -euo pipefail
 foretell() { "$PYTHON" -m foretell.cli.main "$@"; }
@@ -39,12 +37,6 @@ def folder(tmp_path: Path) -> Path:
     """A folder with the files that commands in the docs read."""
     lines = [f"{10 + number % 90},{20 + number % 70}" for number in range(300)]
     (tmp_path / "lengths.csv").write_text("\n".join(["input_tokens,output_tokens", *lines]))
-    scenario = next(
-        found["code"]
-        for found in _JSON.finditer((ROOT / "docs" / "reference.md").read_text())
-        if "requests" in json.loads(found["code"])
-    )
-    (tmp_path / "scenario.json").write_text(scenario)
     return tmp_path
 
 

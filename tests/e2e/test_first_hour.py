@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
@@ -133,7 +132,6 @@ def test_a_demo_beside_a_cluster(terminals: Terminals, tmp_path: Path) -> None:
     assert re.search(r"e2e +\d+\.\d\d s +\d+\.\d\d s +\d+% +\d+%", demo)
     assert "least_outstanding, simulated" in demo
 
-    _ask_what_if(f"http://127.0.0.1:{port}")
     for width, column in COLUMNS.items():
         name = f"status-{width}"
         terminals.run(name, width, f"{FORETELL} status {url}")
@@ -155,16 +153,3 @@ def _fits(text: str, width: int) -> None:
     assert {wide for wide, column in COLUMNS.items() if column in text} == {
         wide for wide in COLUMNS if wide <= width
     }
-
-
-def _ask_what_if(endpoint: str) -> None:
-    """The simulation beside the replica, which has seen some of the requests."""
-    query = "instances=-1&traffic=2&replicas=2"
-    response = httpx.get(f"{endpoint}/console/what-if?{query}", timeout=WAIT_S)
-    assert response.status_code == 200, response.text
-    found = response.json()
-    assert found["engines"] == 2
-    assert found["as_it_is"]["requests"] == 2 * found["requests"]
-    assert found["changed"]["requests"] == 4 * found["requests"]
-    assert found["changed"]["e2e_p50_s"] > 0
-    assert found["measured"]["requests"] <= found["requests"]

@@ -11,10 +11,12 @@ import httpx
 import load
 import pytest
 from cluster import Cluster, cluster
-from mishaps import REQUESTS, await_predictions, busy, drive, model_of, truth
+from mishaps import REQUESTS, await_predictions, busy, drive, model_of, truth, until_unbelieved
 
-PAUSE_S = 3.5
-"""Longer than pictures are believed without a word of their predictor."""
+from foretell.services.process import hang
+
+PAUSE_S = hang.MISSED * hang.ANSWER_S / 4
+"""Far shorter than what the supervisor takes for a hang."""
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -45,11 +47,16 @@ def test_a_killed_predictor_costs_no_request(running: Cluster) -> None:
 
 @pytest.mark.parametrize("victim", ["engine-1.predictor", "tagger", "scheduler-1"])
 def test_who_hangs_for_a_while_costs_no_request(running: Cluster, victim: str) -> None:
+    before = running.component(victim)
+
     async def mishap() -> None:
         await busy(running, victim)
-        running.pause(victim)
-        await asyncio.sleep(PAUSE_S)
-        running.resume(victim)
+        if victim.endswith(".predictor"):
+            running.pause(victim)
+            await until_unbelieved(running, victim)
+            running.resume(victim)
+        else:
+            await running.pause_for(victim, PAUSE_S)
 
     fates = asyncio.run(
         load.run(running.endpoint, model_of(running), REQUESTS, seed=6, mishap=mishap)
@@ -57,6 +64,8 @@ def test_who_hangs_for_a_while_costs_no_request(running: Cluster, victim: str) -
     assert not [fate.error for fate in fates if fate.error], running.logs()
     assert [fate.text for fate in fates] == truth(running, fates)
     await_predictions(running)
+    after = running.component(victim)
+    assert (after["pid"], after["restarts"]) == (before["pid"], before["restarts"])
 
 
 def test_a_killed_scheduler_costs_only_streams_it_had_begun(running: Cluster) -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bench.paced.cluster import start_paced
 from bench.paced.engines import MODEL_NAME, EngineSpec, forget_prefixes
-from bench.placement.cluster.watch import Watch, watching
-from bench.placement.paced.engines import start_paced
-from bench.placement.paced.load import send
-from bench.placement.paced.requests import draw, read_conversations
-from bench.placement.paced.settings import Setting
+from bench.paced.load import send
+from bench.paced.requests import draw, read_conversations
+from bench.paced.watch import Watch, watching
 from bench.processes import running_services
 from tests.e2e_vllm.vllm_engines import PATIENCE
 
@@ -21,11 +20,10 @@ SPEC = EngineSpec(seats=4, blocks=27)
 
 async def served(folder: Path) -> Watch:
     python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
-    setting = Setting("one", "", (SPEC,))
     watch = Watch(SPEC.pace.step_time(), 1.0 / SPEC.slowdown)
     chains = draw(read_conversations(None), 12, 4.0, 1)
     async with running_services(folder) as services:
-        engines = await start_paced(services, setting, Path(python), Path(model))
+        engines = await start_paced(services, (SPEC,), Path(python), Path(model))
         async with watching(engines.feeds, watch):
             await forget_prefixes(engines.urls)
             # Raises unless every answer has the length that only the engine was told.

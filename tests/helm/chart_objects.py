@@ -67,6 +67,9 @@ def pods_of(name: str) -> dict[str, Object]:
     """The pods of every workload by its name, as templates."""
     found = of_kind(name, "StatefulSet", "Deployment")
     pods = {key: each["spec"]["template"] for key, each in found.items()}
+    for key, each in of_kind(name, "LeaderWorkerSet").items():
+        of = each["spec"]["leaderWorkerTemplate"]
+        pods |= {key: of["leaderTemplate"], f"{key}-worker": of["workerTemplate"]}
     return pods | of_kind(name, "Pod")
 
 
@@ -102,7 +105,7 @@ def env_of(container: Object, pod: str = "", index: str = "0") -> dict[str, str]
 
 
 def engines_of(name: str) -> dict[str, Object]:
-    found = of_kind(name, "StatefulSet")
+    found = of_kind(name, "StatefulSet", "LeaderWorkerSet")
     component = "app.kubernetes.io/component"
     return {
         key: each

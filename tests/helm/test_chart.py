@@ -15,6 +15,7 @@ from chart_objects import (
     jsonschema,
     kubernetes_validate,
     objects,
+    of_kind,
 )
 
 from foretell import __version__
@@ -35,6 +36,18 @@ def test_what_is_rendered_is_valid_on_three_versions(name: str) -> None:
                 kubernetes_validate.validate(each, version, strict=True)
             except jsonschema.ValidationError as error:
                 pytest.fail(f"{where}, {version}: {list(error.path)}: {error.message}")
+
+
+@each_set
+def test_pods_in_custom_resources_are_valid(name: str) -> None:
+    for each in of_kind(name, "LeaderWorkerSet").values():
+        of = each["spec"]["leaderWorkerTemplate"]
+        for template in (of["leaderTemplate"], of["workerTemplate"]):
+            pod = {"apiVersion": "v1", "kind": "PodTemplate", "template": template}
+            for version in KUBERNETES:
+                kubernetes_validate.validate(
+                    {**pod, "metadata": {"name": "x"}}, version, strict=True
+                )
 
 
 @each_set
@@ -115,6 +128,19 @@ CONTRADICTIONS = {
     "keda": ({"models": [_scaled("keda")]}, "trafficTls.secretName"),
     "two": ({"models": [_scaled("provisioner"), {"name": "b", "model": "n"}]}, "models: "),
     "bounds": ({"models": [_scaled("provisioner", minimum=3)]}, "models.0.autoscaling.maximum"),
+    "emulated": (
+        {"models": [{"name": "a", "model": "m", "kind": "emulated", "nodes": 2}]},
+        "models.0.nodes",
+    ),
+    "nodes": ({"models": [{**_scaled("provisioner"), "nodes": 2}]}, "models.0.autoscaling.by"),
+    "standby": (
+        {
+            "models": [_scaled("keda")],
+            "trafficTls": {"secretName": "a"},
+            "provisioner": {"replicas": 2},
+        },
+        "provisioner.replicas",
+    ),
     "open": (
         {
             "gateway": {"inferencePool": True},

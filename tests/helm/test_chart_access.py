@@ -1,12 +1,14 @@
 """Who may do what in the Helm chart's release, and what watches it."""
 
 import json
+from typing import Any
 
 import pytest
 import yaml
 from chart_objects import (
     CHART,
     HERE,
+    container_of,
     containers,
     each_set,
     of_kind,
@@ -15,6 +17,8 @@ from chart_objects import (
 )
 
 from foretell.config.instances import parse_members
+from foretell.discovery import Found, of_pod
+from foretell.services.scheduler.discovery import is_discovered
 
 
 @each_set
@@ -30,7 +34,7 @@ def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
         policy = policies[f"demo-foretell-{of}"]["spec"]
         found: set[str] = set()
         for rule in policy["ingress"]:
-            if port in {each["port"] for each in rule["ports"]}:
+            if port in {each["port"] for each in rule.get("ports", [])}:
                 assert rule["from"], "an empty list is everybody"
                 for peer in rule["from"]:
                     labels = peer.get("podSelector", {}).get("matchLabels", {})
@@ -45,17 +49,27 @@ def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
         assert callers("tagger", "grpc") == {"scheduler"}
     if "batch" in components:
         assert callers("batch", "http") == {"scheduler", "provisioner"}
+    for policy in policies.values():
+        for rule in policy["spec"]["ingress"]:
+            if "ports" not in rule:  # the nodes of an engine among themselves
+                peers = [each["podSelector"]["matchLabels"][component] for each in rule["from"]]
+                assert peers == ["engine", "engine-worker"]
+                assert policy["metadata"]["name"].startswith("demo-foretell-engine")
     gateway = values_of(name).get("gateway", {}).get("inferencePool", False)
     assert callers("scheduler", "picker") == ({"others"} if gateway else set())
 
 
 @each_set
-def test_only_a_provisioner_that_scales_may_speak_to_the_api_server(
+def test_only_who_needs_the_api_server_may_speak_to_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Schedulers find pods; where a provisioner scales, it tells them instead."""
     model = values_of(name).get("models", [{}])[0]
-    scales = model.get("autoscaling", {}).get("by") == "provisioner"
-    roles = of_kind(name, "Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding")
+    by = model.get("autoscaling", {}).get("by")
+    decides = by in ("provisioner", "keda")
+    finds = by != "provisioner"
+    owners = ["demo-foretell-provisioner"] * decides + ["demo-foretell-scheduler"] * finds
+    assert not of_kind(name, "ClusterRole", "ClusterRoleBinding")
     tokens = [
         key
         for key, pod in pods_of(name).items()
@@ -63,17 +77,54 @@ def test_only_a_provisioner_that_scales_may_speak_to_the_api_server(
         for source in volume.get("projected", {}).get("sources", [])
         if "serviceAccountToken" in source
     ]
-    if not scales:
-        assert not roles
-        assert not tokens
+    assert tokens == owners
+    roles, bindings = of_kind(name, "Role"), of_kind(name, "RoleBinding")
+    assert [*roles] == [*bindings] == owners
+    for owner, binding in bindings.items():
+        assert binding["roleRef"]["name"] == binding["subjects"][0]["name"] == owner
+    if finds:
+        rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}
+        assert roles["demo-foretell-scheduler"]["rules"] == [rule]
+    if not decides:
         return
-    assert tokens == ["demo-foretell-provisioner"]
-    (role,) = of_kind(name, "Role").values()
+    lease = of_kind(name, "Lease")["demo-foretell-provisioner"]
+    assert "spec" not in lease, "an upgrade would take it from its holder"
     monkeypatch.syspath_prepend(HERE.parent / "contract")
     from fake_kubernetes import RULES  # noqa: PLC0415
 
-    text = json.dumps(role["rules"]).replace("demo-foretell-qwen", "vllm")
-    assert json.loads(text) == RULES, "tests of the driver allow something else"
+    text = json.dumps(roles["demo-foretell-provisioner"]["rules"])
+    text = text.replace("demo-foretell-qwen", "vllm").replace("demo-foretell-prov", "vllm-prov")
+    allowed = RULES if by == "provisioner" else RULES[-1:]
+    assert json.loads(text) == allowed, "tests of the driver allow something else"
+
+
+@each_set
+def test_schedulers_find_the_pods_of_all_engines_and_no_others(name: str) -> None:
+    container = container_of(pods_of(name)["demo-foretell-scheduler"], "scheduler")
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    source = env["FORETELL_SCHEDULER_INSTANCES"]
+    if source.startswith("/"):
+        return  # a provisioner's list
+    assert is_discovered(source)
+    selector = dict(each.split("=") for each in source.partition(":")[2].split(","))
+    found = {
+        key: of_pod(_running(pod), Found())
+        for key, pod in pods_of(name).items()
+        if selector.items() <= pod["metadata"]["labels"].items()
+    }
+    models = values_of(name).get("models", [{"name": "qwen3-8b", "model": "Qwen/Qwen3-8B"}])
+    assert found.keys() == {f"demo-foretell-{model['name']}" for model in models}
+    for model in models:
+        told = found[f"demo-foretell-{model['name']}"]
+        assert told.models == (model["model"], *sorted(model.get("adapters", ())))
+        (endpoint,) = told.endpoints
+        assert (endpoint.url, endpoint.predictor) == ("http://10.0.0.1:8000", "10.0.0.1:50051")
+        assert endpoint.model == model["model"]
+
+
+def _running(pod: dict[str, Any]) -> dict[str, Any]:
+    status = {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    return {**pod, "metadata": {"name": "pod-0", **pod["metadata"]}, "status": status}
 
 
 def test_instances_that_a_provisioner_writes_begin_as_a_list_of_none() -> None:

@@ -30,6 +30,8 @@ from foretell.config import (
 from foretell.config.instances import parse_members
 from foretell.config.layout import engine_args, engine_profile
 
+OF_NODES = ("--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr")
+
 
 @each_set
 def test_addresses_of_the_cluster_file_are_those_of_services(name: str, tmp_path: Path) -> None:
@@ -42,7 +44,7 @@ def test_addresses_of_the_cluster_file_are_those_of_services(name: str, tmp_path
 
     found = {each["instance_id"]: each for each in layout.instances()}
     for key, each in engines_of(name).items():
-        assert each["spec"]["serviceName"] == key
+        assert each["kind"] == "LeaderWorkerSet" or each["spec"]["serviceName"] == key
         mine = {pod: at for pod, at in found.items() if pod.rpartition("-")[0] == key}
         assert len(mine) >= each["spec"].get("replicas", 1)
         assert sorted(mine) == sorted(f"{key}-{ordinal}" for ordinal in range(len(mine)))
@@ -72,7 +74,7 @@ def test_processes_take_their_settings(
                 for item in source.get("secret", {}).get("items", []):
                     (secrets / item["path"]).write_text("0123456789abcdef\n")
         for container in containers(pod):
-            service = container.get("command", ["", "", ""])[2].removeprefix("services.")
+            service = container.get("command", ["", "", ""])[2].removeprefix("foretell.services.")
             settings_class: Any = {
                 "scheduler": SchedulerSettings,
                 "predictor": PredictorSettings,
@@ -120,7 +122,15 @@ def test_engines_are_started_with_the_flags_of_the_cluster_file(name: str, tmp_p
         path, flag, served, *rest = container["args"]
         assert (path, flag) == (engine.model.path or engine.model_name, "--served-model-name")
         assert served == engine.model_name
-        assert rest == engine_args(engine), shlex.join(rest)
+        several = engines_of(name)[key]["kind"] == "LeaderWorkerSet"
+        nodes = [arg for arg in rest if arg.partition("=")[0] in OF_NODES] if several else []
+        assert [arg for arg in rest if arg not in nodes] == engine_args(engine), shlex.join(rest)
+        if several:
+            worker = container_of(pods_of(name)[f"{key}-worker"], "engine")
+            assert "--node-rank=0" in nodes
+            assert {*worker["args"]} - {*container["args"]} == {
+                *("--headless", "--node-rank=$(LWS_WORKER_INDEX)")
+            }
         resources = container["resources"]
         gpus = {r: n for r, n in resources["limits"].items() if r.endswith("/gpu")}
         assert list(gpus.values()) == [str(engine.section.gpus)]

@@ -50,6 +50,8 @@ def test_every_mount_has_a_volume_and_every_account_is_there(name: str) -> None:
     accounts = of_kind(name, "ServiceAccount")
     for workload, pod in pods_of(name).items():
         owner = of_kind(name, "StatefulSet", "Deployment").get(workload, {"spec": {}})["spec"]
+        if group := of_kind(name, "LeaderWorkerSet").get(workload.removesuffix("-worker")):
+            owner = group["spec"]["leaderWorkerTemplate"]
         claims = [each["metadata"]["name"] for each in owner.get("volumeClaimTemplates", [])]
         volumes = {each["name"] for each in pod["spec"].get("volumes", [])} | set(claims)
         mounted = {m["name"] for c in containers(pod) for m in c.get("volumeMounts", [])}
@@ -100,7 +102,7 @@ def test_only_who_reads_a_setting_is_started_anew_when_it_changes() -> None:
     def annotations(**cluster: object) -> dict[str, str]:
         return {
             each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"][
-                "foretell.dev/settings"
+                "checksum/settings"
             ]
             for each in parsed(render({"cluster": cluster}))
             if each["kind"] in ("StatefulSet", "Deployment")
@@ -111,6 +113,6 @@ def test_only_who_reads_a_setting_is_started_anew_when_it_changes() -> None:
         return {name.rpartition("-")[2] for name in before if before[name] != after[name]}
 
     # Engines would load their weights again.
-    assert changed(policy={"candidates": 3}) == {"scheduler"}
+    assert changed(policy={"parameters": {"tolerance": 0.1}}) == {"scheduler"}
     assert changed(tagger={"threads": 2}) == {"scheduler", "tagger"}
     assert changed(observability={"log_level": "debug"}) == {"scheduler", "tagger", "8b"}

@@ -30,7 +30,7 @@ engines:
   - {host: a, model: Qwen/Qwen3-8B, engines: 2, gpus: 2, profile: A30/Llama-2-7b-hf}
   - {host: b, model: Qwen/Qwen3-8B, args: "--note 'two words'", offline: true}
   - {host: b, model: org/Qwen3-8B, name: third}
-policy: {name: slo, candidates: 3}
+policy: {name: slo, parameters: {tolerance: 0.1}}
 targets: {ttft_target_ms: 500}
 schedulers: {replicas: 3, drain_timeout_s: 60}
 tagger: {threads: 2}
@@ -98,7 +98,7 @@ def test_given_values_go_before_those_of_the_cluster_file() -> None:
     values = values_of(parse_cluster(MANY, "many"), given)
     assert values["schedulers"]["replicas"] == 5
     assert values["cluster"]["targets"] == {"ttft_target_ms": 1}
-    assert values["cluster"]["policy"]["candidates"] == 3
+    assert values["cluster"]["policy"]["parameters"] == {"tolerance": 0.1}
 
 
 def test_wrong_values_are_an_error_that_names_them() -> None:

@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.services.process.folders import free_ports
 from foretell.tools.observability.alerts import ALERTS, rules
-from foretell.tools.observability.catalogue import by_process
-from foretell.tools.observability.panel import WINDOW
-from foretell.tools.observability.panels import DASHBOARDS
+from foretell.tools.observability.catalogue import by_process, labels_of
+from foretell.tools.observability.panel import VARIABLES, WINDOW, scoped
+from foretell.tools.observability.panels import ANNOTATIONS, CHOOSES_FROM, DASHBOARDS
 from tests.processes import processes_with, read_facts, wait_until
 from tests.unit.provision_cases import recorded
 
@@ -36,9 +37,16 @@ DEADLINE_S = 300.0
 HOUR_S = 3600.0
 SHORT = "30s"
 """In place of the minutes and hours over which panels and alerts look back."""
-FIRING = {"ForetellEngineLost", "ForetellPredictorSilent", "ForetellSloBurn"}
-"""What a killed engine and targets that nobody can meet set off."""
-ENGINES = ("engine-0", "engine-1")
+FIRING = {
+    "ForetellEngineLost",
+    "ForetellEngineUnpredicted",
+    "ForetellErrors",
+    "ForetellSloBurn",
+}
+"""What a killed engine, the only one of its model, and targets that nobody can meet set off."""
+ENGINES = {"engine-0": "small", "engine-1": "large"}
+"""And the model of each."""
+TENANTS = ("ann", "bob", "cat")
 
 pytestmark = [
     pytest.mark.prometheus,
@@ -71,17 +79,23 @@ def process(
 class Cluster:
     url: str
     targets: dict[str, list[str]]
-    """host:port of what is scraped, by job."""
+    """host:port of what is scraped, by job; of engines and predictors in the order of `ENGINES`."""
     engines: dict[str, subprocess.Popen[bytes]]
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     """Tagger, two emulated engines with their predictors, and one scheduler."""
-    engine = {"kind": "emulated", "engines": len(ENGINES), "args": "--speedup 10"}
+    engine = {"kind": "emulated", "args": "--speedup 10"}
+    keys = {name: {"sha256": sha256(name.encode()).hexdigest()} for name in TENANTS}
+    keys["ann"]["admin"] = True
+    (folder / "keys.yaml").write_text(json.dumps(keys))
+    (folder / "secret").write_text("shared")
     content = {
-        "engines": [engine],
-        "schedulers": {"port": 0, "replicas": 1},
+        "models": {model: {} for model in ENGINES.values()},
+        "engines": [{**engine, "model": model} for model in ENGINES.values()],
+        "schedulers": {"port": 0, "replicas": 1, "api_keys_file": "keys.yaml"},
+        "traffic": {"secret_file": "secret"},
         "targets": {"ttft_target_ms": 0.001},
         "run_dir": "run",
         "batches": {"folder": "kept"},
@@ -90,6 +104,7 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     names = ("tagger", *ENGINES, "scheduler-0", "provisioner", "batch")
     ready = {name: folder / f"{name}.ready" for name in names}
     metrics_ports = {f"FORETELL_{p}_METRICS_PORT": "0" for p in ("TAGGER", "PREDICTOR", "BATCH")}
+    metrics_ports["FORETELL_PROVISIONER_SCHEDULER_API_KEY"] = "ann"
     with ExitStack() as stack:
 
         def start(module: str, name: str, *more: str) -> subprocess.Popen[bytes]:
@@ -112,7 +127,9 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
         )
         start("foretell.services.batch", "batch", f"--schedulers={url}")
         await wait_until(lambda: all(map(Path.exists, ready.values())), DEADLINE_S)
-        predictors = [read_facts(path) for path in (folder / "run").glob("*.predictor.ready*")]
+        predictors = [
+            read_facts(next((folder / "run").glob(f"{name}.predictor.ready*"))) for name in ENGINES
+        ]
         told = {job: [read_facts(ready[job])] for job in ("tagger", "batch")}
         told["predictor"] = predictors
         targets = {
@@ -120,13 +137,16 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
             for job, found in told.items()
         }
         assert len(targets["predictor"]) == len(ENGINES)
+        urls = [read_facts(ready[name])["url"] for name in ENGINES]
+        targets["engine"] = [url.removeprefix("http://") for url in urls]
         targets["provisioner"] = [read_facts(ready["provisioner"])["url"].removeprefix("http://")]
         await wait_until(lambda: _healthy(url) == len(ENGINES), DEADLINE_S)
         yield Cluster(url, {"scheduler": [url.removeprefix("http://")], **targets}, engines)
 
 
 def _healthy(url: str) -> int:
-    instances = httpx.get(f"{url}/status", trust_env=False).json()["instances"]
+    headers = {"authorization": "Bearer ann"}
+    instances = httpx.get(f"{url}/status", headers=headers, trust_env=False).json()["instances"]
     return sum(instance["healthy"] for instance in instances)
 
 
@@ -135,7 +155,9 @@ async def load(url: str) -> AsyncIterator[None]:
     """Eight clients that always have a request in progress; some prompts begin alike."""
 
     async def client(number: int) -> None:
-        async with httpx.AsyncClient(timeout=60, trust_env=False) as http:
+        headers = {"authorization": f"Bearer {TENANTS[number % len(TENANTS)]}"}
+        model = [*ENGINES.values()][number % len(ENGINES)]
+        async with httpx.AsyncClient(timeout=60, headers=headers, trust_env=False) as http:
             for turn in range(1_000_000):
                 text = "What is the capital of France? " * 20 + f"Answer {turn % 7} of {number}."
                 body = {
@@ -146,8 +168,6 @@ async def load(url: str) -> AsyncIterator[None]:
                 with suppress(httpx.HTTPError):  # an engine is killed meanwhile
                     await http.post(f"{url}/v1/chat/completions", json=body)
 
-    async with httpx.AsyncClient(trust_env=False) as http:
-        model = (await http.get(f"{url}/v1/models")).json()["data"][0]["id"]
     clients = [asyncio.create_task(client(number)) for number in range(8)]
     try:
         yield
@@ -158,7 +178,9 @@ async def load(url: str) -> AsyncIterator[None]:
 
 
 def shortened(expression: str) -> str:
-    """With a window that suits a test."""
+    """With a window that suits a test, and of all that variables choose from."""
+    for variable in VARIABLES.values():
+        expression = expression.replace(f'"${variable}"', '".*"')
     return re.sub(r"\[[^\]]+\]", f"[{SHORT}]", expression.replace(WINDOW, SHORT))
 
 
@@ -197,7 +219,7 @@ async def prometheus(folder: Path, targets: dict[str, list[str]]) -> AsyncIterat
         "global": {"scrape_interval": "500ms", "evaluation_interval": "500ms"},
         "rule_files": [str(folder / "rules.yml")],
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": found}]}
+            {"job_name": job, "static_configs": list(_static(job, found))}
             for job, found in targets.items()
         ],
     }
@@ -217,11 +239,18 @@ async def prometheus(folder: Path, targets: dict[str, list[str]]) -> AsyncIterat
             yield asked
 
 
-async def eventually(missing: Callable[[], Awaitable[object]]) -> None:
+def _static(job: str, targets: list[str]) -> Iterator[dict[str, Any]]:
+    """As `foretell render compose` labels them."""
+    names = [*ENGINES] if job in ("engine", "predictor") else ["" for _ in targets]
+    for target, name in zip(targets, names, strict=True):
+        yield {"targets": [target], "labels": {"instance_id": name} if name else {}}
+
+
+async def eventually(missing: Callable[[], Awaitable[Collection[str]]]) -> None:
     """Wait until nothing is missing; fails with what still is."""
     end = time.monotonic() + DEADLINE_S
     while found := await missing():
-        assert time.monotonic() < end, found
+        assert time.monotonic() < end, "\n".join(found)
         await asyncio.sleep(0.5)
 
 
@@ -230,25 +259,36 @@ def exposed(target: str) -> set[str]:
     return {
         family.name + ("_total" if family.type == "counter" else "")
         for family in text_string_to_metric_families(text)
-        if family.name.startswith("foretell_") and not family.name.endswith("_created")
+        if family.name.startswith(("foretell_", "process_"))
+        and not family.name.endswith("_created")
     }
 
 
 async def test_every_panel_has_data_and_a_killed_engine_is_told_of(tmp_path: Path) -> None:
     panels = {
-        f"{page.title}: {panel.title}: {query}": shortened(query)
+        f"{page.title}: {panel.title}: {query}": shortened(scoped(query, labels_of))
         for page in DASHBOARDS
         for panel in page.panels
         for query, _ in panel.queries
     }
+    choices = (("model_name", 2), ("instance_id", 2), ("tenant", len(TENANTS)))
+    chosen = {
+        VARIABLES[label]: f"count(count by ({label}) ({CHOOSES_FROM[label]}{{{label}!=''}})) == {n}"
+        for label, n in choices
+    }
+    marks = {title: shortened(scoped(query, labels_of)) for title, _, query in ANNOTATIONS}
     signals = {alert.name: shortened(alert.signal) for alert in ALERTS}
     async with cluster(tmp_path) as running, load(running.url):
         for job, targets in running.targets.items():
+            if job == "engine":
+                continue  # vLLM's
             known = {metric.name for metric in by_process()[job]}
             for target in targets:
                 assert exposed(target) == known, job
         async with prometheus(tmp_path, running.targets) as asked:
-            silent = {**panels, **signals}
+            silent = {**panels, **chosen, **signals}
+            for query in marks.values():
+                await asked.values(query)  # they mark moments: that they are valid will do
             await eventually(lambda: _still_silent(asked, silent))
             killed = running.engines["engine-1"]
             killed.send_signal(signal.SIGKILL)
@@ -258,8 +298,8 @@ async def test_every_panel_has_data_and_a_killed_engine_is_told_of(tmp_path: Pat
     await wait_until(lambda: processes_with(str(tmp_path)) == [])
 
 
-async def _not_up(asked: Prometheus) -> bool:
-    return not await asked.is_up()
+async def _not_up(asked: Prometheus) -> list[str]:
+    return [] if await asked.is_up() else ["Prometheus is not up"]
 
 
 async def _still_silent(asked: Prometheus, queries: dict[str, str]) -> dict[str, str]:

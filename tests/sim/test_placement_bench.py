@@ -1,26 +1,72 @@
-"""The Block paper's cluster, on a few requests."""
+"""The benchmarks of placement, on a few requests and at their arithmetic."""
 
+from math import exp
 from pathlib import Path
-from random import Random
 
-from bench.placement.a30 import Load, cluster, figures, read_lengths
-from foretell.policy import make_policy
-from foretell.sim import simulate
+import pytest
 
-PAIRS = [(64, 20), (300, 8), (12, 40)]
+from bench.placement import reproduce_block, yardstick
+from bench.placement.families import FAMILIES
+from bench.placement.simulated import capacity_qps
 
-
-def test_only_requests_that_fit_are_read(tmp_path: Path) -> None:
-    lengths = tmp_path / "lengths.csv"
-    lengths.write_text("num_prefill_tokens,num_decode_tokens\n64,20\n0,5\n5,0\n4096,1\n300,8\n")
-    assert read_lengths(lengths) == [(64, 20), (300, 8)]
+MACHINE = {"cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": "", "load_1min": 0}
+MADE_BY = {"command": "c", "date": "d", "machine": {**MACHINE, "packages": {}}}
 
 
-def test_a_run_can_be_repeated() -> None:
-    load = Load(40.0, 12, 1, PAIRS)
-    first, second = (
-        figures(simulate(cluster(), load.arrivals(), [make_policy("slo")], Random(1)))
-        for _ in range(2)
-    )
-    assert 0 < first["ttft_mean_s"] <= first["ttft_p99_s"] <= first["e2e_p99_s"]
-    assert first == second
+@pytest.mark.parametrize("capacity", [20.0, 29.3, 30.0, 31.7, 55.5])
+@pytest.mark.parametrize("steepness", [0.05, 0.9])
+def test_a_search_ends_at_the_crossing(capacity: float, steepness: float) -> None:
+    probes: list[float] = []
+
+    def p99_s(qps: float) -> float:
+        probes.append(qps)
+        return 3.0 * exp(steepness * (qps - capacity))
+
+    assert capacity_qps(p99_s, 3.0, 30.0) == pytest.approx(capacity, rel=1e-3)
+    assert len(probes) < 20
+
+
+def test_a_search_ends_on_a_cliff() -> None:
+    """No line foretells where: it still halves, or nearly, what is left."""
+    found = capacity_qps(lambda qps: 0.5 if qps < 31.234 else 90.0, 3.0, 30.0)
+    assert found == pytest.approx(31.234, rel=0.015)
+
+
+def test_a_search_survives_a_bump() -> None:
+    """P99 is not quite monotone: a good rate above a bad one does not keep it from ending."""
+    answers = iter([4.0, 3.5, 1.0, 2.9, 2.95, 2.99, 2.99, 2.99, 2.99, 2.99, 2.99])
+    assert capacity_qps(lambda _: next(answers), 3.0, 30.0) < 30.0
+
+
+def test_every_scheduler_of_blocks_gets_the_same_requests(tmp_path: Path) -> None:
+    rows = "".join(f"{64 + i},{20 + i % 7}\n" for i in range(30))
+    text = "num_prefill_tokens,num_decode_tokens\n" + rows + "4096,1\n"
+    (tmp_path / reproduce_block.SHAREGPT).write_text(text)
+    results = []
+    for scheduler in reproduce_block.SCHEDULERS:
+        for seed in (1, 2):
+            case = reproduce_block.Case("default", scheduler, 32.0, seed, 20)
+            first, again = (reproduce_block.run(case, tmp_path) for _ in range(2))
+            assert first == again
+            names = {name: getattr(case, name) for name in type(case).__dataclass_fields__}
+            results.append({**names, **first, "search": False})
+    page = reproduce_block.tables({**MADE_BY, "rows": results})["tables"]
+    assert "| P99 TTFT | -78.6% |" in page
+
+
+def test_the_yardstick_compares_with_the_best_of_each_kind(tmp_path: Path) -> None:
+    family = next(each for each in FAMILIES if each.name == "talks")  # needs no trace
+    policies = [*yardstick.POLICIES]
+    rows = [
+        yardstick.run(yardstick.Case("talks", policy, "tagger", 20.0, seed, 2.0), tmp_path)
+        for policy in policies
+        for seed in (1, 2)
+    ]
+    true = [
+        {**row, "knows": "true"} for row in rows if row["policy"] not in yardstick.WITHOUT_FORECASTS
+    ]
+    page = {**MADE_BY, "capacities_qps": {family.name: 20.0}, "rows": [*rows, *true]}
+    text = yardstick.tables(page)["tables"]
+    assert text.count("| talks, 18.4/s | unseen |") == 1
+    best = yardstick.best_of(page, "talks", "ttft_p99_s", yardstick.WITHOUT_FORECASTS, "tagger")
+    assert f"`{best}`" in text

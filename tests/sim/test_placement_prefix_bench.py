@@ -1,41 +1,8 @@
-"""The bench of prefix affinity, on a few requests."""
+"""What gateways do with prefixes, as the yardstick has it."""
 
-import gzip
-import json
-from pathlib import Path
-from typing import Any
-
-from bench.placement.prefix import POLICIES, Case, arrivals_for, run, tables
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec
 from foretell.policy import Candidate
-
-
-def test_every_policy_gets_the_same_requests_and_a_row(tmp_path: Path) -> None:
-    trace = tmp_path / "trace.jsonl.gz"
-    with gzip.open(trace, "wt") as file:
-        for index in range(12):
-            row = {"timestamp": 3000 * (index // 4), "input_length": 2000, "output_length": 5}
-            names = [0, index % 3 + 1, index % 3 + 4, 10 + index]
-            file.write(json.dumps({**row, "hash_ids": names}) + "\n")
-    assert len(arrivals_for(Case("Mooncake", "", 4.0, 1), trace, 8)) == 8
-    cases = [
-        Case(workload, policy, 4.0, 1)
-        for workload in ("Mooncake", "Conversations")
-        for policy in POLICIES
-    ]
-    runs = [run(case, trace, 12) for case in cases]
-    facts: dict[str, Any] = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": ""}
-    facts |= {"python": "", "load_1min": 0}
-    page = {"command": "c", "date": "d", "machine": facts, "seed": 1, "runs": runs}
-    text = tables(page)["tables"]
-    assert all(text.count(f"| {policy} |") == 2 for policy in POLICIES)
-    found = {r["policy"]: r for r in runs if r["workload"] == "Mooncake"}
-    assert found["predicted_latency"]["hit_ratio"] > found["round_robin"]["hit_ratio"]
-    assert {policy for policy, r in found.items() if "misjudged_ratio" in r} == {
-        "predicted_latency",
-        "externality",
-    }
 
 
 def request(topic: int, chunks: int = 4) -> RequestSpec:

@@ -9,7 +9,7 @@ import pytest
 
 from foretell.batch.promise import CONFIDENCE
 from foretell.batch.promises import Promises
-from foretell.batch.records import Record, Usage
+from foretell.batch.records import Record, TokenUsage
 from foretell.batch.release import Release
 from foretell.batch.states import Batch
 from foretell.config import load_profile
@@ -102,7 +102,7 @@ class Batches:
 
     def _ended(self, request_id: str) -> None:
         now_s, name = self._run.events.now_s, request_id.partition("/")[0]
-        usage = Usage(PROMPT, 0, self._tokens[request_id])
+        usage = TokenUsage(PROMPT, 0, self._tokens[request_id])
         batch = self._running[name]
         self._promises.learn(batch, [Record(True, b"", usage)])
         self._running[name] = batch.answered(1, 0, usage)

@@ -9,7 +9,7 @@ import pytest
 from foretell.latency.linear import LinearStepTime
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
-from foretell.provision import Facts, Plan, Proposal, ProvisionConfig
+from foretell.provision import Facts, Proposal, ProvisionConfig, StrategyPlan
 from foretell.provision.strategies import STRATEGIES, make_strategy
 from foretell.sim import ClusterConfig, InstanceConfig, Provisioning, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, stream
@@ -145,7 +145,7 @@ def test_what_drains_when_more_is_wanted_is_taken_back_at_once() -> None:
     class Wavering:
         name, needs_snapshots = "wavering", False
 
-        def propose(self, facts: Facts, plan: Plan) -> Proposal:
+        def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
             return Proposal(1 if 2.0 <= facts.now_s < 4.0 else 2, "the test")
 
     config, _ = provisioned(0, "static")

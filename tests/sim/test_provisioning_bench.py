@@ -20,8 +20,7 @@ def week(rate: float, cv: float) -> Rates:
 
 def test_a_day_has_the_rate_and_the_tides_that_were_asked_for() -> None:
     day = Day(2, hours=2.0, mean_qps=4.0, bursts=0)
-    found, bursts = arrivals(week(100.0, 1.0), LENGTHS, day, seed=1)
-    assert bursts == []
+    found = arrivals(week(100.0, 1.0), LENGTHS, day, seed=1)
     times = [a.t_s for a in found]
     assert len(found) == pytest.approx(4.0 * 7200, rel=0.05)
     assert all(a <= b for a, b in pairwise(times))
@@ -34,16 +33,15 @@ def test_a_day_has_the_rate_and_the_tides_that_were_asked_for() -> None:
 
 def test_bursts_add_requests_and_a_day_is_the_same_again() -> None:
     calm, wild = (Day(2, 2.0, 4.0, bursts) for bursts in (0, 8))
-    more, bursts = arrivals(week(100.0, 1.0), LENGTHS, wild, seed=1)
-    assert len(bursts) == 8
-    assert len(more) > 1.05 * len(arrivals(week(100.0, 1.0), LENGTHS, calm, seed=1)[0])
-    assert (more, bursts) == arrivals(week(100.0, 1.0), LENGTHS, wild, seed=1)
+    more = arrivals(week(100.0, 1.0), LENGTHS, wild, seed=1)
+    assert len(more) > 1.05 * len(arrivals(week(100.0, 1.0), LENGTHS, calm, seed=1))
+    assert more == arrivals(week(100.0, 1.0), LENGTHS, wild, seed=1)
 
 
 def test_a_small_run_adds_instances_and_says_what_came_of_it() -> None:
     lengths = [(400, 400)]
-    static, relief = (run(Case(name, False, 5.0, 1), lengths, 400) for name in ("static", "relief"))
+    static, relief = (run(Case(name, 5.0, 1), lengths, 400) for name in ("static", "relief"))
     assert (static["instances"], static["over"]) == (10, 0)
     assert static["e2e_p99_s"] < relief["e2e_p99_s"]
-    assert relief["sizes"][0][1] == 6
+    assert 6 <= relief["instances"] <= 10
     assert relief["instance_hours"] > 0

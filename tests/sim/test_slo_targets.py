@@ -5,8 +5,6 @@ from random import Random
 
 import pytest
 
-from bench.placement.slo import CONTENDERS, INTERACTIVE, RELAXED, Case, classed, tables
-from bench.placement.slo import run as run_case
 from foretell.latency.linear import LinearStepTime
 from foretell.model import NO_SLO, EngineConfig, Slo
 from foretell.policy import make_policy
@@ -93,17 +91,3 @@ def test_priorities_reach_engines_that_schedule_by_them() -> None:
         means[policy] = sum(ttfts[::2]) / sum(ttfts[1::2])
     assert means["priority"] < 0.6
     assert means["fcfs"] > 0.8
-
-
-def test_the_bench_gives_all_contenders_the_same_classes_and_a_row() -> None:
-    pairs = [(64, 20), (300, 8), (12, 40)]
-    runs = [run_case(Case(name, 40.0, seed), pairs, 12) for name in CONTENDERS for seed in (1, 2)]
-    assert all(0 <= r["within_slo"] <= 1 for r in runs)
-    facts = {"packages": {}, "cpu": "", "cores": 2, "memory_gib": 1, "os": "", "python": ""}
-    page = {"command": "c", "date": "d", "requests": 12, "runs": runs}
-    text = tables({**page, "machine": {**facts, "load_1min": 0}})["tables"]
-    assert all(f"| {name} |" in text for name in CONTENDERS)
-    assert text.count("±") == 6 * len(CONTENDERS) - 1
-    drawn = classed(arrivals(1, NO_SLO, count=200), Random(1))
-    assert 0.2 < sum(a.slo == INTERACTIVE for a in drawn) / 200 < 0.4
-    assert {a.slo for a in drawn} == {INTERACTIVE, RELAXED}

@@ -4,16 +4,16 @@ from pathlib import Path
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
-from foretell.provision import Answered, Decision, Facts, InstanceFacts, Phase, Plan
+from foretell.provision import AnsweredRequest, Decision, Facts, InstanceFacts, Phase, StrategyPlan
 from foretell.provision.rollout import EngineKind
-from foretell.services.provisioner.record import DecisionRecord, Targets
+from foretell.services.provisioner.record import DecisionRecord, RecordedTargets
 
 KIND = EngineKind(
     EngineConfig("model", 16, 400, 4, 256, 1024),
     LinearStepTime((0.05, 0.0, 0.0, 0.0, 0.0, 0.0)).packed(),
 )
-TARGETS = Targets(1.0, 0.1, 0.99)
-ANSWER = Answered(50, 25.0, 20, 0.5, 1.45)
+TARGETS = RecordedTargets(1.0, 0.1, 0.99)
+ANSWER = AnsweredRequest(50, 25.0, 20, 0.5, 1.45)
 
 
 def ready(name: str, running: int = 0, waiting: int = 0, kv: float = 0.0) -> InstanceFacts:
@@ -32,8 +32,8 @@ def facts(now_s: float, *instances: InstanceFacts, **more: object) -> Facts:
     return Facts(now_s, instances, **more)  # type: ignore[arg-type]
 
 
-def plan(instances: int, maximum: int = 8, cold_start_s: float = 60.0) -> Plan:
-    return Plan(instances, 1, maximum, cold_start_s)
+def plan(instances: int, maximum: int = 8, cold_start_s: float = 60.0) -> StrategyPlan:
+    return StrategyPlan(instances, 1, maximum, cold_start_s)
 
 
 def decision(at_s: float) -> Decision:

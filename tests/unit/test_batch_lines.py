@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from foretell.batch import lines, records
 from foretell.batch.lines import Checker, LineError
-from foretell.batch.records import Usage
+from foretell.batch.records import TokenUsage
 
 CHAT = "/v1/chat/completions"
 
@@ -104,7 +104,7 @@ def test_an_answer_stands_in_the_output_as_it_came() -> None:
         "response": {"status_code": 200, "request_id": "r-1", "body": json.loads(body)},
         "error": None,
     }
-    assert record.usage == Usage(7, 4, 20, 0)
+    assert record.usage == TokenUsage(7, 4, 20, 0)
 
 
 def test_the_usage_of_a_response() -> None:
@@ -115,7 +115,7 @@ def test_the_usage_of_a_response() -> None:
         "output_tokens_details": {"reasoning_tokens": 5},
     }
     record = records.answered("1", "a", 200, "r", json.dumps({"usage": usage}).encode())
-    assert record.usage == Usage(7, 1, 9, 5)
+    assert record.usage == TokenUsage(7, 1, 9, 5)
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_a_request_without_an_answer() -> None:
 
 def test_how_many_requests_a_file_has_is_foreseen_from_its_beginning() -> None:
     data = b"".join(line(f"{number:04}") + b"\n" for number in range(1000))
-    assert lines.foreseen(data[:2000], len(data)) == (1000, "m")
+    assert lines.first_lines(data[:2000], len(data)) == (1000, "m")
     few = line("a") + b"\n\n" + line("b")
-    assert lines.foreseen(few, len(few)) == (2, "m")
+    assert lines.first_lines(few, len(few)) == (2, "m")
     for useless in (b"", b"{", b"[]\n", b'{"body": {}}\n', b"{" * 1000):
-        assert lines.foreseen(useless, 5000) == (0, "")
+        assert lines.first_lines(useless, 5000) == (0, "")

@@ -11,8 +11,8 @@ import pytest
 from foretell.batch.records import answered
 from foretell.batch.states import Batch, Counts, Status
 from foretell.services.batch.ordering import FEWEST_LINES, Ordering
-from foretell.services.batch.store import Store
-from foretell.services.batch.work import Place, Work
+from foretell.services.batch.store import BatchStore
+from foretell.services.batch.work import FilePlace, Work
 
 BATCH, TOTAL = "batch_1", 10 * FEWEST_LINES
 
@@ -43,11 +43,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 async def test_it_is_found_again_after_four_times_as_many_answers(
     tmp_path: Path, asked: list[dict[str, Any]]
 ) -> None:
-    store = Store(tmp_path)
+    store = BatchStore(tmp_path)
     work = Work(store, alone=True)
     store.add_batch(replace(batch(0), status=Status.VALIDATING))
     work.take(BATCH)
-    work.enter(BATCH, [Place(n, f"c{n}", 0, 1) for n in range(1, TOTAL + 1)], first=True)
+    work.enter(BATCH, [FilePlace(n, f"c{n}", 0, 1) for n in range(1, TOTAL + 1)], first=True)
     ordering = Ordering(work, tmp_path)
 
     async def looked(completed: int) -> int:
@@ -73,7 +73,7 @@ async def test_it_is_found_again_after_four_times_as_many_answers(
 async def test_what_has_no_order_is_not_looked_at(
     tmp_path: Path, asked: list[dict[str, Any]]
 ) -> None:
-    store = Store(tmp_path)
+    store = BatchStore(tmp_path)
     ordering = Ordering(Work(store, alone=True), tmp_path)
     ordering.look([batch(0, "/v1/embeddings"), batch(0, total=FEWEST_LINES)])
     await ordering.close()

@@ -7,10 +7,10 @@ import pytest
 
 from foretell.batch.promise import (
     CONFIDENCE,
+    BatchLengths,
+    BatchPace,
     Correction,
     Expected,
-    Lengths,
-    Pace,
     expected,
 )
 from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
@@ -19,16 +19,16 @@ EACH_S = 2.0
 """A request of 100 tokens takes so long."""
 
 
-def pace_of(*requests: float) -> Pace:
+def pace_of(*requests: float) -> BatchPace:
     """So many requests have been on their way, each for a second."""
-    pace = Pace()
+    pace = BatchPace()
     for each in requests:
         pace.add(100.0 / EACH_S * each, each, 1.0)
     return pace
 
 
-def lengths_of(*tokens: int) -> Lengths:
-    found = Lengths()
+def lengths_of(*tokens: int) -> BatchLengths:
+    found = BatchLengths()
     for each in tokens:
         found = found.with_more(each)
     return found
@@ -37,7 +37,9 @@ def lengths_of(*tokens: int) -> Lengths:
 ALIKE = lengths_of(*[100] * 20)
 
 
-def seconds(left: int, before: float, pace: Pace, now: float, lengths: Lengths = ALIKE) -> float:
+def seconds(
+    left: int, before: float, pace: BatchPace, now: float, lengths: BatchLengths = ALIKE
+) -> float:
     told = expected(left, before, lengths, pace, now)
     assert told is not None
     return told.seconds
@@ -89,7 +91,7 @@ def test_what_varies_may_be_further_off() -> None:
 def test_nothing_is_expected_while_too_little_is_known() -> None:
     assert expected(10, 0, lengths_of(100), pace_of(50, 50, 50), 1) is None
     assert expected(10, 0, ALIKE, pace_of(50), 1) is None
-    assert expected(10, 0, ALIKE, Pace(), 1) is None
+    assert expected(10, 0, ALIKE, BatchPace(), 1) is None
 
 
 @pytest.mark.parametrize("bias", [0.3, 1.0, 2.0])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.batch.lines import LineError
-from foretell.batch.records import Usage
+from foretell.batch.records import TokenUsage
 from foretell.batch.states import ENDED, FOLLOWING, Batch, IllegalTransition, Status
 
 NEW = Batch("batch_1", "a", "file-1", "/v1/completions", "24h", 1000, 87_400)
@@ -16,7 +16,7 @@ ERROR = LineError("invalid_json_line", "this line is not valid JSON", None, 3)
 
 
 def test_a_batch_that_goes_well() -> None:
-    batch = NEW.validated(2, "m", 1001).answered(1, 1, Usage(7, 3, 20, 5)).finished(1002)
+    batch = NEW.validated(2, "m", 1001).answered(1, 1, TokenUsage(7, 3, 20, 5)).finished(1002)
     shown = batch.sealed("file-2", "file-3", 1003).shown()
     assert shown["status"] == "completed"
     assert shown["request_counts"] == {"total": 2, "completed": 1, "failed": 1}
@@ -44,7 +44,7 @@ def test_errors_of_its_input_are_told_with_their_lines() -> None:
 
 
 def test_what_had_not_ended_counts_as_failed() -> None:
-    begun = NEW.validated(5, "m", 1001).answered(2, 1, Usage())
+    begun = NEW.validated(5, "m", 1001).answered(2, 1, TokenUsage())
     for batch, end in (
         (begun.cancel(1002).sealed("o", "e", 1003), "cancelled"),
         (begun.timed_out(1002).sealed("o", "e", 1003), "expired"),
@@ -56,7 +56,7 @@ def test_what_had_not_ended_counts_as_failed() -> None:
 ACTIONS = {
     "validated": lambda b, n: b.validated(n, "m", n),
     "refused": lambda b, n: b.refused((ERROR,), n),
-    "answered": lambda b, n: b.answered(n % 2, 1 - n % 2, Usage(1, 0, 1, 0)),
+    "answered": lambda b, n: b.answered(n % 2, 1 - n % 2, TokenUsage(1, 0, 1, 0)),
     "finished": lambda b, n: b.finished(n),
     "timed_out": lambda b, n: b.timed_out(n),
     "cancel": lambda b, n: b.cancel(n),

@@ -1,19 +1,21 @@
 """The arithmetic of `bench.placement.vllm_cluster`: pace, load, and what runs come to."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from bench.accuracy import deployed
+from bench.paced import cluster
 from bench.paced.engines import EngineSpec
+from bench.paced.load import Answered
 from bench.paced.pace import Clock, Pace
-from bench.placement import foretold as bench_foretold
-from bench.placement.paced.load import Answered
-from bench.placement.paced.page import tables
-from bench.placement.paced.requests import Ask, Turn, draw, read_conversations
-from bench.placement.paced.runs import Kept, Run, foretold, summary
-from bench.placement.paced.settings import SETTINGS, requests_per_s
+from bench.paced.requests import Ask, Turn, draw, read_conversations
+from bench.paced.runs import Run, foretold
+from bench.paced.settings import SETTINGS, requests_per_s
+from bench.placement.vllm_cluster import summary, tables
+from bench.runs import Kept
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
 from foretell.tools.live.report import FORETELL, LATENCIES
@@ -94,68 +96,48 @@ def test_targets_are_met_or_not() -> None:
     assert Answered(replace(ask, targets_s=(0.0, 0.2)), 9.0, 10.0).within
 
 
-def run_of(policy: str, round_: int, ttft_s: float) -> Run:
+def run_of(ttft_s: float) -> Run:
+    errors = {FORETELL: [[1.5, 1.0]], "simple": [[2.0, 1.0]]}
     return Run(
-        "alike",
-        round_,
-        policy,
-        2,
-        [ttft_s, ttft_s],
-        [5.0, 5.0],
-        [True, False],
-        4,
-        2,
-        {"tagger": 1},
-        0.01,
-        1.0,
-        1.0,
-        {
-            **{kind: {FORETELL: [[1.5, 1.0]], "simple": [[2.0, 1.0]]} for kind in ("ttft", "e2e")},
-            "tokens": {FORETELL: [[50.0, 40.0]]},
-        },
+        name="",
+        ttft_s=[ttft_s, ttft_s],
+        e2e_s=[5.0, 5.0],
+        within=[True, False],
+        preemptions=4,
+        degraded={"tagger": 1},
+        step_lateness=0.01,
+        cores_busy=1.0,
+        foretold=dict.fromkeys(("ttft", "e2e"), errors),
     )
 
 
 def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
-    kept = Kept(tmp_path / "kept.jsonl")
+    kept = Kept(tmp_path / "kept.jsonl", "")
     for round_, (ours, theirs) in enumerate([(1.0, 2.0), (2.0, 3.0)]):
-        kept.add(run_of("slo", round_, ours))
-        kept.add(run_of("other", round_, theirs))
-    kept.add(run_of("slo", 2, 9.0))
-    kept.add(replace(run_of("other", 2, 9.0), step_lateness=0.06))
-    again = Kept(tmp_path / "kept.jsonl")
-    assert again.has("alike", 2, "slo", 2)
-    assert not again.has("alike", 2, "other", 2)
-    found = summary(again.complete("alike", ("slo", "other")))
+        for policy, ttft_s in (("slo", ours), ("round_robin", theirs)):
+            kept.keep(("alike", round_, policy, 2), asdict(run_of(ttft_s)))
+    plan = cluster.Plan([], 2, 2, tmp_path, tmp_path, ["slo", "round_robin"])
+    runs = cluster.runs_of(plan, SETTINGS["alike"], Kept(tmp_path / "kept.jsonl", ""))
+    found = summary(runs)
     assert found["rounds"] == 2
-    other = found["policies"]["other"]
+    other = found["policies"]["round_robin"]
     assert other["less_reference"]["ttft_mean_s"] == {"mean": 1.0, "half_width": 0.0}
-    assert other["degraded"] == {"tagger": 0.5}
-    assert found["foretold"]["e2e"][FORETELL] == {"median": 0.5, "p90": 0.5, "count": 2}
-    page = {
-        **MADE_BY,
-        "profile": "",
-        "slowdown": 2.0,
-        "utilisation": 0.9,
-        "settings": {"alike": {"what": "eight seats", **found}},
-    }
-    text = tables(page)["tables"]
-    assert "| `other` less `slo` | +1.00 ± 0.00 |" in text
-    assert "| e2e, `simple` | 100% | 100% | 2 |" in text
-    assert f"| tokens, `{FORETELL}` | 25% | 25% | 2 |" in text
+    page = {**MADE_BY, "profile": "", "slowdown": 2.0, "utilisation": 0.9}
+    text = tables({**page, "settings": {"alike": {"what": "eight seats", **found}}})["tables"]
+    assert "| alike: `round_robin` | 2.50 (+1.00 ± 0.00) |" in text
 
 
-def test_errors_are_told_of_all_seeds_and_of_the_least_and_the_most() -> None:
-    late = replace(run_of("slo", 1, 1.0), foretold={})
+def test_errors_are_told_of_all_predictors_over_all_seeds() -> None:
+    late = replace(run_of(1.0), foretold={})
     late.foretold.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
     late.foretold["cached"] = {FORETELL: [[100, 200], [90, 0]]}
-    hidden = {"what": "nobody knows", **bench_foretold.summary([run_of("slo", 0, 1.0), late])}
+    hidden = {"what": "nobody knows", **deployed.summary([run_of(1.0), late])}
     page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7}
-    text = bench_foretold.tables({**page, "kinds": {"hidden": hidden}})["tables"]
-    assert f"| hidden: e2e | `{FORETELL}` | 125% (50% to 200%) | 200% (50% to 200%) | 2 |" in text
-    assert "| hidden: e2e | `simple` | 50% (0% to 100%) | 100% (0% to 100%) | 2 |" in text
+    text = deployed.tables({**page, "kinds": {"hidden": hidden}})["tables"]
+    assert f"| `{FORETELL}` | 125% / 200% | 125% / 200% |" in text
+    assert "| `simple` | 50% / 100% | 50% / 100% |" in text
+    assert "medians 50% to 200%" in text
     assert "95.0% of the prompt tokens that engines found cached were foretold" in text
-    assert "off by 95.0% in sum over 2 requests" in text
 
 
 def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
@@ -183,7 +165,6 @@ def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
     assert found["ttft"][FORETELL] == [[1.5, 1.0]] * 2
     assert found["e2e"][FORETELL] == [[6.0, 4.0]] * 2
     assert found["e2e"]["recent_mean"] == [[4.0, 4.0]] * 2
-    assert found["tokens"] == {FORETELL: [[50.0, 40]] * 2}
     assert found["cached"] == {FORETELL: []}
     told = [{**line, "predicted_cached_tokens": 128, "cached_tokens": 256} for line in lines]
     log.write_text("".join(json.dumps(line) + "\n" for line in told))

@@ -1,20 +1,12 @@
-"""What benches write into pages, and the lines that one of them makes of other data sets."""
+"""What benches write into pages, and keep of their runs."""
 
-import gzip
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bench.length.data import convert
 from bench.report import write_into
-from bench.stats import interval
-from foretell.tools.length.dataset import read_examples
-
-ARENA = {"prompt": "a", "outputs": {"m": {"tok": 5}, "n": {"tok": 0}}}
-GSM8K = {"prompt": "b", "mixtral_tok": 7, "gpt4_tok": 9}
-ALPACA = {"prompt": "c", "out_tok": 3}
+from bench.runs import Kept
+from bench.stats import change, interval
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
@@ -27,28 +19,21 @@ def test_a_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:
         write_into(page, "y", "z")
 
 
-def test_every_model_gets_its_lines_in_order(tmp_path: Path) -> None:
-    def write(name: str, row: dict[str, Any]) -> None:
-        with gzip.open(tmp_path / "text" / name, "wt") as file:
-            file.write(json.dumps(row) + "\n")
-
-    (tmp_path / "text").mkdir()
-    write("arena_hard_1k_11models.jsonl.gz", ARENA)
-    write("gsm8k_test_mixtral_gpt4.jsonl.gz", GSM8K)
-    write("alpaca5000.jsonl.gz", ALPACA)
-    found = {
-        name: [(e.conversation.prompt, e.model_name, e.output_tokens) for e in read_examples(path)]
-        for name, path in convert(tmp_path, tmp_path / "out").items()
-    }
-    assert found == {
-        "arena": [("a", "m", 5)],  # an empty answer says nothing
-        "gsm8k": [("b", "mixtral", 7), ("b", "gpt4", 9)],
-        "alpaca": [("c", "text-davinci-003", 3)],
-    }
-
-
 def test_an_interval_is_students() -> None:
     mean, half_width = interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half_width == pytest.approx(4.303 / 3**0.5)
     assert interval([5.0, 5.0]) == (5.0, 0.0)
+
+
+def test_changes_up_and_down_cancel() -> None:
+    assert change([2.0, 0.5]).startswith("+0.0% (-100.0 to +")
+    assert change([0.5, 0.5]) == "-50.0% (-50.0 to -50.0)"
+
+
+def test_results_survive_and_those_of_other_code_do_not(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "kept.jsonl"
+    Kept(path, "this").keep(("case", 1), {"x": 1})
+    assert Kept(path, "this").get(("case", 1)) == {"x": 1}
+    assert Kept(path, "this").get(("case", 2)) is None
+    assert Kept(path, "other").get(("case", 1)) is None

@@ -74,15 +74,6 @@ def test_it_prints_what_came_of_a_run(lengths: Path, tmp_path: Path) -> None:
     assert invoke(*command) == found
 
 
-def test_it_draws(lengths: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "run.svg"
-    command = ["simulate", "--trace", str(lengths), "--profile", A30, "--qps", "20"]
-    plain, drawn = invoke(*command), invoke(*command, "--draw", str(picture))
-    assert plain == drawn  # looking changes nothing
-    assert "free KV blocks" in picture.read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -92,7 +83,6 @@ def test_it_draws(lengths: Path, tmp_path: Path) -> None:
         (["--profile", A30, "--estimates", "noise:x"], "estimates"),
         (["--profile", A30, "--estimates", "guess"], "noise:SIGMA"),
         (["--profile", A30, "--estimates", "told", "--qps", "20"], "does not tell"),
-        (["--profile", A30, "--format", "mooncake"], "line 1"),
         (["--profile", A30, "--fault", "crash:0"], "FOR_S"),
         (["--profile", A30, "--fault", "crash:7:1"], "no instance 7"),
         (["--profile", f"{A30}x2,{H100}"], "COUNT"),
@@ -109,8 +99,8 @@ def test_it_says_what_is_wrong(lengths: Path, arguments: list[str], words: str) 
     assert words in result.output
 
 
-@pytest.mark.parametrize("option", ["--length-rule", "--format", "--scheduling-policy"])
-def test_it_refuses_what_is_no_choice(lengths: Path, option: str) -> None:
+def test_it_refuses_what_is_no_choice(lengths: Path) -> None:
+    option = "--scheduling-policy"
     command = ["simulate", "--trace", str(lengths), "--profile", A30, option, "none"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2

@@ -15,6 +15,7 @@ from foretell.config import (
     load_cluster,
 )
 from foretell.config.cluster import parse_cluster
+from foretell.config.instances import parse_members
 from foretell.config.layout import values_from
 
 TWO_HOSTS = """
@@ -90,6 +91,42 @@ def test_engines_with_several_gpus_are_tensor_parallel() -> None:
     launcher = Layout(cluster(TWO_HOSTS)).values("launcher", "engine-2")
     assert launcher["engine_args"] == "--tensor-parallel-size=2"
     assert (launcher["model"], launcher["served_model_name"]) == ("org/small", "small")
+
+
+RANKS = "models: {m: {}}\nrun_dir: /run/here\nengines: [{ranks: 2, gpus: 2}, {engines: 1}]"
+
+
+def test_each_data_parallel_rank_is_an_instance_with_a_predictor() -> None:
+    layout = Layout(cluster(RANKS))
+    first, second, other = layout.instances()
+    assert [first["instance_id"], second["instance_id"]] == ["engine-0.rank0", "engine-0.rank1"]
+    assert (first["rank"], second["rank"], other.get("rank")) == (0, 1, None)
+    assert first["url"] == second["url"] != other["url"]
+    launcher = layout.values("launcher", "engine-0")
+    assert launcher["predictor_listen"] == f"{first['predictor']},{second['predictor']}"
+    assert launcher["engine_args"] == "--data-parallel-size=2 --tensor-parallel-size=2"
+    assert (launcher["ranks"], launcher["gpus"]) == (2, "0,1,2,3")
+    assert parse_members(json.dumps(layout.instances())).instances[1].rank == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "engines: [{kind: emulated, ranks: 2}]",
+        "models: {m: {}}\nengines: [{ranks: 2, offline: true}]",
+        "models: {m: {}}\nengines: [{ranks: 2}]\nprovisioning: {enabled: true}",
+        "models: {m: {}}\nengines: [{ranks: 2}]\nschedulers: {envoy: true}",
+        "models: {m: {}}\nengines: [{host: a, ranks: 2}, {host: b}]\n"
+        "traffic: {secret_file: /run/secret}",
+    ],
+)
+def test_where_ranks_cannot_be_that_is_said(text: str) -> None:
+    assert any("ranks" in line for line in problems(text))
+
+
+def test_in_containers_there_are_no_ranks_yet() -> None:
+    with pytest.raises(ClusterError, match="outside containers"):
+        Layout(cluster(RANKS), contained=True).instances()
 
 
 def test_engines_may_serve_offline_requests_beside_online_ones() -> None:

@@ -18,7 +18,7 @@ from foretell.cosched import (
     job_of,
 )
 from foretell.cosched.plan import Allowance, Load, plan_step, with_prefill
-from foretell.cosched.pool import PATIENCE
+from foretell.cosched.pool import MOST_PASSED_OVER
 from foretell.cosched.retention import ONLINE, SEGMENTS, UNNEEDED
 from foretell.kernel.offline import STRETCH, arrival_s
 from foretell.latency.linear import LinearStepTime
@@ -196,7 +196,7 @@ def test_each_length_has_a_candidate_of_its_own() -> None:
     assert pool.candidates(frozenset[bytes]().__contains__) == [(1, 0), (2, 0)]
 
 
-def test_patience_has_an_end() -> None:
+def test_nobody_is_passed_over_for_ever() -> None:
     pool = OfflinePool()
     pool.add(0, chain("alone"), 20)
     resident = set(chain("shared")).__contains__
@@ -208,7 +208,7 @@ def test_patience_has_an_end() -> None:
             break
         pool.remove(found.key, admitted=True)
         passed_over += 1
-    assert passed_over == 2 * PATIENCE
+    assert passed_over == 2 * MOST_PASSED_OVER
 
 
 @pytest.mark.parametrize("seed", range(30))

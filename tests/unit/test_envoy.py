@@ -15,7 +15,7 @@ CLUSTER = """
 engines:
   - {kind: emulated, engines: 2, port: 9100}
 schedulers:
-  {envoy: true, port: 8123, max_attempts: 2, request_timeout_s: 90.5, max_body_bytes: 1000}
+  {envoy: true, port: 8123, request_timeout_s: 90.5, max_body_bytes: 1000}
 run_dir: /run/here
 """
 
@@ -69,7 +69,7 @@ def test_no_request_passes_without_the_picker_and_nobody_sees_the_inside() -> No
     (host,) = http["route_config"]["virtual_hosts"]
     (route,) = host["routes"]
     assert "typed_per_filter_config" not in route
-    assert route["route"]["retry_policy"]["num_retries"] == 1
+    assert route["route"]["retry_policy"]["num_retries"] == 2
     assert route["route"]["idle_timeout"] == "91s"
     assert host["request_body_buffer_limit"] > 1000
 

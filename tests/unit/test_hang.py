@@ -5,7 +5,9 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,9 +23,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/hang":
             time.sleep(300)
-        if self.path == "/spin":
-            while True:
-                pass
         body = str(os.getpid()).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
@@ -50,7 +49,7 @@ def free_port() -> int:
 async def answers(port: int, path: str = "/") -> int:
     """The pid of whoever answers; 0: nobody."""
     with contextlib.suppress(OSError, ValueError):
-        return int((await http_get(f"http://127.0.0.1:{port}{path}", 1.0))[1])
+        return int((await http_get(f"http://127.0.0.1:{port}{path}", hang.ANSWER_S))[1])
     return 0
 
 
@@ -106,28 +105,76 @@ async def test_one_that_waits_for_ever_is_started_anew(tmp_path: Path) -> None:
         assert any("does nothing" in what for what in changes)
 
 
-async def test_one_that_is_busy_has_more_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    port, changes = free_port(), list[str]()
-    async with kept(tmp_path, port, changes) as keeper:
-        pid = keeper.kept["server"].pid
-        await answers(port, "/spin")
+class Asked:
+    """Questions that a script answers; there are no more than it has answers."""
 
-        async def never() -> bool:
-            return False
+    def __init__(self, *said: bool) -> None:
+        self.said = list(said)
 
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(until_hung(pid, never), 2 * hang.IDLE_S)
-        monkeypatch.setattr(hang, "BUSY_S", 3.0)
-        await until_another(port, pid)
+    async def __call__(self) -> bool:
+        if not self.said:
+            raise asyncio.CancelledError
+        return self.said.pop(0)
 
 
-async def test_one_that_answers_late_once_is_left_alone() -> None:
-    said = iter([True, False, True, True])
+@contextlib.contextmanager
+def process_of(code: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process that runs `code`."""
+    argv = (sys.executable, "-c", f"print(1, flush=True)\n{code}")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
 
-    async def sometimes() -> bool:
-        return next(said)
 
-    with pytest.raises((StopAsyncIteration, RuntimeError)):
-        await until_hung(os.getpid(), sometimes)
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with process_of("import time; time.sleep(300)") as process:
+        yield process
+
+
+@pytest.fixture
+def spinner() -> Iterator[subprocess.Popen[bytes]]:
+    with process_of("while True: pass") as process:
+        yield process
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hang, "ANSWER_S", 0.01)
+    monkeypatch.setattr(hang, "EVERY_S", 0.0)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_it_takes_so_many_questions_in_a_row(sleeper: subprocess.Popen[bytes]) -> None:
+    missed = [False] * (hang.MISSED - 1)
+    asked = Asked(*missed, True, *missed, True)
+    with pytest.raises(asyncio.CancelledError):
+        await until_hung(sleeper.pid, asked)
+    asked = Asked(*missed, True, *missed, False)
+    assert "does nothing" in await until_hung(sleeper.pid, asked)
+    assert not asked.said
+
+
+@pytest.mark.usefixtures("quick")
+async def test_who_asks_late_counts_a_question_once(sleeper: subprocess.Popen[bytes]) -> None:
+    sleeper.send_signal(signal.SIGSTOP)
+    asked = Asked(*[False] * (hang.MISSED - 1))
+
+    async def late() -> bool:
+        said = await asked()
+        await asyncio.sleep(20 * hang.ANSWER_S)
+        return said
+
+    with pytest.raises(asyncio.CancelledError):
+        await until_hung(sleeper.pid, late)
+
+
+@pytest.mark.usefixtures("quick")
+async def test_one_that_is_busy_has_more_questions(spinner: subprocess.Popen[bytes]) -> None:
+    asked = Asked(*[False] * (hang.MISSED_BUSY - 1))
+    with pytest.raises(asyncio.CancelledError):
+        await until_hung(spinner.pid, asked)
+    asked = Asked(*[False] * hang.MISSED_BUSY)
+    assert "busy" in await until_hung(spinner.pid, asked)

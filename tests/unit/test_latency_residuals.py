@@ -5,13 +5,13 @@ import random
 
 import pytest
 
-from foretell.latency.residuals import WINDOW_STEPS, Residuals, spread
+from foretell.latency.residuals import WINDOW_STEPS, StepResiduals, spread
 
 SEEDS = range(5)
 
 
 def feed(
-    residuals: Residuals, rng: random.Random, windows: int, common: float, independent: float
+    residuals: StepResiduals, rng: random.Random, windows: int, common: float, independent: float
 ) -> None:
     """Steps of unequal length whose errors share a part per window and have one of their own."""
     ended, off = True, 0.0
@@ -25,7 +25,7 @@ def feed(
 
 def mean_spread(seed: int, common: float, independent: float, steps: int) -> float:
     """Root mean square of the spread over some time: of one moment it says little."""
-    residuals, rng, squares = Residuals(0.3), random.Random(seed), []
+    residuals, rng, squares = StepResiduals(0.3), random.Random(seed), []
     feed(residuals, rng, 40, common, independent)
     for _ in range(40):
         feed(residuals, rng, 4, common, independent)
@@ -48,7 +48,7 @@ def test_what_steps_have_in_common_does_not(seed: int) -> None:
 
 
 def test_it_follows_a_change_for_better_and_worse() -> None:
-    residuals, rng = Residuals(0.3), random.Random(1)
+    residuals, rng = StepResiduals(0.3), random.Random(1)
     feed(residuals, rng, 100, 0.01, 0.05)
     calm = spread(residuals.variances, 100)
     feed(residuals, rng, 100, 0.2, 0.05)
@@ -59,9 +59,9 @@ def test_it_follows_a_change_for_better_and_worse() -> None:
 
 
 def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
-    assert spread(Residuals(0.3).variances, 10_000) == pytest.approx(0.3, rel=0.01)
-    assert spread(Residuals(3.0).variances, 10_000) == pytest.approx(1.0, rel=0.01)
-    residuals = Residuals(3.0)
+    assert spread(StepResiduals(0.3).variances, 10_000) == pytest.approx(0.3, rel=0.01)
+    assert spread(StepResiduals(3.0).variances, 10_000) == pytest.approx(1.0, rel=0.01)
+    residuals = StepResiduals(3.0)
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
     assert spread(residuals.variances, 1) > 1.0  # the first steps only taught
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
@@ -69,7 +69,7 @@ def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
 
 
 def test_a_machine_that_slept_is_forgotten() -> None:
-    residuals, rng = Residuals(0.3), random.Random(2)
+    residuals, rng = StepResiduals(0.3), random.Random(2)
     feed(residuals, rng, 50, 0.02, 0.05)
     residuals.add(0.01, 3600.0)
     feed(residuals, rng, 1, 0.02, 0.05)
@@ -79,7 +79,7 @@ def test_a_machine_that_slept_is_forgotten() -> None:
 
 
 def test_more_steps_never_spread_more() -> None:
-    residuals = Residuals(0.3)
+    residuals = StepResiduals(0.3)
     feed(residuals, random.Random(3), 30, 0.05, 0.3)
     spreads = [spread(residuals.variances, n) for n in (0, 1, 2, 10, 100, 1000)]
     assert spreads == sorted(spreads, reverse=True)

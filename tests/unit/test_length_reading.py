@@ -10,14 +10,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foretell.length.conversation import Conversation, Exchange, head_and_tail
 from foretell.length.features import NAMES, features
-from foretell.length.window import Marks, Window, compose
-from foretell.services.tagger.encoder import Encoder
+from foretell.length.window import Marks, ReadWindow, compose
+from foretell.services.tagger.encoder import OnnxEncoder
 from foretell.services.tagger.reading import (
     DESCRIPTION,
     TOKENIZER,
     WEIGHTS,
     Description,
-    Reader,
+    PromptReader,
     feature_rows,
     marks_of,
     padded,
@@ -25,7 +25,7 @@ from foretell.services.tagger.reading import (
 )
 
 MARKS = Marks(begin=100, end=101, pad=0)
-WINDOW = Window(prompt=(3, 2), asked=(1, 1), answered=(1, 2))
+WINDOW = ReadWindow(prompt=(3, 2), asked=(1, 1), answered=(1, 2))
 ASKED = Conversation("Write 20 words about tea, please?", 33, 9)
 CHAT = replace(
     ASKED,
@@ -74,7 +74,7 @@ def test_a_feature_that_never_varied_says_nothing() -> None:
     rows = feature_rows([ASKED, CHAT])
     mean, scale = scales_of(rows)
     made = Description(WINDOW, MARKS, ("m",), mean, scale)
-    reader = Reader(made, tokenizer("[CLS]", "[SEP]", "[PAD]"))
+    reader = PromptReader(made, tokenizer("[CLS]", "[SEP]", "[PAD]"))
     limited = replace(CHAT, max_tokens=500, stops=3)
     assert (reader.features([limited]) == reader.features([CHAT])).all()
     assert reader.features([ASKED, CHAT]).mean(axis=0) == pytest.approx(0.0, abs=1e-5)
@@ -99,7 +99,7 @@ def test_sequences_are_padded_to_the_longest() -> None:
 def test_an_unknown_serving_model_is_number_zero() -> None:
     width = len(NAMES)
     made = Description(WINDOW, MARKS, ("a", "b"), (0.0,) * width, (1.0,) * width)
-    reader = Reader(made, tokenizer("[CLS]", "[SEP]", "[PAD]"))
+    reader = PromptReader(made, tokenizer("[CLS]", "[SEP]", "[PAD]"))
     assert reader.models(["b", "other", "a"]).tolist() == [2, 0, 1]
 
 
@@ -128,13 +128,13 @@ def test_a_broken_file_is_named_by_its_folder(tmp_path: Path, broken: str) -> No
     Description(WINDOW, MARKS, ("a",), (0.0,) * width, (1.0,) * width).write(tmp_path)
     tokenizer("[CLS]", "[SEP]", "[PAD]").save(str(tmp_path / TOKENIZER))
     with pytest.raises(ValueError, match=f"{WEIGHTS} does not exist"):
-        Encoder(tmp_path)
+        OnnxEncoder(tmp_path)
     (tmp_path / WEIGHTS).write_bytes(b"no weights")
     (tmp_path / broken).write_bytes(b"nonsense")
     with pytest.raises(ValueError, match=tmp_path.name):
-        Encoder(tmp_path)
+        OnnxEncoder(tmp_path)
 
 
 def test_a_window_of_fewer_than_no_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="window"):
-        Window(prompt=(3, -1))
+        ReadWindow(prompt=(3, -1))

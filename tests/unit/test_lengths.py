@@ -6,12 +6,12 @@ import pytest
 
 from foretell.length import says_more
 from foretell.model import LengthEstimate
-from foretell.services.scheduler.http.parsing import ParsedRequest, parse
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.parsing import ApiRequest, parse
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 
 
-def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) -> ParsedRequest:
+def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) -> ApiRequest:
     body = {"model": "m", "prompt": prompt, "max_tokens": 4000, **fields}
     return parse(ENDPOINTS["/v1/completions"], json.dumps(body).encode())
 

@@ -6,7 +6,6 @@ from random import Random
 import pytest
 from virtual_engine import VirtualEngine
 
-from bench.accuracy.live_variants import VARIANTS, Analysis
 from foretell.engine import Sequence, SnapshotPredictor
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
@@ -14,7 +13,7 @@ from foretell.length.distribution import knots
 from foretell.model import EngineConfig, Prediction, Step
 from foretell.tools.live.load import MixedLengths, bursty
 from foretell.tools.live.recording import Recording, Served
-from foretell.tools.live.replay import snapshots_of, spec_of, states, truth_of
+from foretell.tools.live.replay import snapshots_of, spec_of, states
 from foretell.wire import snapshot_to_proto
 from foretell.workload import Arrival
 
@@ -156,26 +155,3 @@ def test_the_predictors_state_is_restored(recording: Recording) -> None:
         for state in found
     ]
     assert sum(same) >= len(same) - 3
-
-
-def test_the_truth_is_read_from_the_snapshots(recording: Recording) -> None:
-    truth = truth_of(snapshots_of(recording))
-    for request in recording.requests:
-        name = request.request_id
-        assert truth.whole(name)
-        assert truth.first_end_s(name) + ANSWER_S == pytest.approx(request.first_unix_s)
-        assert truth.last_end_s(name) + ANSWER_S == pytest.approx(request.last_unix_s)
-
-
-def test_the_more_is_known_the_smaller_the_error(recording: Recording) -> None:
-    found = Analysis(recording).report()["errors"]
-    alone, expected, true, everything = (
-        found[VARIANTS[i].title]["e2e"]["mean"] for i in (0, 2, 3, -1)
-    )
-    assert alone > expected > true >= everything
-    assert everything < 0.03
-
-
-def test_a_recording_without_snapshots_cannot_be_taken_apart(recording: Recording) -> None:
-    with pytest.raises(ValueError, match="no snapshots"):
-        Analysis(Recording({}, recording.requests))

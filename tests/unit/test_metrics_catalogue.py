@@ -36,7 +36,7 @@ def test_what_a_process_registers_is_in_its_catalogue_and_nothing_else(declared:
 
 def test_names_say_their_units() -> None:
     for metric in (each for found in by_process().values() for each in found):
-        assert metric.name.startswith("foretell_")
+        assert metric.name.startswith(("foretell_", "process_"))
         assert metric.unit
         assert metric.meaning.strip()
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name

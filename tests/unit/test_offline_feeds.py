@@ -9,7 +9,7 @@ from foretell.length.survival import SurvivalCurve
 from foretell.model import BatchShape, EngineConfig
 from foretell.offline.dual_scan import DualScan
 from foretell.offline.feed import Feed, InFlight, Sequential, UsedPrefixes
-from foretell.offline.feedback import Feedback, Job
+from foretell.offline.feedback import Feedback, OfflineJob
 from foretell.offline.lengths import FEWEST, Lengths, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
 from foretell.offline.survival import Survival
@@ -37,8 +37,8 @@ def mixed(seed: int, most: int) -> tuple[PrefixTree, np.ndarray]:
     return prefix_tree(prompts), np.array(outputs, np.int64)
 
 
-def job(tree: PrefixTree, known: np.ndarray) -> Job:
-    return Job(tree, tree.first_seen(), sources(tree), known, 100.0)
+def job(tree: PrefixTree, known: np.ndarray) -> OfflineJob:
+    return OfflineJob(tree, tree.first_seen(), sources(tree), known, 100.0)
 
 
 def feeds(tree: PrefixTree, outputs: np.ndarray) -> dict[str, Feed]:

@@ -14,7 +14,7 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import ModelSpec
 from foretell.offline.dual_scan import memory_split
 from foretell.offline.lengths import Lengths
-from foretell.offline.ordering import CHUNK_REQUESTS, Demand, blended, demand, split
+from foretell.offline.ordering import CHUNK_REQUESTS, WorkDemand, blended, demand, split
 from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.work import WorkModel, datasheet_work, measured_work
 
@@ -178,7 +178,7 @@ def test_an_outlier_moves_where_it_belongs_if_the_budget_allows() -> None:
 
 def test_density_of_nothing_is_infinite_and_shared_prefixes_count_once() -> None:
     tree = prefix_tree([[1, 2], [1, 3]], 1)
-    one = Demand(np.ones(tree.items), np.zeros(tree.items))
+    one = WorkDemand(np.ones(tree.items), np.zeros(tree.items))
     assert np.isinf(one.density(tree)).all()
     work = WorkModel(1.0, 0.0, 0.0, 1.0, 0.0)
     found = demand(tree, work, np.ones(2), np.ones(2))

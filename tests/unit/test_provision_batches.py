@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from foretell.provision import ProvisionConfig, Provisioner
-from foretell.provision.batches import Batches, Due
+from foretell.provision.batches import BatchDemand, Due
 from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import facts, ready
 
@@ -26,14 +26,14 @@ COLD_START_S = 60.0
     ],
 )
 def test_as_many_as_end_it_in_time(within_s: float, left_s: float | None, needed: int) -> None:
-    assert Batches(4, [Due(within_s, left_s)]).floor(COLD_START_S) == needed
+    assert BatchDemand(4, [Due(within_s, left_s)]).floor(COLD_START_S) == needed
 
 
 def test_the_batch_that_needs_most_decides_and_none_needs_nothing() -> None:
     due = [Due(1000.0, 200.0), Due(2000.0, 1900.0), Due(9000.0, 2000.0)]
-    assert Batches(2, due).floor(COLD_START_S) == 2
-    assert Batches(3).floor(COLD_START_S) == 0
-    assert Batches(0, due).floor(COLD_START_S) == 1  # from zero, before anything is known
+    assert BatchDemand(2, due).floor(COLD_START_S) == 2
+    assert BatchDemand(3).floor(COLD_START_S) == 0
+    assert BatchDemand(0, due).floor(COLD_START_S) == 1  # from zero, before anything is known
 
 
 def test_it_is_a_floor_within_the_bounds() -> None:
@@ -41,12 +41,12 @@ def test_it_is_a_floor_within_the_bounds() -> None:
     core = Provisioner(make_strategy("target", requests=10.0), config)
     seen = facts(0.0, ready("a"), ready("b"))
     assert core.decide(seen).desired == 0
-    batches = Batches(2, [Due(1000.0, 900.0)])
+    batches = BatchDemand(2, [Due(1000.0, 900.0)])
     held = core.decide(replace(seen, now_s=1.0, batches=batches))
     assert (held.desired, held.because, held.drain) == (2, "batches", ())
     assert "2 for batches to end in time" in held.why
-    late = Batches(2, [Due(1000.0, 5000.0)])
+    late = BatchDemand(2, [Due(1000.0, 5000.0)])
     more = core.decide(replace(seen, now_s=2.0, batches=late))
     assert (more.desired, more.because, more.start) == (3, "bounds", 1)
-    busy = facts(3.0, ready("a", 20), ready("b", 5), batches=Batches(1, [Due(100.0, 50.0)]))
+    busy = facts(3.0, ready("a", 20), ready("b", 5), batches=BatchDemand(1, [Due(100.0, 50.0)]))
     assert core.decide(busy).because == "strategy"  # it wants more by itself

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from foretell.provision import Facts, Plan, Proposal, ProvisionConfig, Provisioner, ScheduledBounds
+from foretell.provision import (
+    Facts,
+    Proposal,
+    ProvisionConfig,
+    Provisioner,
+    ScheduledBounds,
+    StrategyPlan,
+)
 from foretell.provision.strategies import STRATEGIES, make_strategy
 from tests.unit.provision_cases import draining, facts, ready, warming
 
@@ -19,9 +26,9 @@ class Wanting:
 
     def __init__(self, instances: int) -> None:
         self.instances = instances
-        self.plans: list[Plan] = []
+        self.plans: list[StrategyPlan] = []
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         self.plans.append(plan)
         return Proposal(self.instances, "the test", 0.9)
 

@@ -8,10 +8,10 @@ from foretell.provision import (
     Facts,
     InstanceFacts,
     Phase,
-    Plan,
     Proposal,
     ProvisionConfig,
     Provisioner,
+    StrategyPlan,
 )
 from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import plan, warming
@@ -30,7 +30,7 @@ def engines(count: int) -> list[InstanceFacts]:
 
 
 def proposed(
-    rate: float, count: int, *more: InstanceFacts, the_plan: Plan | None = None
+    rate: float, count: int, *more: InstanceFacts, the_plan: StrategyPlan | None = None
 ) -> Proposal:
     """What it proposes after some minutes of constant arrivals."""
     strategy = make_strategy("foresight", **TARGETS)

@@ -6,9 +6,9 @@ import pytest
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, Slo
-from foretell.provision import Answered
+from foretell.provision import AnsweredRequest
 from foretell.provision import regret as regrets
-from foretell.provision.regret import Moment, Regret, Window, regret
+from foretell.provision.regret import Moment, Regret, RegretWindow, regret
 from foretell.provision.rollout import EngineKind
 
 KIND = EngineKind(
@@ -17,19 +17,19 @@ KIND = EngineKind(
 )
 """4 seats and steps of 50 ms: an answer of 20 tokens takes a second, so 4 a second are served."""
 SLO = Slo(1.0, 0.1)
-ANSWER = Answered(50, 25.0, 20, 0.5, 1.45)
+ANSWER = AnsweredRequest(50, 25.0, 20, 0.5, 1.45)
 
 
-def window(ready: int, rps: int, *, seconds: int = 900, **more: object) -> Window:
+def window(ready: int, rps: int, *, seconds: int = 900, **more: object) -> RegretWindow:
     """A constant rate with a decision every 5 seconds, and 300 seconds before."""
     moments = [
         Moment(at_s, ready, ready, 5 * rps if at_s > -300 else 0, **more)  # type: ignore[arg-type]
         for at_s in range(-300, seconds + 101, 5)
     ]
-    return Window(0.0, float(seconds), moments, [ANSWER] * 10)
+    return RegretWindow(0.0, float(seconds), moments, [ANSWER] * 10)
 
 
-def of(given: Window) -> Regret:
+def of(given: RegretWindow) -> Regret:
     found = regret(given, KIND, SLO, 0.99)
     assert found is not None
     return found
@@ -81,22 +81,22 @@ def test_an_idle_instance_more_than_one_is_wasted() -> None:
 
 def test_where_nobody_was_ready_requests_wait_and_one_more_would_have_served_them() -> None:
     moments = [replace(m, ready=int(m.at_s >= 300), instances=1) for m in window(1, rps=2).moments]
-    found = of(Window(0.0, 900.0, moments, [ANSWER]))
+    found = of(RegretWindow(0.0, 900.0, moments, [ANSWER]))
     assert found.within[1] < 0.7
     assert found.within[2] == 1.0
     assert found.saved_by_one_more >= 600
 
 
 def test_forecasts_are_compared_with_what_came() -> None:
-    found = of(window(ready=2, rps=6, expected_rps=9.0, ahead_s=60.0, foretold_within=1.0))
+    found = of(window(ready=2, rps=6, expected_rps=9.0, ahead_s=60.0, predicted_within=1.0))
     assert found.arrivals_error == pytest.approx(0.5)
     assert found.arrivals_bias == pytest.approx(0.5)
     assert [each.expected_rps for each in found.slices] == [9.0] * 3
-    assert found.foretold_within == 1.0
+    assert found.predicted_within == 1.0
     assert found.measured_within == 1.0
     assert found.lengths_error == pytest.approx(0.25)
     without = of(window(ready=2, rps=6))
-    assert (without.arrivals_error, without.foretold_within) == (None, None)
+    assert (without.arrivals_error, without.predicted_within) == (None, None)
 
 
 def test_the_same_window_gives_the_same_regret() -> None:
@@ -122,4 +122,4 @@ def test_without_decisions_or_answers_there_is_nothing_to_say() -> None:
 def test_instances_that_come_and_go_without_end_are_refused() -> None:
     moments = [Moment(float(i), 1 + i % 2, 2, 1) for i in range(2000)]
     with pytest.raises(ValueError, match="came and went"):
-        regret(Window(0.0, 2000.0, moments, [ANSWER]), KIND, SLO, 0.99)
+        regret(RegretWindow(0.0, 2000.0, moments, [ANSWER]), KIND, SLO, 0.99)

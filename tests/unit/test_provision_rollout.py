@@ -4,7 +4,7 @@ from foretell.engine import Sequence as EngineSequence
 from foretell.engine import Twin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, EngineSnapshot, RequestState, Slo
-from foretell.provision.rollout import Coming, EngineKind, Place, share_within
+from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 
 KIND = EngineKind(
     EngineConfig("model", 16, 400, 8, 256, 1024),
@@ -14,11 +14,11 @@ COMING = [Coming(0.25 * i, 50, 40) for i in range(240)]  # each takes about a se
 TARGET = Slo(1.0, 0.1)
 
 
-def share(*places: Place, enough: float = 0.0) -> float:
+def share(*places: EnginePlace, enough: float = 0.0) -> float:
     return share_within(places, KIND, COMING, TARGET, [0.0], enough)
 
 
-def busy(waiting: int) -> Place:
+def busy(waiting: int) -> EnginePlace:
     """An engine whose seats are taken and whose queue is as long as this."""
     requests = [
         RequestState(f"r{i}", f"r{i}", 50, 5, 54, 900, 0.0, predicted_output_tokens=200.0)
@@ -29,14 +29,16 @@ def busy(waiting: int) -> Place:
         for i in range(waiting)
     ]
     free = KIND.config.total_blocks - 8 * KIND.config.blocks_for(54)
-    return Place(EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, free, requests, queue, (), ()))
+    return EnginePlace(
+        EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, free, requests, queue, (), ())
+    )
 
 
 def test_enough_engines_keep_the_target_and_too_few_do_not() -> None:
     slow = EngineKind(KIND.config, LinearStepTime((0.06, 1e-4, 0, 0, 1e-4, 0)).packed())
 
     def of(count: int) -> float:
-        return share_within([Place()] * count, slow, COMING, TARGET, [0.0], 0.0)
+        return share_within([EnginePlace()] * count, slow, COMING, TARGET, [0.0], 0.0)
 
     assert of(4) == 1.0
     assert of(1) < 0.5
@@ -44,7 +46,7 @@ def test_enough_engines_keep_the_target_and_too_few_do_not() -> None:
 
 
 def test_what_is_in_progress_counts() -> None:
-    assert share(Place()) == 1.0
+    assert share(EnginePlace()) == 1.0
     assert share(busy(0)) > share(busy(30))
     assert share(busy(30)) < 0.9
 
@@ -59,17 +61,17 @@ def test_each_span_must_keep_the_target() -> None:
 
 
 def test_an_instance_helps_once_it_is_ready() -> None:
-    late = Place(None, 40.0)
-    assert share(busy(60)) < share(busy(60), late) < share(busy(60), Place())
+    late = EnginePlace(None, 40.0)
+    assert share(busy(60)) < share(busy(60), late) < share(busy(60), EnginePlace())
 
 
 def test_where_nobody_is_ready_requests_wait() -> None:
-    found = share(Place(None, 30.0))
+    found = share(EnginePlace(None, 30.0))
     assert 0.05 < found < 0.5  # those that come when the others have been served
 
 
 def test_a_rollout_ends_as_soon_as_it_is_lost() -> None:
-    assert share(Place(None, 59.0), enough=0.99) < 0.99
+    assert share(EnginePlace(None, 59.0), enough=0.99) < 0.99
 
 
 def test_a_snapshot_continues_as_the_engine_does() -> None:
@@ -84,7 +86,9 @@ def test_a_snapshot_continues_as_the_engine_does() -> None:
         for i in range(20)
     ]
     blocks = KIND.config.total_blocks
-    place = Place(EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, blocks, (), queue, (), ()))
+    place = EnginePlace(
+        EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, blocks, (), queue, (), ())
+    )
 
     def met(ttft_s: float) -> bool:
         found = share_within([place], KIND, coming, Slo(ttft_s), [0.0], 0.0)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from foretell.services.provisioner.lease import LEASE_S, Lease, LeaseLost
+from foretell.services.provisioner.lease import LEASE_S, FileLease, LeaseLost
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from foretell.services.provisioner.lease import Lease
-lease = Lease(Path(sys.argv[1]), "other")
+from foretell.services.provisioner.lease import FileLease
+lease = FileLease(Path(sys.argv[1]), "other")
 assert lease.take()
 print(lease.epoch, flush=True)
 time.sleep(600)
@@ -35,12 +35,12 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def replica(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Lease]]:
+def replica(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], FileLease]]:
     """Makes replicas that share a folder."""
-    made: list[Lease] = []
+    made: list[FileLease] = []
 
-    def make() -> Lease:
-        made.append(Lease(tmp_path, str(len(made)), clock=clock))
+    def make() -> FileLease:
+        made.append(FileLease(tmp_path, str(len(made)), clock=clock))
         return made[-1]
 
     yield make
@@ -49,7 +49,7 @@ def replica(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], Lease]]:
 
 
 def test_one_holds_it_and_another_gets_it_when_it_is_given_back(
-    replica: Callable[[], Lease],
+    replica: Callable[[], FileLease],
 ) -> None:
     first, second = replica(), replica()
     assert [first.take(), first.take(), second.take()] == [True, True, False]
@@ -64,7 +64,7 @@ def test_one_holds_it_and_another_gets_it_when_it_is_given_back(
 
 
 def test_who_hangs_is_passed_over_and_writes_nothing_any_more(
-    replica: Callable[[], Lease], clock: Clock
+    replica: Callable[[], FileLease], clock: Clock
 ) -> None:
     hung, standby = replica(), replica()
     assert hung.take()
@@ -84,7 +84,9 @@ def test_who_hangs_is_passed_over_and_writes_nothing_any_more(
         pass
 
 
-def test_who_is_killed_is_followed_at_once(tmp_path: Path, replica: Callable[[], Lease]) -> None:
+def test_who_is_killed_is_followed_at_once(
+    tmp_path: Path, replica: Callable[[], FileLease]
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, env=environment

@@ -11,7 +11,7 @@ import pytest
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
 from foretell.services.provisioner import places
-from foretell.services.provisioner.lease import Lease, LeaseLost
+from foretell.services.provisioner.lease import FileLease, LeaseLost
 from foretell.services.provisioner.places import DOWN_S, Places
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
@@ -24,7 +24,7 @@ class World:
         self.folder = folder
         self.answering: set[str] = set()
         self.empty: set[str] = set()
-        self.lease = Lease(folder, "a")
+        self.lease = FileLease(folder, "a")
         assert self.lease.take()
 
     def fleet(self, orders: Any = None) -> Places:

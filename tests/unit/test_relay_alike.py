@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from foretell.services.scheduler.relay.alike import Alike, alike
 from foretell.services.scheduler.relay.choice import Choice
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.followed import FollowedFraming
 from foretell.services.scheduler.relay.framing import Event, Lines
+from foretell.services.scheduler.relay.stream import StreamFraming
 
 TEXTS = st.one_of(
     st.sampled_from(
@@ -49,7 +49,7 @@ def line_of(event: dict[str, Any]) -> bytes:
 def parsed(stream: list[bytes], *, with_ids: bool) -> tuple[Progress, list[Event]]:
     """What is said of a stream whose events never look alike."""
     progress = Progress(with_ids=with_ids)
-    framing = FollowedFraming(progress)
+    framing = StreamFraming(progress)
     events: list[Event] = []
     for line in stream:
         progress.alike = None
@@ -79,7 +79,7 @@ def test_a_stream_is_read_as_by_a_parser(
 ) -> None:
     stream = [line_of(form(*each)) for each in told]
     progress = Progress(with_ids=with_ids)
-    framing = FollowedFraming(progress)
+    framing = StreamFraming(progress)
     events: list[Event] = []
     for at in range(0, len(stream), together):
         data = b"".join(stream[at : at + together])
@@ -103,7 +103,7 @@ def learnt(line: bytes) -> Alike:
 def test_the_events_of_a_stream_are_alike_from_the_second_on(with_ids: bool) -> None:
     first, *others = (line_of(chat(f" w{number}", [number], {}, {}, {})) for number in range(9))
     progress = Progress(with_ids=with_ids)
-    FollowedFraming(progress).feed(first)
+    StreamFraming(progress).feed(first)
     for number, line in enumerate(others, 1):
         assert progress.alike is not None
         shown = progress.alike.take(line)
@@ -116,9 +116,9 @@ def test_an_engine_that_goes_on_is_read_by_a_parser() -> None:
     stream = [line_of(chat(f" w{number}", [number], {}, {}, {})) for number in range(4)]
     progress = Progress(with_ids=True)
     for line in stream[:2]:
-        FollowedFraming(progress).feed(line)
+        StreamFraming(progress).feed(line)
     progress.begin_again()
-    again = FollowedFraming(progress)
+    again = StreamFraming(progress)
     shown = in_one([event for line in stream for event in again.feed(line)])
     assert shown == [Lines(b"".join(stream[2:]))]
     assert progress.alike is None

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from foretell.services.scheduler.relay.continuation import DONE, Progress
-from foretell.services.scheduler.relay.followed import FollowedFraming
 from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
+from foretell.services.scheduler.relay.stream import StreamFraming
 
 TOKENS = 5
 
@@ -108,7 +108,7 @@ def _add(mine: dict[str, Any], field: str, text: str) -> None:
 
 
 def fed(progress: Progress, data: bytes, *, broken: bool) -> tuple[bytes, Event]:
-    framing = FollowedFraming(progress)
+    framing = StreamFraming(progress)
     events = framing.feed(data)
     if not framing.ended:
         events += framing.feed_break("connection_lost") if broken else framing.feed_end()

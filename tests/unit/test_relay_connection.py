@@ -74,7 +74,11 @@ class Heard:
 
 
 def opened(read_timeout_s: float = 60.0) -> tuple[Connection, Wire, Heard]:
-    connection, wire, heard = Connection(read_timeout_s, lambda _: None), Wire(), Heard()
+    connection, wire, heard = (
+        Connection(read_timeout_s, lambda _: None, lambda _: None),
+        Wire(),
+        Heard(),
+    )
     connection.connection_made(wire)
     connection.send(b"head", b"body", heard)
     assert wire.written == b"headbody"
@@ -194,7 +198,7 @@ async def test_whoever_wants_to_hear_no_more_is_told_nothing() -> None:
     connection, wire, heard = opened()
     connection.data_received(CHUNKED + b"1\r\nx\r\n")
     connection.pause()
-    connection.forget()
+    connection.release()
     assert not wire.paused
     connection.data_received(b"1\r\ny\r\n")
     connection.lose("given_up")
@@ -203,7 +207,7 @@ async def test_whoever_wants_to_hear_no_more_is_told_nothing() -> None:
 
 async def test_the_first_reason_of_a_loss_is_told_and_its_owner_hears_of_it_once() -> None:
     lost: list[Connection] = []
-    connection, heard = Connection(60.0, lost.append), Heard()
+    connection, heard = Connection(60.0, lambda _: None, lost.append), Heard()
     connection.connection_made(Wire())
     connection.send(b"head", b"body", heard)
     connection.engine_down()
@@ -287,7 +291,7 @@ async def test_a_connection_on_which_something_waits_is_not_silent() -> None:
             return ours if name == "socket" else default
 
     with ours, theirs:
-        connection = Connection(60.0, lambda _: None)
+        connection = Connection(60.0, lambda _: None, lambda _: None)
         connection.connection_made(Real())
         assert connection.is_silent
         theirs.sendall(b"x")

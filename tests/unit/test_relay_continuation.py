@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from foretell.services.scheduler.http.parsing import parse
-from foretell.services.scheduler.http.surface import ENDPOINTS
+from foretell.services.scheduler.api.parsing import parse
+from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress, can_continue
-from foretell.services.scheduler.relay.followed import LONGEST_EVENT_BYTES, FollowedFraming
 from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
+from foretell.services.scheduler.relay.stream import LONGEST_EVENT_BYTES, StreamFraming
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
 """Streams of vLLM 0.32 with token ids."""
@@ -83,7 +83,7 @@ def answer_of(stream: bytes) -> dict[str, Any]:
     return folded
 
 
-def fed(framing: FollowedFraming, data: bytes, *, broken: bool = False) -> tuple[bytes, Event]:
+def fed(framing: StreamFraming, data: bytes, *, broken: bool = False) -> tuple[bytes, Event]:
     """What the client gets of a stream that ends, or breaks off; and the last event."""
     events = framing.feed(data) if data else []
     if not framing.ended:
@@ -95,7 +95,7 @@ def fed(framing: FollowedFraming, data: bytes, *, broken: bool = False) -> tuple
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("size", [1, 7, 100, 1 << 20])
 def test_an_undisturbed_stream_is_as_if_nobody_had_asked_for_ids(name: str, size: int) -> None:
-    stream, framing, out = STREAMS[name], FollowedFraming(Progress()), b""
+    stream, framing, out = STREAMS[name], StreamFraming(Progress()), b""
     for at in range(0, len(stream), size):
         for event in framing.feed(stream[at : at + size]):
             assert isinstance(event, Lines)
@@ -111,13 +111,13 @@ def test_a_stream_that_is_cut_anywhere_goes_on_as_it_was(name: str, way: str) ->
     stream, whole = STREAMS[name], answer_of(without_ids(STREAMS[name]))
     for cut in range(1, len(stream) - 1):
         progress = Progress()
-        out, end = fed(FollowedFraming(progress), stream[:cut], broken=True)
+        out, end = fed(StreamFraming(progress), stream[:cut], broken=True)
         assert progress.can_go_on
         for again in () if isinstance(end, End) else (cut // 2, cut + 150, None):
             progress.begin_again()
             (told,) = progress.output_ids
             later = resumed(stream, told) if way == "resumes" else from_another(stream)
-            more, end = fed(FollowedFraming(progress), later[:again], broken=again is not None)
+            more, end = fed(StreamFraming(progress), later[:again], broken=again is not None)
             out += more
             if isinstance(end, End):
                 break
@@ -132,7 +132,7 @@ def test_a_stream_that_is_cut_anywhere_goes_on_as_it_was(name: str, way: str) ->
 
 def test_the_counts_are_told_where_only_they_are_missing() -> None:
     stream, progress = STREAMS["chat-token-ids"], Progress(with_usage=True)
-    out, end = fed(FollowedFraming(progress), stream.removesuffix(DONE), broken=True)
+    out, end = fed(StreamFraming(progress), stream.removesuffix(DONE), broken=True)
     assert isinstance(end, End)
     assert out.startswith(without_ids(stream.removesuffix(DONE)))
     last = json.loads(out.removesuffix(b"\n\n" + DONE).rpartition(b"data: ")[2])
@@ -142,13 +142,11 @@ def test_the_counts_are_told_where_only_they_are_missing() -> None:
 
 def test_tokens_of_an_engine_that_fell_behind_do_not_count() -> None:
     stream, progress = STREAMS["chat-token-ids"], Progress()
-    fed(FollowedFraming(progress), stream[:900], broken=True)
+    fed(StreamFraming(progress), stream[:900], broken=True)
     told = progress.output_ids
     assert told == [[3125, 3358]]
     progress.begin_again()
-    out, _ = fed(
-        FollowedFraming(progress), stream.replace(b"[3125]", b"[1,2,3]")[:700], broken=True
-    )
+    out, _ = fed(StreamFraming(progress), stream.replace(b"[3125]", b"[1,2,3]")[:700], broken=True)
     assert out == b""
     progress.begin_again()
     assert progress.output_ids == told
@@ -156,9 +154,9 @@ def test_tokens_of_an_engine_that_fell_behind_do_not_count() -> None:
 
 def test_an_engine_that_says_something_else_ends_the_stream() -> None:
     stream, progress = STREAMS["chat-token-ids"], Progress()
-    fed(FollowedFraming(progress), stream[:900], broken=True)
+    fed(StreamFraming(progress), stream[:900], broken=True)
     progress.begin_again()
-    out, end = fed(FollowedFraming(progress), stream.replace(b" fobo", b" fob0"))
+    out, end = fed(StreamFraming(progress), stream.replace(b" fobo", b" fob0"))
     assert out == b""
     assert end == Broken("diverged", tokens_out=1, exact=True)
     assert not progress.can_go_on
@@ -181,7 +179,7 @@ def test_nobody_goes_on_where_not_all_is_known(hidden: bytes) -> None:
     at = begun.rindex(b"\n\n") + 2
     for pieces in ([begun[:at] + hidden], [begun[:at], hidden]):
         progress = Progress()
-        framing = FollowedFraming(progress)
+        framing = StreamFraming(progress)
         for piece in pieces:
             framing.feed(piece)
         assert not progress.can_go_on
@@ -194,7 +192,7 @@ def test_an_engine_that_gives_up_says_nothing_to_the_client(end: str) -> None:
     last = b'data: {"error":{"message":"EngineDeadError","code":500}}\n\ndata: [DONE]\n\n'
     if end == "abort":
         last = b'data: {"choices":[{"index":0,"text":"","finish_reason":"abort"}]}\n\n'
-    out, event = fed(FollowedFraming(progress), stream[:at] + last)
+    out, event = fed(StreamFraming(progress), stream[:at] + last)
     assert out == without_ids(stream[:at])
     assert event == Broken("error_event" if end == "error" else "aborted", 1, exact=True)
     assert progress.can_go_on
@@ -253,7 +251,7 @@ def test_in_every_lawful_form_a_stream_says_the_same_and_no_ids(name: str, form:
     stream = FORMS[form](STREAMS[name])
     for size in (1, 7, 64, len(stream)):
         progress = Progress()
-        framing = FollowedFraming(progress)
+        framing = StreamFraming(progress)
         out = b""
         for at in range(0, len(stream), size):
             for event in framing.feed(stream[at : at + size]):
@@ -287,7 +285,7 @@ def test_ids_that_come_late_or_with_other_things_do_not_reach_the_client(form: s
         stream = b"".join(
             b"data: %b\n\n" % json.dumps(e, separators=(",", ":")).encode() for e in events
         )
-        framing = FollowedFraming(Progress())
+        framing = StreamFraming(Progress())
         out = b"".join(e.data for e in framing.feed(FORMS[form](stream)) if isinstance(e, Lines))
         out += b"".join(e.data for e in framing.feed_end() if isinstance(e, Lines | End))
         assert len(data_in(out)) == len(events)

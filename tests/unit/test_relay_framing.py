@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.relay import framing
+from foretell.services.scheduler.relay import framing, stream
 from foretell.services.scheduler.relay.framing import (
     Broken,
     End,
     Event,
     Lines,
-    StreamFraming,
     TooLong,
     Usage,
     WholeFraming,
 )
+from foretell.services.scheduler.relay.sse import LineEnds
+from foretell.services.scheduler.relay.stream import StreamFraming
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
 STREAMS = {path.stem: path.read_bytes() for path in sorted(RECORDED.glob("*.sse"))}
@@ -50,7 +51,7 @@ class Seen:
         for event in events:
             if isinstance(event, Lines):
                 assert event.data
-                assert event.data.endswith(b"\n") or len(event.data) > framing.LONGEST_LINE_BYTES
+                assert event.data.endswith(b"\n\n") or event is events[-2]
                 self.out += event.data
                 continue
             if isinstance(event, End):  # the cuts decide where the last bytes come
@@ -62,13 +63,13 @@ class Seen:
 
 def read(chunks: list[bytes], *, broken: bool = False) -> Seen:
     """Feed a stream in these chunks, then its end or its loss."""
-    stream, seen = StreamFraming(), Seen()
+    fed, seen = StreamFraming(), Seen()
     for chunk in chunks:
-        if chunk and not stream.ended:
-            seen.take(stream.feed(chunk))
-    if not stream.ended:
-        seen.take(stream.feed_break("connection_lost") if broken else stream.feed_end())
-    assert stream.ended
+        if chunk and not fed.ended:
+            seen.take(fed.feed(chunk))
+    if not fed.ended:
+        seen.take(fed.feed_break("connection_lost") if broken else fed.feed_end())
+    assert fed.ended
     return seen
 
 
@@ -94,7 +95,7 @@ def tokens_in(lines: bytes) -> tuple[int, bool]:
 def test_cut_at_any_place_a_stream_says_the_same(name: str, line_end: bytes) -> None:
     stream = STREAMS[name].replace(b"\n", line_end)
     whole = read([stream])
-    assert whole.out == stream
+    assert whole.out == STREAMS[name]
     assert isinstance(whole.facts[-1], End)
     assert read([stream[i : i + 1] for i in range(len(stream))]) == whole
     for cut in range(len(stream)):
@@ -106,7 +107,10 @@ def test_a_break_at_any_place_says_what_went_out(name: str) -> None:
     stream = STREAMS[name]
     for cut in range(len(stream)):
         seen = read([stream[:cut]], broken=True)
-        assert seen.out == stream[: stream.rfind(b"\n", 0, cut) + 1]
+        assert (
+            seen.out
+            == stream[: stream.rfind(b"\n\n", 0, cut) + 2 if b"\n\n" in stream[:cut] else 0]
+        )
         tokens, exact = tokens_in(seen.out)
         assert seen.facts[-1] == Broken("connection_lost", tokens, exact), cut
 
@@ -158,10 +162,10 @@ def test_whatever_comes_goes_out_and_cuts_do_not_matter(seed: int) -> None:
         ERROR,
         DONE,
         b": a comment\n",
-        b"data: {\n",
-        b'data: {"choices": [{"text": "spaced", "finish_reason": null}]}\n',
-        b'data: {"choices":5,"usage":[],"role":1}\n',
-        b'data: {"choices":[null,{"finish_reason":["length"],"delta":"x"}]}\n',
+        b"data: {\n\n",
+        b'data: {"choices": [{"text": "spaced", "finish_reason": null}]}\n\n',
+        b'data: {"choices":5,"usage":[],"role":1}\n\n',
+        b'data: {"choices":[null,{"finish_reason":["length"],"delta":"x"}]}\n\n',
         b"\r\n",
         b"\x00\xff\xfe",
         b"no line end",
@@ -173,13 +177,14 @@ def test_whatever_comes_goes_out_and_cuts_do_not_matter(seed: int) -> None:
     cuts = sorted(rng.choices(range(len(stream) + 1), k=rng.randint(0, 40)))
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert read(chunks, broken=broken) == whole
-    first = stream.split(b"\n")[0].strip()
-    if first.startswith(b'data: {"error"') or not (
-        first in (b"", b": a comment", b"data: [DONE]") or first.startswith(b'data: {"')
-    ):
-        assert whole.out == b""
+    unix = LineEnds().unix(stream)
+    if whole.out:  # from the beginning on, all or all whole events
+        assert (unix.rstrip(b"\n") + b"\n\n").startswith(whole.out) or unix.startswith(whole.out)
+        rest = unix[len(whole.out) :]
+        assert b"\n\n" not in rest
+        assert broken or not rest.strip()
     else:
-        assert whole.out == (stream[: stream.rfind(b"\n") + 1] if broken else stream)
+        assert isinstance(whole.facts[-1], Broken)
 
 
 @pytest.mark.parametrize("end", [DONE, b"", None])
@@ -204,35 +209,39 @@ def test_an_error_without_a_line_end_is_told_too() -> None:
     stream.feed(text_event("a"))
     assert stream.feed(ERROR.strip()) == []
     told = Broken("error_event", 1, exact=False)
-    assert stream.feed_end() == [told, End(ERROR.strip(), truncated=False)]
+    assert stream.feed_end() == [told, Lines(ERROR), End(b"", truncated=False)]
 
 
 def test_a_stream_without_a_byte_is_a_break() -> None:
     assert StreamFraming().feed_end() == [Broken("empty_stream", 0, exact=True)]
 
 
-def test_a_line_without_an_end_is_handed_out_with_the_end_of_the_stream() -> None:
+def test_an_event_without_an_end_is_handed_out_with_the_end_of_the_stream() -> None:
     usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
     stream = StreamFraming()
     assert stream.feed(usage) == []
-    assert stream.feed_end() == [Usage(3, 4, None), End(usage, truncated=False)]
+    end = End(b"", truncated=False)
+    assert stream.feed_end() == [Usage(3, 4, None), Lines(usage + b"\n\n"), end]
 
 
-def test_an_over_long_line_is_handed_out_in_parts_and_not_read(
+def test_an_over_long_event_is_handed_out_in_parts_and_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(framing, "LONGEST_LINE_BYTES", 200)
+    monkeypatch.setattr(stream, "LONGEST_EVENT_BYTES", 200)
     long = text_event("x" * 300).strip()
-    # A part that looks like an event is none: it stands within a line.
-    stream = long + b"data: " + text_event("y").strip() + b"\n" + text_event("z")
+    # A part that looks like an event is none: it stands within one.
+    said = long + b"data: " + text_event("y").strip() + b"\n\n" + text_event("z")
     fed, handed = StreamFraming(), b""
-    for i in range(0, len(stream), 16):
-        for event in fed.feed(stream[i : i + 16]):
+    for i in range(0, len(said), 16):
+        for event in fed.feed(said[i : i + 16]):
             assert isinstance(event, Lines)
             handed += event.data
         assert i + 16 - len(handed) <= 200 + 16  # so much is held at most
-    assert handed == stream
+    assert handed == said
     assert fed.feed_break("timeout") == [Broken("timeout", 1, exact=False)]
+    cut = StreamFraming()
+    cut.feed(long)
+    assert cut.feed_break("timeout") == [Lines(b"\n\n"), Broken("timeout", 0, exact=True)]
 
 
 def test_a_whole_answer_is_handed_out_at_its_end_only() -> None:
@@ -329,7 +338,7 @@ def usage_of(body: str) -> Usage | None:
 @pytest.mark.parametrize("framed", [StreamFraming, WholeFraming])
 def test_after_its_end_nothing_may_be_fed(framed: type[StreamFraming | WholeFraming]) -> None:
     answer = framed()
-    answer.feed(b": {}\n" if framed is StreamFraming else b"{}")
+    answer.feed(b": {}\n\n" if framed is StreamFraming else b"{}")
     answer.feed_end()
     with pytest.raises(AssertionError):
         answer.feed(b"x")

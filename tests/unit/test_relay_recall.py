@@ -2,82 +2,74 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
-from foretell.services.scheduler.http.surface import ENDPOINTS
-from foretell.services.scheduler.relay import attempt as relay_attempt
-from foretell.services.scheduler.relay.attempt import Attempt, TakenBack
+from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.reply import Reply
+from foretell.services.scheduler.relay.transfer import TakenBack, Transfer
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
+
+INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
 
 
 class Engines:
     """An engine that has got the request and says nothing by itself."""
 
-    listener: Attempt
+    listener: Transfer
 
     async def post(self, *sent: Any, **_: Any) -> Any:
         self.listener = sent[-1]
         return Mock()
 
 
-async def begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> tuple[Any, Attempt, Reply, "asyncio.Task[None]"]:
-    """A placement, the attempt that is under way, its reply, and who awaits the answer."""
-    monkeypatch.setattr(relay_attempt, "for_engine", lambda *_, **__: b"{}")
+async def begun() -> tuple[Any, Transfer, Reply, "asyncio.Task[None]"]:
+    """An attempt, its transfer that is under way, its reply, and who awaits the answer."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
-    instance = SimpleNamespace(config=SimpleNamespace(instance_id="engine-0"))
-    placement = SimpleNamespace(
-        spec=spec, instance=instance, policy="slo", prediction=None, headers=dict
+    attempt = SimpleNamespace(
+        spec=spec, instance=INSTANCE, instance_id="engine-0", continued=False, headers=dict
     )
     request = SimpleNamespace(
         stream=True,
         endpoint=ENDPOINTS["/v1/completions"],
         priority=0,
-        grant=None,
+        request_id="id",
         content_type="application/json",
         body={},
     )
-    reply, engines = Reply(Mock(), "id", request.endpoint), Engines()
-    attempt = Attempt(
-        request,  # type: ignore[arg-type]
-        "id",
-        {},
-        placement,  # type: ignore[arg-type]
-        reply,
-        started=Mock(),
+    context: Any = SimpleNamespace(
+        request=request, grant=None, placer=Mock(), body=lambda **_: b"{}"
     )
-    answered = asyncio.create_task(attempt.run(engines))  # type: ignore[arg-type]
+    reply, engines = Reply(Mock(), "id", request.endpoint), Engines()
+    transfer = Transfer(context, cast(Attempt, attempt), {}, reply)
+    answered = asyncio.create_task(transfer.run(engines))  # type: ignore[arg-type]
     await asyncio.sleep(0)
-    assert engines.listener is attempt
-    attempt.head(200, {})
-    return placement, attempt, reply, answered
+    assert engines.listener is transfer
+    transfer.head(200, {})
+    return attempt, transfer, reply, answered
 
 
-async def test_what_comes_after_it_was_called_back_goes_nowhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    placement, attempt, reply, answered = await begun(monkeypatch)
-    assert placement.take_back()
-    attempt.data(TOKEN)  # it was on its way
-    attempt.end()
-    attempt.broken("given_up")
+async def test_what_comes_after_it_was_called_back_goes_nowhere() -> None:
+    attempt, transfer, reply, answered = await begun()
+    assert attempt.carrier.take_back()
+    transfer.data(TOKEN)  # it was on its way
+    transfer.end()
+    transfer.broken("given_up")
     with pytest.raises(TakenBack):
         await answered
     assert not reply.started
-    assert not placement.take_back(), "it can be taken back once"
+    assert not attempt.carrier.take_back(), "it can be taken back once"
 
 
-async def test_what_has_a_token_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    placement, attempt, reply, answered = await begun(monkeypatch)
-    attempt.data(TOKEN)
+async def test_what_has_a_token_stays() -> None:
+    attempt, transfer, reply, answered = await begun()
+    transfer.data(TOKEN)
     assert reply.started
-    assert not placement.take_back()
-    attempt.data(b"data: [DONE]\n\n")
-    attempt.end()
+    assert not attempt.carrier.take_back()
+    transfer.data(b"data: [DONE]\n\n")
+    transfer.end()
     await answered

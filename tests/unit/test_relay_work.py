@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.followed import FollowedFraming
-from foretell.services.scheduler.relay.framing import Framing, StreamFraming, WholeFraming
+from foretell.services.scheduler.relay.framing import Framing, WholeFraming
 from foretell.services.scheduler.relay.held import MOST_BYTES, HeldStream, HeldStreams
+from foretell.services.scheduler.relay.stream import StreamFraming
 
 FIRST = b'data: {"id":"a","choices":[{"index":0,"text":"x","token_ids":[1]}]}\n\n'
 OPEN = b'data: {"id":"a","choices":[{"index":0,"text":"'
@@ -27,7 +27,7 @@ def allocated_bytes(do: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize(
     "framing",
-    [FollowedFraming(Progress()), StreamFraming(), WholeFraming()],
+    [StreamFraming(Progress()), StreamFraming(), WholeFraming()],
     ids=lambda framing: type(framing).__name__,
 )
 def test_a_byte_costs_no_copy_of_what_is_held(framing: Framing) -> None:

@@ -160,35 +160,69 @@ def test_two_hosts_get_a_file_each_and_prove_who_they_are(tmp_path: Path) -> Non
         ("http://engine-1:8000", "engine-1-predictor:50051"),
         ("http://10.0.0.2:8100", "10.0.0.2:8200"),
     ]
-    assert second["engine-2"]["ports"] == ["8100:8000"]
+    assert second["engine-2"]["ports"] == ["${INSIDE_BIND:-10.0.0.2}:8100:8000"]
     assert gpus(second["engine-2"]) == ["0", "1"]
     assert "--tensor-parallel-size=2" in second["engine-2"]["command"]
 
-    secret = "${SECRET:?set a secret that all hosts share}"
-    assert environment["FORETELL_SCHEDULER_SECRET"] == secret
-    assert first["tagger"]["environment"]["FORETELL_TAGGER_SECRET"] == secret
-    assert second["engine-2-predictor"]["environment"]["FORETELL_PREDICTOR_SECRET"] == secret
-    assert second["engine-2"]["environment"]["VLLM_API_KEY"].startswith("${ENGINE_API_KEY:?")
-    assert environment["FORETELL_SCHEDULER_ENGINE_API_KEY"].startswith("${ENGINE_API_KEY:?")
+    for service in (first["scheduler-0"], first["tagger"], second["engine-2-predictor"]):
+        assert "secret_file" in [each["source"] for each in service["secrets"]]
+    for host in ("10.0.0.1", "10.0.0.2"):
+        secrets = found[f"docker-compose.{host}.yml"]["secrets"]
+        assert secrets["secret_file"]["file"].startswith("${SECRET_FILE:?")
+        assert secrets["engine_api_key_file"]["file"].startswith("${ENGINE_API_KEY_FILE:?")
+    key = "/etc/foretell/engine_api_key_file"
+    assert second["engine-2"]["environment"]["VLLM_API_KEY_FILE"] == key
+
+
+def test_a_host_of_a_name_is_found_and_bound_to_its_address(tmp_path: Path) -> None:
+    text = TWO_HOSTS.replace("10.0.0.1", "gpu-a").replace("10.0.0.2", "gpu-b")
+    unknown = rendered(tmp_path, text)["docker-compose.gpu-b.yml"]["services"]["engine-2"]
+    assert unknown["ports"] == ["${INSIDE_BIND:-0.0.0.0}:8100:8000"]
+    found = rendered(tmp_path, f"{text}addresses: {{gpu-a: 10.0.0.1, gpu-b: 'fd00::2'}}\n")
+    scheduler = found["docker-compose.gpu-a.yml"]["services"]["scheduler-0"]
+    assert scheduler["extra_hosts"] == ["gpu-a=10.0.0.1", "gpu-b=fd00::2"]
+    engine = found["docker-compose.gpu-b.yml"]["services"]["engine-2"]
+    assert engine["ports"] == ["${INSIDE_BIND:-[fd00::2]}:8100:8000"]
+
+
+def test_no_secret_is_a_variable_of_a_container(tmp_path: Path) -> None:
+    text = "models: {m: {}}\nengines: 1\nprovisioning: {enabled: true}\n"
+    found = rendered(tmp_path, text)["docker-compose.yml"]
+    for service in found["services"].values():
+        for name in service["environment"]:
+            assert not name.endswith(("_KEY", "_KEYS", "_SECRET", "_TOKEN")), name
+    keys = found["services"]["scheduler-0"]["environment"]["FORETELL_SCHEDULER_API_KEYS_FILE"]
+    assert "${API_KEYS:+" in keys  # what once was the variable is not passed over
+
+
+def published(*ports: int) -> list[str]:
+    return [
+        f"${{INSIDE_BIND:-10.0.0.2}}:{a}:{b}"
+        for a, b in zip(ports, (50051, 51051, 9100), strict=False)
+    ]
 
 
 def test_prometheus_reaches_what_it_scrapes_on_every_host(tmp_path: Path) -> None:
     found = rendered(tmp_path, f"{TWO_HOSTS}\ntagger: {{host: 10.0.0.2}}\n")
-    scraped = found["deploy/prometheus.yml"]["scrape_configs"]
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scraped}
+    scraped = found["prometheus.yml"]["scrape_configs"]
+    targets = {
+        job["job_name"]: [each["targets"][0] for each in job["static_configs"]] for job in scraped
+    }
+    engines = [each["labels"]["instance_id"] for each in scraped[-1]["static_configs"]]
+    assert engines == ["engine-0", "engine-1", "engine-2"]
     assert targets["scheduler"] == ["scheduler-0:8000", "scheduler-1:8000"]
     assert targets["engine"] == ["engine-0:8000", "engine-1:8000", "10.0.0.2:8100"]
     near = ["engine-0-predictor:9100", "engine-1-predictor:9100"]
     assert targets["predictor"] == [*near, "10.0.0.2:10200"]
     assert targets["tagger"] == ["10.0.0.2:10300"]
     far = found["docker-compose.10.0.0.2.yml"]["services"]
-    assert far["engine-2-predictor"]["ports"] == ["8200:50051", "9200:51051", "10200:9100"]
-    assert far["tagger"]["ports"] == ["8300:50051", "9300:51051", "10300:9100"]
+    assert far["engine-2-predictor"]["ports"] == published(8200, 9200, 10200)
+    assert far["tagger"]["ports"] == published(8300, 9300, 10300)
     front = found["docker-compose.10.0.0.1.yml"]["services"]
     assert not any("9100" in port for each in front.values() for port in each.get("ports", []))
     unwatched = rendered(tmp_path, TWO_HOSTS.replace("{prometheus_port: 9090}", "{}"))
     far = unwatched["docker-compose.10.0.0.2.yml"]["services"]
-    assert far["engine-2-predictor"]["ports"] == ["8200:50051", "9200:51051"]
+    assert far["engine-2-predictor"]["ports"] == published(8200, 9200)
 
 
 def test_files_are_mounted_where_the_services_look_for_them(tmp_path: Path) -> None:
@@ -197,13 +231,15 @@ schedulers: {{api_keys_file: secrets/keys}}
 tagger: {{checkpoint: /srv/checkpoint}}
 traffic: {{secret_file: secrets/shared}}
 """
-    services = rendered(tmp_path, text)["docker-compose.10.0.0.1.yml"]["services"]
+    file = rendered(tmp_path, text)["docker-compose.10.0.0.1.yml"]
+    services, secrets = file["services"], file["secrets"]
     scheduler, tagger = services["scheduler-0"], services["tagger"]
-    assert "./secrets/keys:/etc/foretell/api_keys_file:ro" in scheduler["volumes"]
-    assert "./secrets/shared:/etc/foretell/secret_file:ro" in scheduler["volumes"]
+    assert "api_keys_file" in [each["source"] for each in scheduler["secrets"]]
+    assert secrets["api_keys_file"]["file"] == "${API_KEYS_FILE:-./secrets/keys}"
+    assert secrets["secret_file"]["file"] == "${SECRET_FILE:-./secrets/shared}"
+    assert not any("/etc/foretell/" in mount for mount in scheduler["volumes"])
     keys = scheduler["environment"]["FORETELL_SCHEDULER_API_KEYS_FILE"]
-    assert keys == "/etc/foretell/api_keys_file"
-    assert "FORETELL_SCHEDULER_SECRET" not in scheduler["environment"]
+    assert keys.startswith("/etc/foretell/api_keys_file")
     assert any(mount.endswith(":/etc/foretell/checkpoint:ro") for mount in tagger["volumes"])
     assert scheduler["build"]["args"]["MORE"] == "tagger-hf"
 
@@ -274,7 +310,7 @@ def test_who_starts_engines_gets_the_docker_socket_only_on_request(tmp_path: Pat
         assert listed == f"{folder}/instances.json"
         assert services[name]["depends_on"].keys() == {"tagger", "provisioner"}
         assert not services[name]["depends_on"]["provisioner"]["required"]
-    jobs = {job["job_name"] for job in found["deploy/prometheus.yml"]["scrape_configs"]}
+    jobs = {job["job_name"] for job in found["prometheus.yml"]["scrape_configs"]}
     assert "provisioner" in jobs
 
 
@@ -291,4 +327,4 @@ def test_only_tls_is_published_to_others_where_there_is_tls(tmp_path: Path) -> N
             f"${{BIND:-0.0.0.0}}:${{SCHEDULER_{index}_HTTPS_PORT:-{9443 + index}}}:8443",
         ]
         assert scheduler["environment"]["FORETELL_SCHEDULER_HTTPS_LISTEN"] == "0.0.0.0:8443"
-        assert "./tls/key.pem:/etc/foretell/https_key:ro" in scheduler["volumes"]
+        assert {"source": "https_key", "target": "/etc/foretell/https_key"} in scheduler["secrets"]

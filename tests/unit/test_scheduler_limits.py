@@ -12,11 +12,11 @@ from foretell.config import SchedulerSettings
 from foretell.config.keys import ApiKey
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.__main__ import _api_keys
-from foretell.services.scheduler.http.auth import ApiKeys
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.limits import InProgress
-from foretell.services.scheduler.http.quota import Tenant
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.placing.room import Ends
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.places import InProgress
+from foretell.services.scheduler.tenants.quota import Tenant
 
 
 def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:

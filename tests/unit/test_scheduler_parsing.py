@@ -3,7 +3,6 @@
 import gc
 import json
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,18 +13,17 @@ from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import Slo
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.parsing import (
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.parsing import (
     MAX_SEQUENCES,
     MOST_BRACKETS,
     MOST_VALUES,
-    ParsedRequest,
+    ApiRequest,
     for_engine,
     parse,
-    with_priority_header,
 )
-from foretell.services.scheduler.http.slo import Terms
-from foretell.services.scheduler.http.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
+from foretell.services.scheduler.api.slo import Terms
+from foretell.services.scheduler.api.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
 
 JSON = st.recursive(
     st.none()
@@ -45,12 +43,12 @@ KNOWN_FIELDS = (
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 
 
-def completion(**fields: Any) -> ParsedRequest:
+def completion(**fields: Any) -> ApiRequest:
     body = {"model": "m", "prompt": "hello", **fields}
     return parse(COMPLETIONS, json.dumps(body).encode())
 
 
-def chat(**fields: Any) -> ParsedRequest:
+def chat(**fields: Any) -> ApiRequest:
     body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **fields}
     return parse(CHAT, json.dumps(body).encode())
 
@@ -121,7 +119,7 @@ def test_a_body_too_deep_to_be_sent_on_is_refused() -> None:
     for _ in range(5_000):
         nested = [nested]
     request = completion(vllm_xargs={"mine": 1})
-    request.body["logit_bias"] = nested
+    request.body["vllm_xargs"] = {"mine": nested}
     with pytest.raises(ApiError) as caught:
         for_engine(request, "r", 1.0)
     assert caught.value.status == 400
@@ -286,17 +284,28 @@ def test_the_engine_gets_our_fields_and_not_the_hint() -> None:
 
 
 def test_the_engine_hears_the_class_and_the_targets() -> None:
-    def told(request: ParsedRequest) -> Job:
+    def told(request: ApiRequest) -> Job:
         return job_of(json.loads(for_engine(request, "r", 1.0))["vllm_xargs"])
 
     assert told(completion()) == job_of({})
     assert told(completion(priority=OFFLINE_PRIORITY)).job_class is JobClass.OFFLINE
     offline = completion(vllm_xargs={"class": "offline"}, priority=3)
     assert told(offline).job_class is JobClass.OFFLINE
-    assert offline.priority == with_priority_header(offline, "7").priority == OFFLINE_PRIORITY
-    assert with_priority_header(completion(), "7").priority == 7
+    assert offline.priority == OFFLINE_PRIORITY
+    for raw, priority in (
+        (
+            b'{"model":"m","prompt":"a","priority":3,"vllm_xargs":{"class":"offline"}}',
+            OFFLINE_PRIORITY,
+        ),
+        (b'{"model":"m","prompt":"a","priority":3}', 7),
+    ):
+        assert parse(COMPLETIONS, raw, priority="7").priority == priority
+        assert parse(COMPLETIONS, raw, least_priority=9).priority == max(
+            9, parse(COMPLETIONS, raw).priority
+        )
+    assert parse(COMPLETIONS, raw, priority="high").priority == 3
     for slo in (Slo(ttft_s=0.5), Slo(tpot_s=0.05), Slo(ttft_s=1.0, tpot_s=0.05)):
-        asked = replace(completion(vllm_xargs={"mine": 1}), terms=Terms(slo))
+        asked = completion(vllm_xargs={"mine": 1})._replace(terms=Terms(slo))
         assert told(asked).targets == Targets(slo.ttft_s, slo.tpot_s)
 
 

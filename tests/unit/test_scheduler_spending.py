@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from foretell.config.keys import ApiKey
-from foretell.services.scheduler.http import spending
-from foretell.services.scheduler.http.auth import ApiKeys
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.quota import Tenant
-from foretell.services.scheduler.http.spending import Spending
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.tenants import spending
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.quota import Tenant
+from foretell.services.scheduler.tenants.spending import Spending
 from foretell.v1 import predictor_pb2
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from foretell.model import NO_SLO, Slo
 from foretell.policy.admission import Unattainable
-from foretell.services.scheduler.http.errors import ApiError
-from foretell.services.scheduler.http.slo import (
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.slo import (
     NO_TERMS,
     SloUnattainable,
     Terms,

@@ -1,17 +1,11 @@
-"""`foretell twin replay` and the scenarios it refuses."""
+"""The replay of scenarios, and those that are refused."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from foretell.cli.main import app
 from foretell.engine.replay import replay
 from foretell.engine.scenario import ScenarioError, parse_scenario
-
-KEYS = ["step", "sched", "new", "resumed", "cached", "preempted", "finished", "aborted", "free"]
 
 
 def request(**changes: Any) -> dict[str, Any]:
@@ -69,26 +63,3 @@ def test_requests_without_end_are_refused_and_those_of_no_hope_named() -> None:
 def test_malformed_scenarios_are_refused_by_the_key(scenario: Any, words: str) -> None:
     with pytest.raises(ScenarioError, match=words):
         parse_scenario(scenario)
-
-
-def test_the_command_prints_one_json_line_an_iteration(tmp_path: Path) -> None:
-    path = tmp_path / "scenario.json"
-    path.write_text(json.dumps({"requests": [request()]}))
-    result = CliRunner().invoke(app, ["twin", "replay", str(path)])
-    assert result.exit_code == 0
-    lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert len(lines) == 3
-    assert all(list(line) == KEYS for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("{", "not JSON"), ('{"requests": 1}', "requests"), (None, "No such file")]
-)
-def test_the_command_fails_with_a_message(tmp_path: Path, text: str | None, words: str) -> None:
-    path = tmp_path / "scenario.json"
-    if text is not None:
-        path.write_text(text)
-    result = CliRunner().invoke(app, ["twin", "replay", str(path)])
-    assert result.exit_code == 1
-    assert words in result.output
-    assert "Traceback" not in result.output

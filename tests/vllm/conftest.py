@@ -11,7 +11,8 @@ if find_spec("vllm") is None:
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
     """Import vLLM before the tests that need it do: its warnings are not ours to fail on."""
-    if module_path.name.startswith(("test_plugin_", "test_twin_")) and find_spec("vllm"):
+    needs = module_path.name.startswith(("test_plugin_", "test_twin_", "test_verify_"))
+    if needs and find_spec("vllm"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             importlib.import_module("vllm.v1.core.sched.async_scheduler")

@@ -14,8 +14,9 @@ from foretell.model import BatchShape, EngineConfig
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from foretell.services.backend.vllm.shape import batch_shape
 from foretell.services.backend.vllm.steps import Instant
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import engine_config
 from tests.differential.cosched_twin import MODEL, Ask, Steps
-from tests.vllm.driver import EngineLoop, engine_config
 
 
 class _Steps:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from foretell.model import EncoderInput, EngineConfig, content_number
-from tests.vllm.driver import Drafting, EngineLoop, Iteration, engine_config, unique_prompt
+from foretell.tools.verify.engine_loop import Drafting, EngineLoop, Iteration, unique_prompt
+from foretell.tools.verify.installed import engine_config
 
 SCARCE_BLOCKS = 40  # little enough that requests are preempted
 

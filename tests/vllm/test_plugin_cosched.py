@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from driver import EngineLoop, Iteration, engine_config, unique_prompt
 from scenarios import VARIANTS, drive
 
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.services.backend.vllm.cosched import seams
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
+from foretell.tools.verify.engine_loop import EngineLoop, Iteration, unique_prompt
+from foretell.tools.verify.installed import engine_config
 from foretell.v1 import snapshot_pb2
 
 pytestmark = pytest.mark.vllm

@@ -10,9 +10,10 @@ from foretell.model import EngineSnapshot
 from foretell.services.backend.vllm import compat
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.backend.vllm.speculation import DraftCounts
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import build_scheduler
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from tests.vllm.driver import EngineLoop, build_scheduler
 from tests.vllm.scenarios import VARIANTS, drive
 
 pytestmark = pytest.mark.vllm

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from driver import EngineLoop, engine_config
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from foretell.services.backend.vllm.resume import OUTPUT_IDS, OUTPUT_LENGTHS, Resuming
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import engine_config
 
 pytestmark = pytest.mark.vllm
 

@@ -20,13 +20,14 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from foretell.services.backend import publisher
+from foretell.services.backend import publisher, verified
 from foretell.services.backend.vllm import compat, encoder, plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.process.memory_log import LogReader
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import KNOWS_ENCODING, build_scheduler, engine_config
 from foretell.v1 import snapshot_pb2
 from foretell.wire import LONGEST_APPROXIMATION
-from tests.vllm.driver import KNOWS_ENCODING, EngineLoop, build_scheduler, engine_config
 from tests.vllm.scenarios import VARIANTS, drive
 
 pytestmark = pytest.mark.vllm
@@ -98,7 +99,7 @@ class Broken:
         self.calls = 0
         self.closed = 0
 
-    def __call__(self, endpoint: str, heartbeat_s: float) -> "Broken":
+    def __call__(self, endpoint: str) -> "Broken":
         return self
 
     def send(self, base: bytes, rest: bytes, once: bytes) -> None:
@@ -159,19 +160,66 @@ def test_a_closed_endpoint_does_no_harm(endpoint: str, warned: list[str]) -> Non
     assert "switched off" in warned[-1]
 
 
-@pytest.mark.parametrize("release", ["0.29.1", "0.33.0", "1.0", "unknown"])
-def test_another_version_is_refused(
-    release: str,
-    endpoint: str,
-    monkeypatch: pytest.MonkeyPatch,
-    warned: list[str],
-) -> None:
-    monkeypatch.setattr(vllm, "__version__", release)
+def _refused(endpoint: str, warned: list[str]) -> str:
+    """Why the plugin does not attach, as the engine's log has it, and its predictor."""
+    heard = zmq.Context.instance().socket(zmq.SUB)
+    heard.setsockopt(zmq.SUBSCRIBE, b"")
+    heard.setsockopt(zmq.RCVTIMEO, 10_000)
+    heard.connect(endpoint)
     scheduler = build_scheduler(SYNC, ForetellScheduler)
+    told = snapshot_pb2.EngineSnapshot.FromString(heard.recv()).unpredicted
+    scheduler.shutdown()
+    heard.close(0)
     assert scheduler.foretell is None
     (line,) = warned
-    assert f"not attached to vLLM {release}" in line
+    assert told.removeprefix("vLLM ") in line.removeprefix("Foretell: not attached to vLLM ")
     assert "serving continues without predictions" in line
+    return told
+
+
+@pytest.mark.parametrize("release", ["0.29.1", "unknown"])
+def test_an_older_version_is_refused(
+    release: str, endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    monkeypatch.setattr(vllm, "__version__", release)
+    assert f"vLLM {release}: supported are 0.30" in _refused(endpoint, warned)
+
+
+@pytest.fixture
+def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A vLLM newer than all known ones; what it is verified as."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(vllm, "__version__", "9.9.0")
+    return verified.installation(Path(vllm.__file__).parent, "9.9.0")
+
+
+def test_a_newer_version_is_refused_until_it_is_verified(
+    newer: str, endpoint: str, warned: list[str]
+) -> None:
+    others = newer.replace("9.9.0", "9.9.1"), newer[:-1] + "x"
+    for other in others:
+        verified.keep(other, dict.fromkeys(verified.USES, "equal"), verified.kept_in())
+    assert "run `foretell verify-engine`" in _refused(endpoint, warned)
+    verified.keep(newer, dict.fromkeys(verified.USES, "equal"), verified.kept_in())
+    warned.clear()
+    scheduler = build_scheduler(SYNC, ForetellScheduler)
+    assert scheduler.foretell is not None
+    scheduler.shutdown()
+    assert warned == []
+
+
+@pytest.mark.parametrize("feature", ["prefix caching", "LoRA"])
+def test_only_what_an_engine_uses_has_to_be_equal(
+    feature: str, newer: str, endpoint: str, warned: list[str]
+) -> None:
+    verdicts = dict.fromkeys(verified.USES, "equal") | {feature: "different"}
+    verified.keep(newer, verdicts, verified.kept_in())
+    if feature == "prefix caching":
+        assert "found it different: prefix caching" in _refused(endpoint, warned)
+        return
+    scheduler = build_scheduler(SYNC, ForetellScheduler)
+    assert scheduler.foretell is not None
+    scheduler.shutdown()
 
 
 def test_what_is_missing_is_named(
@@ -190,10 +238,47 @@ def test_engines_it_cannot_describe_are_refused(endpoint: str) -> None:
     assert compat.refusal(scheduler) is None
     assert compat.approximations(scheduler) == []
     scheduler.vllm_config.parallel_config.data_parallel_size = 2
-    assert "data parallel" in str(compat.refusal(scheduler))
+    assert "data-parallel" in str(compat.refusal(scheduler))
     scheduler.vllm_config.parallel_config.data_parallel_size = 1
     scheduler.kv_cache_config.kv_cache_groups = []
     assert "no KV cache" in str(compat.refusal(scheduler))
+
+
+def test_each_rank_has_an_endpoint_of_its_own(tmp_path: Path) -> None:
+    scheduler: Any = build_scheduler(SYNC)
+    assert compat.rank(scheduler) == 0
+    scheduler.vllm_config.parallel_config.data_parallel_index = 2
+    assert compat.rank(scheduler) == 2
+    for given, found in (
+        ("shm:///run/engine.snapshots", "shm:///run/engine.snapshots.rank2"),
+        ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5002"),
+    ):
+        assert publisher.endpoint_of_rank(given, 2) == found
+        assert publisher.endpoint_of_rank(given, 0) == given
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ranks_that_nobody_knows_of_are_not_predicted(
+    ranks: int, endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
+) -> None:
+    """Each dense rank of vLLM's believes that it is alone."""
+    monkeypatch.setattr(compat, "ranks", lambda _: 2)
+    monkeypatch.setenv("FORETELL_PLUGIN_RANKS", str(ranks))
+    if ranks == 1:
+        assert "data-parallel, 2 ranks" in _refused(endpoint, warned)
+        return
+    scheduler = build_scheduler(SYNC, ForetellScheduler)
+    assert scheduler.foretell is not None
+    scheduler.shutdown()
+
+
+def test_what_is_left_of_the_size_is_found() -> None:
+    scheduler: Any = build_scheduler(SYNC)
+    parallel = scheduler.vllm_config.parallel_config
+    assert compat.ranks(scheduler) == 1
+    parallel.elastic_ep_max_dp_size = 2  # as where `--data-parallel-size 2` was asked for
+    parallel.reconfigure_for_independent_dp_rank()
+    assert (parallel.data_parallel_size, compat.ranks(scheduler)) == (1, 2)
 
 
 def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
@@ -295,7 +380,6 @@ def test_a_version_that_encodes_otherwise_is_noticed(monkeypatch: pytest.MonkeyP
         ("SNAPSHOT_ENDPOINT", "ipc:///dev/null/folder/socket", "NotADirectoryError"),
         ("SNAPSHOT_ENDPOINT", "shm:///dev/null/folder/file", "NotADirectoryError"),
         ("SNAPSHOT_ENDPOINT", "nonsense", "ZMQError"),
-        ("HEARTBEAT_S", "-1", "ValidationError"),
     ],
 )
 def test_bad_settings_leave_the_engine_running(
@@ -317,7 +401,7 @@ def test_snapshots_are_logged_in_shared_memory(
 ) -> None:
     log = tmp_path / "folder" / "snapshots"
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{log}")
-    monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "60")
+    monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (60.0,))
     loop = EngineLoop(SYNC, ForetellScheduler)
     reader = LogReader(log)
     reader.reopen()
@@ -336,7 +420,7 @@ def test_snapshots_are_logged_in_shared_memory(
 
 @pytest.mark.usefixtures("told_at_once")
 def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORETELL_PLUGIN_HEARTBEAT_S", "0.05")
+    monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (0.05,))
     loop = EngineLoop(SYNC, ForetellScheduler)
     with zmq.Context() as context, context.socket(zmq.SUB) as reader:
         reader.setsockopt(zmq.SUBSCRIBE, b"")

@@ -17,14 +17,10 @@ from foretell.services.backend import publisher
 from foretell.services.backend.vllm import columns, compat, plugin
 from foretell.services.backend.vllm import snapshot as snapshot_module
 from foretell.services.backend.vllm.plugin import ForetellScheduler
+from foretell.tools.verify.engine_loop import EngineLoop, Iteration
+from foretell.tools.verify.installed import build_scheduler, engine_config
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
-from tests.vllm.driver import (
-    EngineLoop,
-    Iteration,
-    build_scheduler,
-    engine_config,
-)
 from tests.vllm.scenarios import VARIANTS, drive, extra_args
 from tests.vllm.truth import EngineState, Truth, state_of
 
@@ -44,7 +40,7 @@ class Recording:
         self.on_publish: Callable[[EngineSnapshot], None] = lambda _snapshot: None
         self.failures: list[BaseException] = []
 
-    def __call__(self, endpoint: str, heartbeat_s: float) -> "Recording":
+    def __call__(self, endpoint: str) -> "Recording":
         return self
 
     def send(self, base: bytes, rest: bytes, once: bytes) -> None:

@@ -21,7 +21,7 @@ from foretell.services.tagger.apart import EncoderApart  # noqa: E402
 from foretell.services.tagger.reading import (  # noqa: E402
     DESCRIPTION,
     Description,
-    Reader,
+    PromptReader,
     feature_rows,
     marks_of,
     scales_of,
@@ -152,12 +152,12 @@ def run(answers: Path, out: Path, stop_after: int = 0) -> np.ndarray:
     return logits_of(model, judged, description.marks.pad)
 
 
-def make_reader(answers: Path, conversations: list) -> tuple[Reader, Description]:
+def make_reader(answers: Path, conversations: list) -> tuple[PromptReader, Description]:
     tokenizer = Tokenizer.from_file(str(answers / "tokenizer.json"))
     mean, scale = scales_of(feature_rows(conversations))
     window = TrainOptions(Path(), Path(), "").window
     description = Description(window, marks_of(tokenizer), ("m",), mean, scale)
-    return Reader(description, tokenizer), description
+    return PromptReader(description, tokenizer), description
 
 
 def _train(

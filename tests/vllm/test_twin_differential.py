@@ -14,7 +14,7 @@ from foretell.engine.loop import EngineLoop
 from foretell.engine.replay import aborts, arrivals, grammars, replay, run
 from foretell.engine.scenario import Scenario, parse_scenario
 from foretell.model import EngineSnapshot, RequestState
-from tests.vllm.random_scenarios import (
+from foretell.tools.verify.scenarios import (
     DRAFTS,
     IMAGES,
     LOCAL_ATTENTION,
@@ -25,16 +25,18 @@ from tests.vllm.random_scenarios import (
 
 pytestmark = pytest.mark.vllm
 
-recorder = pytest.importorskip("tests.vllm.recorder", reason="needs vLLM: make test-vllm")
-driver = pytest.importorskip("tests.vllm.driver", reason="needs vLLM: make test-vllm")
+recorder = pytest.importorskip(
+    "foretell.tools.verify.recorder", reason="needs vLLM: make test-vllm"
+)
+driver = pytest.importorskip("foretell.tools.verify.installed", reason="needs vLLM: make test-vllm")
 
-SEEDS_OF_A_MODE = 520
-SEEDS_FROM_THE_MIDDLE = 120
-# Of each kind of multimodal inputs; more with FORETELL_IMAGE_SEEDS.
-SEEDS_OF_IMAGES = int(os.environ.get("FORETELL_IMAGE_SEEDS", "130"))
-SEEDS_OF_DRAFTS = 130  # of each kind of drafts and of waiting
-# Of each kind of local attention; more with FORETELL_LOCAL_SEEDS.
-SEEDS_OF_LOCAL_ATTENTION = int(os.environ.get("FORETELL_LOCAL_SEEDS", "50"))
+# Other versions than the newest on the CPU get a share of them (make test-vllm-matrix).
+SHARE = float(os.environ.get("FORETELL_VLLM_SEEDS", "1"))
+SEEDS_OF_A_MODE = int(520 * SHARE)
+SEEDS_FROM_THE_MIDDLE = int(120 * SHARE)
+SEEDS_OF_IMAGES = int(130 * SHARE)  # of each kind of multimodal inputs
+SEEDS_OF_DRAFTS = int(130 * SHARE)  # of each kind of drafts and of waiting
+SEEDS_OF_LOCAL_ATTENTION = int(50 * SHARE)  # of each kind of it
 
 
 def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: str) -> None:
@@ -43,8 +45,8 @@ def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: st
         same = mine == real and list(mine["sched"] or ()) == list(real["sched"] or ())
         assert same, (
             f"first difference\ntwin: {mine}\nvLLM: {real}\nreplay with "
-            f"`python -m tests.vllm.random_scenarios {seed} {mode} > s.json`, "
-            "`foretell twin replay s.json`, `python -m tests.vllm.recorder s.json`"
+            f"`python -m foretell.tools.verify.scenarios {seed} {mode} > s.json`, "
+            "`python -m foretell.tools.verify.twin s.json` and `...recorder s.json`"
         )
 
 

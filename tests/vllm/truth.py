@@ -14,10 +14,8 @@ from foretell.model import (
     RequestState,
     content_number,
 )
-from tests.vllm.driver import (
-    KNOWS_ENCODING,
-    EngineLoop,
-)
+from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.installed import KNOWS_ENCODING
 from tests.vllm.scenarios import extra_args
 
 

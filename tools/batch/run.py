@@ -16,14 +16,14 @@ from threading import Event
 from typing import Any
 
 from foretell.batch.lines import ENDPOINTS
-from foretell.batch.records import Usage
+from foretell.batch.records import TokenUsage
 from foretell.batch.release import LOOK_S, PLAIN_WINDOW, Release, Seen
 from foretell.batch.states import ENDED, Batch, Status
 from foretell.config import load_profile
 from foretell.services.batch.advance import validate
 from foretell.services.batch.executor import Executor, TryAgain
 from foretell.services.batch.ordering import Ordering
-from foretell.services.batch.store import Store, new_id
+from foretell.services.batch.store import BatchStore, new_id
 from foretell.services.batch.target import Endpoints, seen_of
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import Work
@@ -124,7 +124,7 @@ def answer_file(
     folder = output.with_name(f"{output.name}.unfinished")
     folder.mkdir(parents=True, exist_ok=True)
     with _only_one_in(folder):
-        store = Store(folder)
+        store = BatchStore(folder)
         try:
             batch = _batch_of(store, source, folder)
             work = Work(store, alone=True)
@@ -157,7 +157,7 @@ def _discard(folder: Path) -> None:
     shutil.rmtree(gone)
 
 
-def _batch_of(store: Store, source: Path, folder: Path) -> Batch:
+def _batch_of(store: BatchStore, source: Path, folder: Path) -> Batch:
     """The batch of a file, which may have been begun before."""
     digest = sha256()
     with source.open("rb") as file:
@@ -300,7 +300,7 @@ class _Window:
         return True
 
 
-def _known(store: Store, batch_id: str) -> Batch:
+def _known(store: BatchStore, batch_id: str) -> Batch:
     batch = store.batch("", batch_id)
     assert batch is not None, "nobody else removes it"
     return batch
@@ -315,7 +315,7 @@ def _told(batch: Batch) -> str:
     return "\n".join([*lines, *([f"and {more} more"] if more else [])])
 
 
-def _progress(tokens_per_s: float, usage: Usage, end_unix_s: float | None) -> str:
+def _progress(tokens_per_s: float, usage: TokenUsage, end_unix_s: float | None) -> str:
     """What stands beside the bar: the pace, the sharing achieved, and the end that is foretold."""
     said = [f"{tokens_per_s:,.0f} tokens/s"]
     if usage.cached_tokens:
@@ -342,7 +342,7 @@ class _Rate:
         return (last - first) / max(last_s - first_s, 1e-9) if last_s > first_s else 0.0
 
 
-def _write(store: Store, batch: Batch, output: Path) -> None:
+def _write(store: BatchStore, batch: Batch, output: Path) -> None:
     """Answers and errors in the order of the input, all or none."""
     part = output.with_name(f"{output.name}.part")
     with part.open("wb") as file:
@@ -353,7 +353,7 @@ def _write(store: Store, batch: Batch, output: Path) -> None:
     part.replace(output)
 
 
-def _in_order(store: Store, batch: Batch) -> Iterator[bytes]:
+def _in_order(store: BatchStore, batch: Batch) -> Iterator[bytes]:
     """Both files have the order of the input, so they are merged line by line."""
     ids = [each for each in (batch.output_file_id, batch.error_file_id) if each]
     files = [_records(store, each) for each in ids]
@@ -368,7 +368,7 @@ def _in_order(store: Store, batch: Batch) -> Iterator[bytes]:
             heads[place] = next(files[place], ("", b""))
 
 
-def _records(store: Store, file_id: str) -> Iterator[tuple[str, bytes]]:
+def _records(store: BatchStore, file_id: str) -> Iterator[tuple[str, bytes]]:
     with store.storage.opened(file_id) as file:
         for line in file:
             yield json.loads(line)["custom_id"], line

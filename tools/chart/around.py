@@ -117,7 +117,7 @@ class Rules(Values):
 
     enabled: bool
     """Whether there is a PrometheusRule."""
-    runbook_url: str = Field(min_length=1)
+    runbook_url: str = Field(pattern="^(https?://.+)?$")
     """Where the runbook is."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.config import Cluster, ClusterError
-from foretell.config.cluster import Engine
+from foretell.config.cluster import ClusterEngine
 from foretell.config.layout import served_name
 from foretell.config.sections import BatchOptions, ProvisionOptions, SchedulerOptions, TaggerOptions
 from foretell.tools.chart.base import LONGEST_NAME
@@ -53,7 +53,7 @@ def values_of(cluster: Cluster, given: Mapping[str, Any]) -> Values:
     return _over(found, given)
 
 
-def _model(engine: Engine, taken: set[str]) -> Values:
+def _model(engine: ClusterEngine, taken: set[str]) -> Values:
     """The item of `models` for the engines of one section."""
     section = engine.section
     served = served_name(engine)

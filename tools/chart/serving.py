@@ -59,13 +59,17 @@ class Model(Pods):
     replicas: int = Field(1, ge=1, le=1000)
     """Number of engines, unless `autoscaling` decides."""
     gpus: int = Field(1, ge=1, le=64)
-    """GPUs of each engine, for tensor parallelism."""
+    """GPUs of each engine on each of its nodes, for tensor parallelism."""
+    nodes: int = Field(1, ge=1, le=64)
+    """Nodes of each engine, for pipeline parallelism; above 1 it needs LeaderWorkerSet."""
     gpu_resource: str = "nvidia.com/gpu"
     """Name of the resource that GPUs are."""
     profile: Profile = ""
     """GPU profile DEVICE/MODEL that predictions start from; that of an emulated engine."""
     offline: bool = False
     """Whether these engines serve offline requests beside online ones."""
+    adapters: dict[str, str] = Field(default_factory=dict)
+    """LoRA adapters by the names that clients ask for: names on the hub, or folders."""
     args: list[str] = Field(default_factory=list)
     """Further flags, one item each: --max-model-len=16384."""
     resources: Resources = Field(default_factory=Resources)
@@ -74,6 +78,12 @@ class Model(Pods):
     """Size of /dev/shm."""
     cache: Cache = Field(default_factory=Cache)
     """Where weights are kept."""
+    extra_volumes: Objects = Field(default_factory=list)
+    """More volumes of vLLM's pods."""
+    extra_volume_mounts: Objects = Field(default_factory=list)
+    """More mounts of vLLM's container."""
+    init_containers: Objects = Field(default_factory=list)
+    """Containers that run before the engine, such as one that fetches weights."""
     start_seconds: int = Field(1800, ge=10)
     """Longest time until an engine must serve; then it is started anew."""
     drain_seconds: int = Field(0, ge=0)
@@ -140,12 +150,14 @@ class Predictor(Values):
 
 
 class Provisioner(Pods):
-    """The pod of the provisioner, where a model's `autoscaling` asks for one."""
+    """The pods of the provisioner, where a model's `autoscaling` asks for one."""
 
+    replicas: int = Field(ge=1, le=5)
+    """Number of replicas, one of which is active; the others take over within 15 s."""
     resources: Resources
     """CPU and memory."""
     size: Quantity
-    """Size of the claim for its record of decisions."""
+    """Size of the claim of each for its record of decisions."""
     storage_class_name: NameOrNone
     """Its storage class; empty: the default."""
 

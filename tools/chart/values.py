@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
+from foretell.config.described import describe
 from foretell.config.sections import (
     BatchOptions,
     LogFormat,
@@ -32,6 +33,7 @@ from foretell.tools.chart.around import (
 from foretell.tools.chart.base import (
     Image,
     Object,
+    Objects,
     Values,
     VllmImage,
 )
@@ -138,12 +140,15 @@ class ChartValues(Values):
     """Gateway API."""
     monitoring: Monitoring
     """Metrics, alerts and dashboards."""
+    extra_objects: Objects
+    """More objects of the release; their text may have Helm's templates."""
     global_: Object = Field(default_factory=dict, alias="global")
     """Unused: Helm adds it where this chart is part of another."""
 
 
 def schema() -> str:
     """The JSON Schema of the values, as `values.schema.json` has it."""
+    describe(ChartValues)
     found = ChartValues.model_json_schema()
     found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(_plain(found), indent=1).replace("\\n", " ") + "\n"
@@ -165,11 +170,7 @@ def _plain(part: Any) -> Any:
 
 
 def main() -> None:
-    """Write the schema beside the values."""
+    """Write the schema beside the values; as `__main__` the module has no docstrings to read."""
     from foretell.tools.chart.rendered import CHART
 
     (CHART / "values.schema.json").write_text(schema(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -20,8 +20,6 @@ from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
 _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
-# Probes are not what is measured, and each scheduler probes every engine.
-_HEALTH_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,6 @@ async def running_schedulers(
                     f"--policy={setting_of(policy)}",
                     f"--request-log={log}",
                     f"--name={index}",
-                    f"--health-interval-s={_HEALTH_INTERVAL_S:g}",
                     "--log-level=warning",
                     *flags,
                     start_timeout_s=_START_TIMEOUT_S,

@@ -9,7 +9,7 @@ from foretell.length.adapted import EncoderModel
 from foretell.length.conversation import Question
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import LengthEstimate
-from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.encoder import OnnxEncoder
 from foretell.services.tagger.models import folder_of
 from foretell.tools.length.dataset import Example
 
@@ -48,7 +48,7 @@ class HistoryTagger:
 class EncoderTagger:
     """A trained length model, adapted to the answers it is told of, as the service does."""
 
-    def __init__(self, encoder: Encoder | SmallModel) -> None:
+    def __init__(self, encoder: OnnxEncoder | SmallModel) -> None:
         self._model = EncoderModel(encoder)
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
@@ -81,6 +81,6 @@ def load_tagger(model: str, *, small: bool = False) -> Tagger:
         if small:
             read = Weights.read(shipped() if model == "shipped" else Path(model))
             return EncoderTagger(SmallModel(read))
-        return EncoderTagger(Encoder(folder_of(model)))
+        return EncoderTagger(OnnxEncoder(folder_of(model)))
     except OSError as error:
         raise ValueError(f"{model} holds no length model: {error}") from error

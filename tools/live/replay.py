@@ -7,7 +7,7 @@ not recorded, and taken to be `_CALL_S` after they were sent.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import accumulate
 
 from foretell.engine import Forecaster, SnapshotPredictor
@@ -19,7 +19,7 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import certain, knots
-from foretell.model import EngineSnapshot, GpuProfile, LengthEstimate, Prediction, RequestSpec, Step
+from foretell.model import EngineSnapshot, GpuProfile, LengthEstimate, Prediction, RequestSpec
 from foretell.services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.tap import decoded
@@ -46,39 +46,6 @@ class State:
     """The prediction of the code as it is now."""
 
 
-@dataclass(slots=True)
-class Truth:
-    """What the snapshots show of each request, by its id, and of each step."""
-
-    api_unix_s: dict[str, float] = field(default_factory=dict)
-    """When the API server had read the request."""
-    queued_unix_s: dict[str, float] = field(default_factory=dict)
-    """When the first snapshot with the request was taken."""
-    joined_unix_s: dict[str, float] = field(default_factory=dict)
-    """The earliest that it can have joined the queue: it was read, and in no snapshot before. Who
-    came between the same two is kept apart by as much as tells their order."""
-    first_step: dict[str, int] = field(default_factory=dict)
-    last_step: dict[str, int] = field(default_factory=dict)
-    steps: dict[int, Step] = field(default_factory=dict)
-
-    def first_end_s(self, request_id: str) -> float:
-        """When the step that made its first token had ended."""
-        return _end(self.steps[self.first_step[request_id]])
-
-    def last_end_s(self, request_id: str) -> float:
-        """When the step that made its last token had ended."""
-        return _end(self.steps[self.last_step[request_id]])
-
-    def whole(self, request_id: str) -> bool:
-        """Whether the request was seen from its arrival to its last token."""
-        ends = (self.first_step.get(request_id), self.last_step.get(request_id))
-        return all(step in self.steps for step in ends)
-
-
-def _end(step: Step) -> float:
-    return step.started_unix_s + step.duration_s
-
-
 SpecOf = Callable[[Served], RequestSpec]
 
 
@@ -101,39 +68,6 @@ def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
     if not recording.snapshots:
         raise ValueError("the recording holds no snapshots")
     return decoded(recording.snapshots)
-
-
-def truth_of(snapshots: list[EngineSnapshot]) -> Truth:
-    """Follow every request through the snapshots."""
-    truth = Truth()
-    before_s, ran = 0.0, frozenset[str]()
-    for snapshot in snapshots:
-        for step in snapshot.completed_steps:
-            truth.steps[step.step] = step
-        # In the order of admission, and behind them those who still wait.
-        latest_s = before_s
-        for state in (*snapshot.running, *snapshot.waiting):
-            name = state.foretell_id
-            if name in truth.queued_unix_s:
-                continue
-            truth.api_unix_s[name] = state.arrival_unix_s
-            truth.queued_unix_s[name] = snapshot.taken_unix_s
-            latest_s = max(latest_s + _APART_S, state.arrival_unix_s)
-            truth.joined_unix_s[name] = latest_s
-        before_s = snapshot.taken_unix_s
-        runs = frozenset(state.foretell_id for state in snapshot.running)
-        if snapshot.completed_steps:  # of which some are told here for the first time
-            ended = dict.fromkeys(ran - runs, snapshot.completed_steps[-1].step)
-            truth.last_step.update(ended)
-        ran = runs
-        if not snapshot.steps_in_flight:
-            continue
-        step_index = snapshot.steps_in_flight[-1].step
-        for state in snapshot.running:
-            if not state.output_tokens:
-                truth.first_step[state.foretell_id] = step_index
-            truth.last_step[state.foretell_id] = step_index
-    return truth
 
 
 class _Replay:

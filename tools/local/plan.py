@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from foretell.config.cluster import Cluster, Engine
+from foretell.config.cluster import Cluster, ClusterEngine
 from foretell.config.layout import Layout
+from foretell.services.process.hang import ANSWER_S
 from foretell.services.process.keeper import AtEnd, Program, Serves
 from foretell.services.process.probe import http_get
 from foretell.tools import envoy
@@ -18,7 +19,6 @@ Kind = Literal["tagger", "launcher", "scheduler", "batch", "provisioner", "envoy
 ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
 _START_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 2.0
-_ANSWER_S = 1.0
 # -P: a folder `services` where the user happens to stand is not ours.
 _PYTHON = (sys.executable, "-P", "-m")
 _MODULES: dict[Kind, str] = {
@@ -61,11 +61,11 @@ def longest_socket_name(cluster: Cluster) -> str:
 
 
 def _answering(url: str) -> Serves:
-    """Tells whether anything answers there within a second."""
+    """Tells whether anything answers there in time."""
 
     async def answers() -> bool:
         with contextlib.suppress(OSError):
-            await http_get(url, _ANSWER_S)
+            await http_get(url, ANSWER_S)
             return True
         return False
 
@@ -120,7 +120,7 @@ def plan_cluster(
         )
         return Process(kind, address, program)
 
-    def launcher(engine: Engine) -> Process:
+    def launcher(engine: ClusterEngine) -> Process:
         flags = [f"--name={engine.name}", f"--run-dir={run_dir}"]
         if not restart:
             flags.append("--no-restart")

@@ -22,7 +22,7 @@ class Alert:
     @property
     def expression(self) -> str:
         """PromQL that gives a series for each case."""
-        return f"{self.signal} {self.condition}"
+        return f"({self.signal}) {self.condition}"
 
     @property
     def anchor(self) -> str:
@@ -40,12 +40,50 @@ ALERTS = (
         "Engine {{ $labels.instance_id }} does not answer health probes.",
     ),
     Alert(
-        "ForetellPredictorSilent",
-        "min by (instance_id) (foretell_predictor_followed)",
+        "ForetellSchedulerDown",
+        "min by (instance) (up{job='scheduler'})",
+        "== 0",
+        "1m",
+        "page",
+        "The scheduler at {{ $labels.instance }} cannot be scraped.",
+    ),
+    Alert(
+        "ForetellErrors",
+        "(sum(rate(foretell_requests_total{status=~'5..'}[5m])) or vector(0))"
+        " / sum(rate(foretell_requests_total[5m]))",
+        "> 0.05",
+        "5m",
+        "page",
+        "{{ $value | humanizePercentage }} of the requests end with a status of 500 or above.",
+    ),
+    Alert(
+        "ForetellLatency",
+        "histogram_quantile(0.95, sum by (le, model_name) "
+        "(rate(foretell_ttft_seconds_bucket[10m])))"
+        " / histogram_quantile(0.95, sum by (le, model_name) "
+        "(rate(foretell_ttft_seconds_bucket[1d])))",
+        "> 3",
+        "10m",
+        "ticket",
+        "First tokens of {{ $labels.model_name }} take {{ $value | humanize }} times as long as on "
+        "the last day.",
+    ),
+    Alert(
+        "ForetellEngineUnpredicted",
+        "min by (instance_id) (foretell_predictor_followed)"
+        " or 0 * min by (instance_id) (foretell_instance_healthy)",
         "== 0",
         "1m",
         "ticket",
-        "The predictor of {{ $labels.instance_id }} tells schedulers nothing.",
+        "Schedulers hear no predictor of {{ $labels.instance_id }}.",
+    ),
+    Alert(
+        "ForetellDiscoveryBlind",
+        "max(foretell_discovery_unheard_seconds)",
+        "> 60",
+        "1m",
+        "ticket",
+        "A scheduler cannot hear the API server of Kubernetes; the engines that it knows stay.",
     ),
     Alert(
         "ForetellPredictionDrift",

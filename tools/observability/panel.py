@@ -1,13 +1,22 @@
 """What a panel is, and the PromQL that many of them share."""
 
 import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 WINDOW = "$__rate_interval"
 """Grafana's variable for the shortest window that holds enough scrapes."""
 
 
-_NAME = re.compile(r"\bforetell_\w+")
+VARIABLES = {
+    "namespace": "namespace",
+    "model_name": "model",
+    "instance_id": "instance",
+    "tenant": "tenant",
+}
+"""The variable of a dashboard that chooses among the values of each label."""
+_NAME = re.compile(r"\b(?:foretell_|process_|vllm:)\w+")
+_SELECTED = re.compile(rf"({_NAME.pattern})(\{{([^}}]*)\}})?")
 _PARTS = re.compile(r"_(bucket|count|sum)$")
 
 
@@ -21,6 +30,10 @@ class Panel:
     meaning: str
     queries: tuple[tuple[str, str], ...]
     """PromQL, and the legend of its series."""
+    threshold: float | None = None
+    """A line: beyond it somebody should look."""
+    heat: bool = False
+    """A heatmap, of the buckets of a histogram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,27 @@ class Dashboard:
 def metrics_of(expression: str) -> set[str]:
     """The metrics that PromQL names, parts of histograms by their histogram."""
     return {_PARTS.sub("", name) for name in _NAME.findall(expression)}
+
+
+def scoped(query: str, labels_of: Callable[[str], Collection[str]]) -> str:
+    """A query of those series that the variables of a dashboard choose.
+
+    `labels_of` tells the labels of a metric by its name. A label that a series lacks, as that of
+    the namespace outside of Kubernetes, is chosen by "All".
+    """
+
+    def choose(found: re.Match[str]) -> str:
+        name, _, given = found.groups()
+        labels = {"namespace", *labels_of(_PARTS.sub("", name))}
+        chosen = [f'{of}=~"${variable}"' for of, variable in VARIABLES.items() if of in labels]
+        return f"{name}{{{', '.join(filter(None, [given, *chosen]))}}}"
+
+    return _SELECTED.sub(choose, query)
+
+
+def heatmap(metric: str) -> tuple[tuple[str, str], ...]:
+    """The buckets of a histogram, over all its series."""
+    return ((rate(f"{metric}_bucket", "le"), "{{le}}"),)
 
 
 def rate(metric: str, by: str = "", where: str = "") -> str:

@@ -1,7 +1,17 @@
 """The panels of the dashboards: what is asked of Prometheus, and what the answer means."""
 
-from foretell.tools.observability.panel import WINDOW, Dashboard, Panel, at, gauge, quantiles, rate
+from foretell.tools.observability.panel import (
+    WINDOW,
+    Dashboard,
+    Panel,
+    at,
+    gauge,
+    heatmap,
+    quantiles,
+    rate,
+)
 
+_AGO = "1m"
 _FAILED = "{status=~'5..'}"
 _MET = "{outcome='met'}"
 _PROMPTS = "{kind='input'}"
@@ -26,6 +36,7 @@ _OVERVIEW = (
                 "5xx",
             ),
         ),
+        threshold=0.05,
     ),
     Panel(
         "In progress",
@@ -61,6 +72,29 @@ _OVERVIEW = (
                 f"{rate('foretell_slo_requests_total')}",
                 "within targets",
             ),
+        ),
+    ),
+    Panel(
+        "First tokens",
+        "s",
+        "How many requests have their first token after how long.",
+        heatmap("foretell_ttft_seconds"),
+        heat=True,
+    ),
+    Panel(
+        "Whole answers",
+        "s",
+        "How many requests have their last token after how long.",
+        heatmap("foretell_e2e_seconds"),
+        heat=True,
+    ),
+    Panel(
+        "Instances",
+        "short",
+        "Instances that are listed, and those that answer health probes.",
+        (
+            ("count(count by (instance_id) (foretell_instance_healthy))", "listed"),
+            ("sum(min by (instance_id) (foretell_instance_healthy))", "up"),
         ),
     ),
     Panel(
@@ -133,13 +167,13 @@ _PREDICTION = (
         "Error of step times",
         "percentunit",
         "Mean absolute relative error over about the last 64 steps.",
-        (("foretell_step_time_error_ratio", "{{instance}}"),),
+        (("foretell_step_time_error_ratio", "{{instance_id}}"),),
     ),
     Panel(
         "Step times learned anew",
         "short",
         "Times in the last hour that an engine's step times changed for good.",
-        (("increase(foretell_step_time_changes_total[1h])", "{{instance}}"),),
+        (("increase(foretell_step_time_changes_total[1h])", "{{instance_id}}"),),
     ),
 )
 _ENGINES = (
@@ -156,7 +190,13 @@ _ENGINES = (
         "Requests in the queue and on their way to it.",
         gauge("foretell_waiting_requests"),
     ),
-    Panel("KV cache", "percentunit", "Share of KV blocks in use.", gauge("foretell_kv_used_ratio")),
+    Panel(
+        "KV cache",
+        "percentunit",
+        "Share of KV blocks in use.",
+        gauge("foretell_kv_used_ratio"),
+        threshold=0.95,
+    ),
     Panel(
         "KV cache by class",
         "percentunit",
@@ -170,7 +210,7 @@ _ENGINES = (
         "Preemptions",
         "short",
         "Preemptions a second of requests that have ended.",
-        ((f"rate(foretell_preemptions_total[{WINDOW}])", "{{instance}}"),),
+        ((f"rate(foretell_preemptions_total[{WINDOW}])", "{{instance_id}}"),),
     ),
     Panel(
         "Prefix cache hits",
@@ -197,13 +237,13 @@ _ENGINES = (
         ),
     ),
     Panel(
-        "Foretold TTFT",
+        "Predicted TTFT",
         "s",
         "TTFT that a request with a prompt of 256 tokens would get if it came now.",
         gauge("foretell_predicted_ttft_seconds"),
     ),
     Panel(
-        "Foretold end-to-end latency",
+        "Predicted e2e latency",
         "s",
         "The same request, with an answer of 256 tokens.",
         gauge("foretell_predicted_e2e_seconds"),
@@ -240,7 +280,7 @@ _PLACEMENT = (
         "CPU time of all schedulers for each request: placing, relaying and all else.",
         (
             (
-                f"{rate('foretell_process_cpu_seconds_total', where=_SCHEDULERS)} / "
+                f"{rate('process_cpu_seconds_total', where=_SCHEDULERS)} / "
                 f"({rate('foretell_requests_total')} > 0)",
                 "schedulers",
             ),
@@ -396,9 +436,9 @@ _OFFLINE = (
         ),
     ),
     Panel(
-        "Foretold end of batches",
+        "Predicted end of batches",
         "s",
-        "Time until all batches in progress are foretold to be done.",
+        "Time until all batches in progress are predicted to be done.",
         (("max(foretell_batches_left_seconds)", "left"),),
     ),
     Panel(
@@ -441,10 +481,103 @@ _OFFLINE = (
         ((f"{rate('foretell_batch_tries_again_total')}", "sent again"),),
     ),
 )
+_VLLM = (
+    Panel(
+        "Requests in vLLM",
+        "short",
+        "Requests that run and wait, as each engine says itself.",
+        (
+            ("sum by (instance_id) (vllm:num_requests_running)", "{{instance_id}} run"),
+            ("sum by (instance_id) (vllm:num_requests_waiting)", "{{instance_id}} wait"),
+        ),
+    ),
+    Panel(
+        "KV cache in vLLM",
+        "percentunit",
+        "Share of KV blocks in use, as each engine says itself.",
+        (("max by (instance_id) (vllm:kv_cache_usage_perc)", "{{instance_id}}"),),
+        threshold=0.95,
+    ),
+    Panel(
+        "Time in the queue",
+        "s",
+        "From a request's arrival at its engine until it is scheduled.",
+        quantiles("vllm:request_queue_time_seconds", "model_name"),
+    ),
+    Panel(
+        "Prefill",
+        "s",
+        "From then until its first token.",
+        quantiles("vllm:request_prefill_time_seconds", "model_name"),
+    ),
+    Panel(
+        "Decode",
+        "s",
+        "From its first token until its last.",
+        quantiles("vllm:request_decode_time_seconds", "model_name"),
+    ),
+    Panel(
+        "Finish reasons",
+        "reqps",
+        "Requests that engines have ended, by why.",
+        ((rate("vllm:request_success_total", "finished_reason"), "{{finished_reason}}"),),
+    ),
+    Panel(
+        "Lengths of prompts",
+        "short",
+        "How many requests have prompts of how many tokens.",
+        heatmap("vllm:request_prompt_tokens"),
+        heat=True,
+    ),
+    Panel(
+        "Lengths of answers",
+        "short",
+        "How many requests have answers of how many tokens.",
+        heatmap("vllm:request_generation_tokens"),
+        heat=True,
+    ),
+    Panel(
+        "Tokens in vLLM",
+        "short",
+        "Tokens a second, as each engine says itself.",
+        (
+            (rate("vllm:prompt_tokens_total", "model_name"), "{{model_name}} read"),
+            (rate("vllm:generation_tokens_total", "model_name"), "{{model_name}} made"),
+        ),
+    ),
+    Panel(
+        "TTFT in vLLM",
+        "s",
+        "From a request's arrival at its engine until its first token; what ours has more is "
+        "placing and the way.",
+        quantiles("vllm:time_to_first_token_seconds", "model_name"),
+    ),
+)
+CHOOSES_FROM = {
+    "namespace": "foretell_build_info",
+    "model_name": "foretell_requests_total",
+    "instance_id": "foretell_instance_healthy",
+    "tenant": "foretell_tenant_tokens_total",
+}
+"""The metric whose values of a label a variable offers."""
+ANNOTATIONS = (
+    (
+        "Start of a process",
+        "blue",
+        f"sum by (job, version) (foretell_build_info unless foretell_build_info offset {_AGO})",
+    ),
+    (
+        "Scaling",
+        "orange",
+        f"max(changes(foretell_desired_replicas[{WINDOW}])) > 0",
+    ),
+)
+"""Moments that all dashboards mark: title, colour and PromQL that has a value at them."""
 DASHBOARDS = (
     Dashboard("foretell-overview", "Overview", _OVERVIEW),
     Dashboard("foretell-prediction", "Prediction against reality", _PREDICTION),
     Dashboard("foretell-engines", "Engines", _ENGINES),
+    Dashboard("foretell-vllm", "vLLM", _VLLM),
     Dashboard("foretell-placement", "Placement", _PLACEMENT),
     Dashboard("foretell-provisioning", "Provisioning", _PROVISIONING),
     Dashboard("foretell-offline", "Offline", _OFFLINE),

@@ -54,12 +54,10 @@ class ImportOptions:
             "without the option: as it does by default.",
         ),
     ] = None
-    link_gb_per_s: Annotated[
-        float, typer.Option(min=0.001, help="Bandwidth between devices in one direction, GB/s.")
-    ] = 16.0
-    link_latency_us: Annotated[
-        float, typer.Option(min=0, help="Fixed time of a collective operation, in microseconds.")
-    ] = 20.0
+    link_gb_per_s: float = 16.0
+    """Bandwidth between devices in one direction, GB/s: PCIe 4.0 with 8 lanes."""
+    link_latency_us: float = 20.0
+    """Fixed time of a collective operation, in microseconds."""
     kv_blocks: Annotated[
         int,
         typer.Option(min=0, help="Number of KV blocks; 0: estimated from the datasheet, if any."),
@@ -85,9 +83,8 @@ class MeasureOptions:
     seconds: Annotated[float, typer.Option(min=1, help="Longest time to take.")] = 90.0
     rounds: int = 5
     """Every experiment of the plan is done so often, if the time suffices."""
-    max_concurrency: Annotated[
-        int, typer.Option(min=2, max=1024, help="Greatest number of streams at a time.")
-    ] = 64
+    max_concurrency: int = 64
+    """Greatest number of streams at a time."""
     block_size: Annotated[
         int, typer.Option(min=0, help="Tokens of a KV block; 0: from /metrics, or 16.")
     ] = 0

@@ -1,5 +1,6 @@
 """Compose files of a cluster, one for each host."""
 
+import ipaddress
 import json
 import os
 import shlex
@@ -21,7 +22,7 @@ from foretell.config import (
     SchedulerSettings,
     TaggerSettings,
 )
-from foretell.config.cluster import Engine
+from foretell.config.cluster import ClusterEngine
 from foretell.config.layout import (
     CONTAINER_BATCHES,
     CONTAINER_FILES,
@@ -33,13 +34,14 @@ from foretell.config.layout import (
     engine_args,
     predictor_name,
 )
+from foretell.config.sections import bracketed
 from foretell.services.process.frames import frames_port
 from foretell.tools.envoy import configuration, flags
 from foretell.tools.render.images import Images, is_checkout
+from foretell.tools.render.secrets import Secrets, refusal
 from foretell.tools.render.watching import (
     METRICS_PORT,
     METRICS_PORTS_ABOVE,
-    PROMETHEUS_FILE,
     scraped,
     services_that_watch,
     shipped,
@@ -83,11 +85,11 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
     found = []
     cluster = cluster.with_places()
     hosts = cluster.host_names()
+    stem = cluster_file.stem.removeprefix("cluster").removeprefix(".")
+    suffix = f".{stem}" if stem else ""
     for host in hosts:
-        stem = cluster_file.stem.removeprefix("cluster").removeprefix(".")
-        parts = ["docker-compose", stem, host if len(hosts) > 1 else "", "yml"]
-        name = ".".join(part for part in parts if part)
-        compose = _Compose(cluster, host, output.absolute(), source.absolute())
+        name = f"docker-compose{suffix}{f'.{host}' if len(hosts) > 1 else ''}.yml"
+        compose = _Compose(cluster, host, output.absolute(), source.absolute(), suffix)
         start = _START_PROVISIONED if cluster.provisioning.enabled else _START
         commands = start.format(name=name)
         made_from = _relative(cluster_file, output)
@@ -99,7 +101,7 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
     if cluster.observability.prometheus_port:
         header = f"# Made with {found[0].path} by `foretell render compose`.\n"
         content = _dump(scraped(Layout(cluster, contained=True)))
-        found.append(Rendered(PROMETHEUS_FILE, header + content))
+        found.append(Rendered(f"prometheus{suffix}.yml", header + content))
         if not is_checkout(source):
             found += [Rendered(f"{_SHARED}/{name}", text) for name, text in shipped()]
     return found
@@ -108,8 +110,11 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
 class _Compose:
     """The compose file of one host."""
 
-    def __init__(self, cluster: Cluster, host: str, output: Path, source: Path) -> None:
+    def __init__(
+        self, cluster: Cluster, host: str, output: Path, source: Path, suffix: str
+    ) -> None:
         self._cluster = cluster
+        self._suffix = suffix
         self._layout = Layout(cluster, contained=True)
         self._host = host
         self._output = output
@@ -117,6 +122,7 @@ class _Compose:
         context = _relative(source, output) if is_checkout(source) else ""
         self._images = Images(cluster, context)
         self._engines = [engine for engine in cluster.engine_list() if engine.host == host]
+        self._secrets = Secrets(self._layout, self._relative)
 
     def content(self) -> dict[str, Any]:
         """The whole file."""
@@ -155,14 +161,18 @@ class _Compose:
             port = self._cluster.observability.prometheus_port
             folder = self._source if is_checkout(self._source) else self._output
             shared = self._relative(str(folder / _SHARED))
-            watching = services_that_watch(port, shared)
-            services |= {name: _COMMON | service for name, service in watching.items()}
+            watching = services_that_watch(port, shared, f"./prometheus{self._suffix}.yml")
+            services |= {
+                name: {**_COMMON, **self._named_hosts(), **service}
+                for name, service in watching.items()
+            }
             volumes |= {name: {} for name in watching}
         return {
             "name": self._cluster.name,
             "services": services,
             "networks": {"outside": {}, "inside": {"internal": True}},
             "volumes": volumes,
+            "secrets": self._secrets.declared,
         }
 
     def _scheduler(self, name: str, index: int) -> _Service:
@@ -170,10 +180,8 @@ class _Compose:
         values = self._layout.scheduler(name)
         port = f"${{SCHEDULER_{index}_PORT:-{section.port + index}}}"
         service = self._service("scheduler", values, SchedulerSettings, grace_s=30)
-        service["environment"] |= {
-            "FORETELL_SCHEDULER_API_KEYS": "${API_KEYS:-}",
-            "FORETELL_SCHEDULER_ENGINE_API_KEY": self._engine_key(),
-        }
+        for setting in ("api_keys_file", "engine_api_key_file"):
+            service["environment"][f"FORETELL_SCHEDULER_{setting.upper()}"] += refusal(setting)
         # Order of start only: a scheduler serves with whatever engines, predictors and tagger
         # there are. To wait for all would take the endpoint away when one engine cannot start.
         others = ["tagger"] if self._host == self._layout.tagger_host else []
@@ -229,7 +237,6 @@ class _Compose:
         service = self._service("provisioner", values, ProvisionerSettings)
         service["environment"] |= {
             "FORETELL_PROVISIONER_DRIVER_TARGET": "${COMPOSE_PROJECT_NAME}",
-            "FORETELL_PROVISIONER_SCHEDULER_API_KEY": "${SCHEDULER_API_KEY:-${API_KEYS:-}}",
         }
         socket = f"${{DOCKER_SOCKET:-{DOCKER_SOCKET}}}:{DOCKER_SOCKET}"
         return service | {
@@ -238,19 +245,19 @@ class _Compose:
             "group_add": ["${DOCKER_GID:-0}"],
         }
 
-    def _predictor(self, engine: Engine) -> _Service:
+    def _predictor(self, engine: ClusterEngine) -> _Service:
         values = self._layout.predictor(engine)
         port = engine.predictor_port
         service = self._service("predictor", values, PredictorSettings, port=port)
         return service | {"depends_on": [engine.name]}
 
-    def _emulator(self, engine: Engine) -> _Service:
+    def _emulator(self, engine: ClusterEngine) -> _Service:
         values = self._layout.emulator(engine)
         del values["host"], values["port"]  # the image has its own
         service = self._service("backend.emulator", values, EmulatorSettings)
         return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
-    def _vllm(self, engine: Engine) -> _Service:
+    def _vllm(self, engine: ClusterEngine) -> _Service:
         path = engine.model.path or engine.model_name
         mounts = []
         if Path(path).is_absolute():
@@ -274,9 +281,10 @@ class _Compose:
             "environment": {
                 "FORETELL_PLUGIN_SNAPSHOT_ENDPOINT": self._layout.snapshot_endpoint(engine),
                 "FORETELL_PLUGIN_INSTANCE_ID": engine.name,
-                "VLLM_API_KEY": self._engine_key(),
-                "HF_TOKEN": "${HF_TOKEN:-}",
+                "VLLM_API_KEY_FILE": self._secrets.path("engine_api_key_file"),
+                "HF_TOKEN_PATH": f"{CONTAINER_FILES}/hf_token_file",
             },
+            "secrets": self._secrets.mounted(["engine_api_key_file", "hf_token_file"]),
             # `outside` to fetch weights.
             "networks": ["inside", "outside"],
             # vLLM runs its engine in processes of its own, which talk through shared memory.
@@ -302,17 +310,23 @@ class _Compose:
         grace_s: int = 5,
     ) -> _Service:
         """One of our own services; `port` is its gRPC port on the host, where others call it."""
-        service = {**_COMMON, **self._images.services(), **_CONFINED} | {
+        service = {**_COMMON, **self._images.services(), **_CONFINED, **self._named_hosts()} | {
             "command": ["python", "-m", f"foretell.services.{package}"],
             "environment": self._environment(settings, values),
             "networks": ["inside"],
             "volumes": [f"run:{CONTAINER_RUN_DIR}", *self._mounts(values)],
             "stop_grace_period": f"{grace_s}s",
+            "cpus": "${CPUS:-1}",
+            "mem_limit": _MEMORY[package],
+            "pids_limit": 256,
         }
+        if secrets := self._secrets.mounted(self._secrets.wanted(settings.model_fields)):
+            service["secrets"] = secrets
         reached = self._reached_by_others(port, CONTAINER_GRPC_PORT) if port else {}
         if "ports" in reached:  # streams of frames have a port of their own
             above = frames_port(port), frames_port(CONTAINER_GRPC_PORT)
-            reached["ports"] = [*reached["ports"], "{}:{}".format(*above), *self._metrics(port)]
+            frames = self._published(*above)
+            reached["ports"] = [*reached["ports"], frames, *self._metrics(port)]
         return service | reached
 
     def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:
@@ -327,36 +341,50 @@ class _Compose:
             elif value == default and name != "name":
                 continue
             found[f"{prefix}{name.upper()}"] = text
-        across = self._layout.several_hosts and "secret_file" in settings.model_fields
-        if across and not self._cluster.traffic.secret_file:
-            found[f"{prefix}SECRET"] = "${SECRET:?set a secret that all hosts share}"
+        for name in self._secrets.wanted(settings.model_fields):
+            found[f"{prefix}{name.upper()}"] = self._secrets.path(name)
         return found
 
     def _mounts(self, values: Mapping[str, Any]) -> list[str]:
-        """The files of this host that a service reads."""
+        """The files of this host that a service reads, but for secrets."""
         cluster = self._cluster
         sections = (cluster.schedulers, cluster.tagger, cluster.traffic)
         named = {name: path for section in sections for name, path in section}
         inside = [v for v in values.values() if str(v).startswith(f"{CONTAINER_FILES}/")]
-        return [f"{self._relative(named[path.rpartition('/')[2]])}:{path}:ro" for path in inside]
+        found = {path: path.rpartition("/")[2] for path in inside}
+        secret = self._secrets.wanted(found.values())
+        return [
+            f"{self._relative(named[name])}:{path}:ro"
+            for path, name in found.items()
+            if name not in secret
+        ]
 
-    def _engine_key(self) -> str:
-        """Across hosts nobody but the schedulers may call an engine."""
-        if self._layout.several_hosts and not self._cluster.schedulers.engine_api_key_file:
-            return "${ENGINE_API_KEY:?set a key that the engines demand}"
-        return "${ENGINE_API_KEY:-}"
+    def _named_hosts(self) -> _Service:
+        """Names that no DNS server knows: a container does not see its host's /etc/hosts."""
+        known = self._cluster.addresses.items()
+        return {"extra_hosts": [f"{name}={address}" for name, address in known]} if known else {}
 
     def _reached_by_others(self, port: int, container_port: int) -> _Service:
         """Networks and ports of what other hosts call."""
         if not self._layout.several_hosts:
             return {}
-        return {"networks": ["inside", "outside"], "ports": [f"{port}:{container_port}"]}
+        ports = [self._published(port, container_port)]
+        return {"networks": ["inside", "outside"], "ports": ports}
+
+    def _published(self, port: int, container_port: int) -> str:
+        """A port for other hosts, at this host's address in the cluster if that is known."""
+        address = self._cluster.addresses.get(self._host, self._host)
+        try:
+            known = bracketed(str(ipaddress.ip_address(address)))
+        except ValueError:
+            known = "0.0.0.0"  # noqa: S104 - where other hosts find the name is for DNS to say
+        return f"${{INSIDE_BIND:-{known}}}:{port}:{container_port}"
 
     def _metrics(self, port: int) -> list[str]:
         """What Prometheus needs on a host that is not its own."""
         far = self._host != self._layout.front_host
         wanted = far and self._cluster.observability.prometheus_port
-        return [f"{port + METRICS_PORTS_ABOVE}:{METRICS_PORT}"] if wanted else []
+        return [self._published(port + METRICS_PORTS_ABOVE, METRICS_PORT)] if wanted else []
 
     def _relative(self, path: str) -> str:
         return _relative(Path(path), self._output)
@@ -370,6 +398,15 @@ _COMMON: _Service = {
 }
 
 
+_MEMORY = {
+    "scheduler": "2g",
+    "predictor": "1g",
+    "tagger": "2g",
+    "provisioner": "2g",
+    "batch": "2g",
+    "backend.emulator": "1g",
+}
+"""Most memory of each service, as in the Helm chart; vLLM's is the host's."""
 # A first process gets no signal that it does not handle; an init passes all on.
 _CONFINED: _Service = {"init": True, "read_only": True, "tmpfs": ["/tmp"]}  # noqa: S108
 

@@ -8,10 +8,11 @@ from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT, predictor_name
 from foretell.tools import observability
 
-PROMETHEUS_FILE = "deploy/prometheus.yml"
 METRICS_PORT = 9100
 METRICS_PORTS_ABOVE = 2000
 """The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
+
+_BOUNDS = {"cpus": "${CPUS:-1}", "mem_limit": "2g", "pids_limit": 1024}
 
 
 def shipped() -> Iterator[tuple[str, str]]:
@@ -22,24 +23,26 @@ def shipped() -> Iterator[tuple[str, str]]:
             yield str(path.relative_to(folder)), path.read_text(encoding="utf-8")
 
 
-def services_that_watch(port: int, shared: str) -> dict[str, dict[str, Any]]:
+def services_that_watch(port: int, shared: str, config: str) -> dict[str, dict[str, Any]]:
     """Compose services by name, each with a volume of that name.
 
-    `port`: Prometheus' on the loopback; `shared`: the folder deploy/observability.
+    `port`: Prometheus' on the loopback; `shared`: the folder deploy/observability; `config`: the
+    file of Prometheus' configuration.
     """
-    return {"prometheus": _prometheus(port, shared), "grafana": _grafana(shared)}
+    return {"prometheus": _prometheus(port, shared, config), "grafana": _grafana(shared)}
 
 
-def _prometheus(port: int, shared: str) -> dict[str, Any]:
+def _prometheus(port: int, shared: str, config: str) -> dict[str, Any]:
     return {
         "profiles": ["observability"],
         "image": "${PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}",
+        **_BOUNDS,
         "read_only": True,
         "tmpfs": ["/tmp"],  # noqa: S108 - in a container
         "command": "--config.file=/etc/prometheus/prometheus.yml "
         "--storage.tsdb.path=/prometheus --storage.tsdb.retention.time=15d",
         "volumes": [
-            f"./{PROMETHEUS_FILE}:/etc/prometheus/prometheus.yml:ro",
+            f"{config}:/etc/prometheus/prometheus.yml:ro",
             f"{shared}/rules.yml:/etc/prometheus/rules.yml:ro",
             "prometheus:/prometheus",
         ],
@@ -53,6 +56,7 @@ def _grafana(shared: str) -> dict[str, Any]:
     return {
         "profiles": ["observability"],
         "image": "${GRAFANA_IMAGE:-grafana/grafana:11.6.0}",
+        **_BOUNDS,
         "read_only": True,
         "tmpfs": ["/tmp"],  # noqa: S108 - in a container
         "environment": {
@@ -82,22 +86,28 @@ def scraped(layout: Layout) -> dict[str, Any]:
         here = host == layout.front_host
         return f"{name}:{METRICS_PORT}" if here else f"{host}:{port + METRICS_PORTS_ABOVE}"
 
-    jobs = {
-        "scheduler": [f"{name}:{CONTAINER_PORT}" for name in cluster.scheduler_names()],
+    jobs: dict[str, list[dict[str, Any]]] = {
+        "scheduler": [_of(f"{name}:{CONTAINER_PORT}") for name in cluster.scheduler_names()],
         "predictor": [
-            metrics(predictor_name(each.name), each.host, each.predictor_port) for each in engines
+            _of(metrics(predictor_name(each.name), each.host, each.predictor_port), each.name)
+            for each in engines
         ],
-        "tagger": [metrics("tagger", layout.tagger_host, cluster.tagger.port)],
-        **({"batch": [f"batch:{METRICS_PORT}"]} if cluster.batches.folder else {}),
-        **({"provisioner": [f"provisioner:{CONTAINER_PORT}"]} if comes_and_goes else {}),
-        # vLLM's own metrics; emulated engines have none and show as down.
-        "engine": [layout.engine_url(engine).removeprefix("http://") for engine in engines],
+        "tagger": [_of(metrics("tagger", layout.tagger_host, cluster.tagger.port))],
+        **({"batch": [_of(f"batch:{METRICS_PORT}")]} if cluster.batches.folder else {}),
+        **({"provisioner": [_of(f"provisioner:{CONTAINER_PORT}")]} if comes_and_goes else {}),
+        "engine": [
+            _of(layout.engine_url(each).removeprefix("http://"), each.name) for each in engines
+        ],
     }
     return {
         "global": {"scrape_interval": "5s", "scrape_timeout": "4s"},
         "rule_files": ["/etc/prometheus/rules.yml"],
         "scrape_configs": [
-            {"job_name": job, "static_configs": [{"targets": targets}]}
-            for job, targets in jobs.items()
+            {"job_name": job, "static_configs": targets} for job, targets in jobs.items()
         ],
     }
+
+
+def _of(target: str, engine: str = "") -> dict[str, Any]:
+    """A target; what belongs to an engine says to which."""
+    return {"targets": [target], **({"labels": {"instance_id": engine}} if engine else {})}

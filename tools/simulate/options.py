@@ -44,39 +44,31 @@ class SimulateOptions:
     ] = ""
     engines: tuple[EngineOptions, ...] = ()
     policy: Annotated[str, typer.Option(help="Placement policy.")] = "slo"
-    trace_format: Annotated[TraceFormat, typer.Option("--format", help="Format of the trace.")] = (
-        "auto"
-    )
+    trace_format: TraceFormat = "auto"
+    """That of the trace; "auto" tells them apart by their first line."""
     requests: Annotated[
         int, typer.Option(min=0, help="Number of requests; 0: as many as the trace has.")
     ] = 0
-    skip: Annotated[
-        int, typer.Option(min=0, help="Requests at the beginning of the trace to leave out.")
-    ] = 0
+    skip: int = 0
+    """Requests at the beginning of the trace to leave out."""
     cv: Annotated[
         float,
         typer.Option(
             min=0.01,
-            help="Coefficient of variation of the gaps between arrivals, where the trace has no "
-            "times; 1 is a Poisson process.",
+            help="Coefficient of variation of the gaps between arrivals, for traces without times.",
         ),
     ] = 1.0
     estimates: Annotated[
         str,
         typer.Option(
-            help="Estimates of output lengths: true; told, by the trace; tagger, with the shipped "
-            "length model's errors; or noise:SIGMA, where SIGMA is the standard deviation of the "
-            "logarithm."
+            help="Length estimates: true; told, by the trace; tagger, with the shipped model's "
+            "errors; or noise:SIGMA (of the logarithm)."
         ),
     ] = "true"
-    length_rule: Annotated[
-        Literal["survival", "block"],
-        typer.Option(help="How predictors take estimates: survival, a distribution."),
-    ] = "survival"
-    async_scheduling: Annotated[
-        bool,
-        typer.Option("--async-scheduling/--no-async-scheduling", help="vLLM's async scheduling."),
-    ] = True
+    length_rule: Literal["survival", "block"] = "survival"
+    """How predictors take estimates: as a distribution, or as the Block paper does."""
+    async_scheduling: bool = True
+    """vLLM's async scheduling."""
     prefix_caching: Annotated[
         bool,
         typer.Option(
@@ -85,18 +77,14 @@ class SimulateOptions:
         ),
     ] = True
     schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
-    candidates: Annotated[
-        int, typer.Option(min=0, help="Instances compared for one placement; 0: all.")
-    ] = 0
-    publish_interval_s: Annotated[
-        float, typer.Option(min=0.001, help="Least seconds between two snapshots of an engine.")
-    ] = INTERVAL_S
-    dispatch_delay_s: Annotated[
-        float, typer.Option(min=0, help="Seconds from a choice to the engine's queue.")
-    ] = 0.002
-    network_delay_s: Annotated[
-        float, typer.Option(min=0, help="Seconds from scheduler to predictor, and back.")
-    ] = 0.0
+    candidates: int = 0
+    """Instances compared for one placement; 0: all."""
+    publish_interval_s: float = INTERVAL_S
+    """Least seconds between two snapshots of an engine."""
+    dispatch_delay_s: float = 0.002
+    """Seconds from a choice to the engine's queue."""
+    network_delay_s: float = 0.0
+    """Seconds from scheduler to predictor, and back."""
     ttft_slo_s: Annotated[
         float, typer.Option(min=0, help="TTFT target of every request; 0: the trace's, if any.")
     ] = 0.0
@@ -111,12 +99,8 @@ class SimulateOptions:
         Literal["fcfs", "priority"],
         typer.Option(help="vLLM's scheduling policy: fcfs, or priority by the trace."),
     ] = "fcfs"
-    watermark: Annotated[
-        float,
-        typer.Option(
-            min=0, max=0.99, help="vLLM's watermark: ratio of KV blocks that admissions leave free."
-        ),
-    ] = 0.0
+    watermark: float = 0.0
+    """vLLM's watermark: ratio of KV blocks that admissions leave free."""
     faults: tuple[str, ...] = ()
 
     @property
@@ -132,8 +116,8 @@ class ProvisionOptions:
     provision: Annotated[
         str,
         typer.Option(
-            help="Provisioning strategy, such as foresight; the engines are then the most there "
-            "can be, and the first ones that are there. None: all are there all the time."
+            help="Provisioning strategy, such as foresight, that starts and drains engines, up to "
+            "the number given."
         ),
     ] = ""
     min_instances: Annotated[

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.length.bins import bin_of
-from foretell.services.tagger.reading import Inputs, Reader, padded
+from foretell.services.tagger.reading import EncoderInputs, PromptReader, padded
 from foretell.tools.length.dataset import Example
 
 _UNKNOWN_MODEL = 0.2  # share of examples whose serving model is hidden, so that others are served
@@ -31,13 +31,13 @@ class Examples:
     def __len__(self) -> int:
         return len(self.sequences)
 
-    def inputs(self, chosen: NDArray[np.int64], pad: int) -> Inputs:
+    def inputs(self, chosen: NDArray[np.int64], pad: int) -> EncoderInputs:
         """The inputs of the `chosen` examples."""
         sequences = [self.sequences[i] for i in chosen]
         return padded(sequences, self.features[chosen], self.models[chosen], pad)
 
 
-def prepare(examples: Sequence[Example], reader: Reader) -> Examples:
+def prepare(examples: Sequence[Example], reader: PromptReader) -> Examples:
     """The examples, tokenized and counted."""
     conversations = [example.conversation for example in examples]
     tokens = np.array([example.output_tokens for example in examples], np.int64)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from foretell.services.tagger.reading import Inputs
+from foretell.services.tagger.reading import EncoderInputs
 from foretell.tools.train.inputs import Examples, batches, hide_models, in_order
 from foretell.tools.train.network import LengthModel, OrdinalLoss
 from foretell.tools.train.options import SCRATCH, TrainOptions
@@ -138,7 +138,7 @@ def _step(
     return float(loss.detach())
 
 
-def _tensors(inputs: Inputs) -> tuple[Tensor, ...]:
+def _tensors(inputs: EncoderInputs) -> tuple[Tensor, ...]:
     arrays = (inputs.ids, inputs.segments, inputs.mask, inputs.features, inputs.models)
     return tuple(map(torch.from_numpy, arrays))
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from foretell.length.window import Window
+from foretell.length.window import ReadWindow
 
 SCRATCH = "scratch"
 """In place of an encoder's folder: a small RoBERTa that knows nothing yet."""
@@ -35,7 +35,7 @@ class TrainOptions:
     seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 0
     limit: Annotated[int, typer.Option(min=0, help="Number of examples to read; 0: all.")] = 0
     threads: Annotated[int, typer.Option(min=0, help="Number of threads; 0: one per core.")] = 0
-    window: Window = field(default_factory=Window)
+    window: ReadWindow = field(default_factory=ReadWindow)
     teachers: tuple[str, ...] = ()
     """Folders of trained models (or `shipped`) whose mean distribution is a target too."""
     held_out: float = 0.03

@@ -12,8 +12,14 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from foretell.length.bins import quantiles
-from foretell.services.tagger.encoder import Encoder
-from foretell.services.tagger.reading import Description, Reader, feature_rows, marks_of, scales_of
+from foretell.services.tagger.encoder import OnnxEncoder
+from foretell.services.tagger.reading import (
+    Description,
+    PromptReader,
+    feature_rows,
+    marks_of,
+    scales_of,
+)
 from foretell.tools.length.dataset import Example, read_examples
 from foretell.tools.length.scores import INTERVALS, Scores, coverage, score
 from foretell.tools.progress import showing
@@ -49,7 +55,7 @@ def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> 
     tokenizer_file = _tokenizer_file(options)
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     description = _describe(options, kept, tokenizer)
-    reader = Reader(description, tokenizer)
+    reader = PromptReader(description, tokenizer)
     with console.status(f"tokenizing {len(examples):,} prompts"):
         learned, judged = prepare(kept, reader), prepare(held, reader)
     if options.teachers:
@@ -63,7 +69,7 @@ def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> 
     with console.status("exporting"):
         export(model, description, tokenizer_file, options.out)
     with console.status("evaluating"):
-        served = Encoder(options.out, threads=torch.get_num_threads())
+        served = OnnxEncoder(options.out, threads=torch.get_num_threads())
         scores = {"held out": _scores(served, held)}
         for path in tests:
             scores[path.name] = _scores(served, read_examples(path))
@@ -130,7 +136,7 @@ def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
     return round(float(min(_TEMPERATURES, key=off)), 2)
 
 
-def _scores(encoder: Encoder, examples: list[Example]) -> Scores:
+def _scores(encoder: OnnxEncoder, examples: list[Example]) -> Scores:
     found, _ = encoder.read(
         [example.conversation for example in examples],
         [example.model_name for example in examples],

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.length.bins import BINS
-from foretell.services.tagger.encoder import Encoder
+from foretell.services.tagger.encoder import OnnxEncoder
 from foretell.services.tagger.models import folder_of
 from foretell.tools.length.dataset import Example
 from foretell.tools.progress import Show
@@ -35,7 +35,7 @@ def taught_by(
             return found
     total, done = np.zeros((len(examples), BINS)), 0
     for teacher in teachers:
-        encoder = Encoder(folder_of(teacher))
+        encoder = OnnxEncoder(folder_of(teacher))
         for begin in range(0, len(examples), _TOGETHER):
             some = examples[begin : begin + _TOGETHER]
             read, _ = encoder.read(

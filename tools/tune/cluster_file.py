@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from foretell.config import Cluster, ClusterError, load_cluster
-from foretell.config.cluster import Engine
+from foretell.config.cluster import ClusterEngine
 from foretell.config.layout import engine_args, engine_profile
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.tune.options import MEMORY_UTILIZATION, Memory
@@ -65,7 +65,6 @@ def _with_policy(options: SimulateOptions, cluster: Cluster) -> SimulateOptions:
     return replace(
         options,
         policy=cluster.policy.name.removeprefix("baselines."),
-        candidates=cluster.policy.candidates,
         schedulers=cluster.schedulers.replicas,
         ttft_slo_s=options.ttft_slo_s or targets.ttft_target_ms / 1e3,
         tpot_slo_s=options.tpot_slo_s or targets.tpot_target_ms / 1e3,
@@ -153,7 +152,9 @@ def _number(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2]])
 
 
-def _group(path: str, engine: Engine, profile: str, limits: Mapping[str, int]) -> EngineOptions:
+def _group(
+    path: str, engine: ClusterEngine, profile: str, limits: Mapping[str, int]
+) -> EngineOptions:
     profile = profile or engine_profile(engine)
     if not profile:
         raise ValueError(

@@ -26,6 +26,8 @@ class EngineView:
     waiting: int | None = None
     kv_used_ratio: float | None = None
     calibration_steps: int | None = None
+    unpredicted: str = ""
+    """Why nothing is predicted of it; empty where that is not so, or not known."""
     ttft_s: list[float] = field(default_factory=list)
     """Those of the last minute's answers, in the same order in this list and the three below."""
     predicted_ttft_s: list[float] = field(default_factory=list)
@@ -40,6 +42,7 @@ class EngineView:
         self.up |= bool(report["healthy"])
         self.outstanding += report["outstanding"]
         self.placed += report["dispatched_total"]
+        self.unpredicted = self.unpredicted or report.get("unpredicted", "")
         if report["running"] is not None:  # this replica follows its predictor
             self.running, self.waiting = report["running"], report["waiting"]
             self.kv_used_ratio = report["kv_used_ratio"]

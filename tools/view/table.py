@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from foretell.tools.view.cluster import (
@@ -123,7 +124,7 @@ def table(
     found = Table(
         title=title or None,
         title_justify="left",
-        caption="\n".join([_summary(view), *notes]),
+        caption="\n".join([_summary(view), *_unpredicted(view), *notes]),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -144,6 +145,15 @@ def _state(engine: EngineView, process: str) -> str:
     """The process's state where it is not running, otherwise whether schedulers can use it."""
     state = process if process not in ("", "ready") else "up" if engine.up else "down"
     return f"[{_COLOURS.get(state, 'yellow')}]{state}[/]"
+
+
+def _unpredicted(view: ClusterView) -> list[str]:
+    """The engines that are not predicted, those of the same reason in one line."""
+    reasons: dict[str, list[str]] = {}
+    for name, engine in view.engines.items():
+        if engine.unpredicted:
+            reasons.setdefault(engine.unpredicted, []).append(name)
+    return [escape(f"{', '.join(each)}: not predicted: {why}") for why, each in reasons.items()]
 
 
 def _summary(view: ClusterView) -> str:

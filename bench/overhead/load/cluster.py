@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -13,13 +12,11 @@ from typing import Any
 
 import httpx
 import psutil  # type: ignore[import-untyped]
-from prometheus_client.parser import text_string_to_metric_families
 
 from bench.fake_engine import start_fake_engines
 from bench.processes import Service, Services, feed, running_services, start_predictor
 from foretell.config import setting_of
 from foretell.services.process.children import Child
-from foretell.services.process.frames import frames_address
 from foretell.tools.harness.cases import Size
 from foretell.tools.harness.kernel import PROFILE
 
@@ -38,7 +35,6 @@ class Variant:
     policy: str
     size: Size = _EIGHT
     tagger: bool = True
-    pictures: bool = True
     schedulers: int = 1
     instances: int = 0
     """0: as many as there are busy engines; more: several instances share one engine."""
@@ -92,16 +88,6 @@ class Cluster:
         if self._states is not None:
             await self._states[1].stop(1.0)
 
-    def show_pictures(self, shown: bool) -> None:
-        """Whether schedulers that start now can follow the sidecars."""
-        for sidecar in self.sidecars:
-            address = frames_address(sidecar.facts["address"]).removeprefix("unix:")
-            socket, hidden = Path(address), Path(f"{address}.hidden")
-            if shown and hidden.exists():
-                hidden.rename(socket)
-            elif not shown and socket.exists():
-                socket.rename(hidden)
-
     def instances(self, variant: Variant) -> str:
         """What a scheduler takes as `--instances`."""
         count = variant.instances or self.engines
@@ -141,38 +127,15 @@ class Schedulers:
             "scheduler": _processes(started),
             "sidecars": _processes(cluster.sidecars),
             "tagger": [cluster.tagger.process],
-            "encoder": _processes([cluster.tagger])[1:],
         }
         self._urls = [each.facts["url"] for each in started]
         self.ports = [int(url.rpartition(":")[2]) for url in self._urls]
         self._logs = dict.fromkeys(logs, 0)
 
     def cpu_s(self) -> dict[str, float]:
-        """CPU seconds so far of the schedulers, the sidecars, the tagger, and the process in which
-        its length model runs when nobody else wants to."""
+        """CPU seconds so far of the schedulers, the sidecars, and the tagger without the process in
+        which its length model runs when nobody else wants to."""
         return {name: sum(map(_cpu_s, each)) for name, each in self._groups.items()}
-
-    def held(self) -> dict[str, tuple[float, int]]:
-        """Resident memory in MiB, and open descriptors, of the same groups of processes."""
-        return {
-            name: (
-                sum(process.memory_info().rss for process in group) / 2**20,
-                sum(process.num_fds() for process in group),
-            )
-            for name, group in self._groups.items()
-        }
-
-    async def degraded(self) -> Counter[str]:
-        """How often placements have done without what they wanted, by what that was."""
-        counts: Counter[str] = Counter()
-        async with httpx.AsyncClient(trust_env=False, timeout=_READY_S) as client:
-            for url in self._urls:
-                page = (await client.get(f"{url}/metrics")).raise_for_status().text
-                for family in text_string_to_metric_families(page):
-                    for sample in family.samples:
-                        if sample.name == "foretell_degraded_total":
-                            counts[sample.labels["missing"]] += int(sample.value)
-        return counts
 
     def logged(self) -> list[dict[str, Any]]:
         """The lines of the request logs since the last call."""
@@ -188,7 +151,6 @@ class Schedulers:
 @asynccontextmanager
 async def running_schedulers(cluster: Cluster, variant: Variant) -> AsyncIterator[Schedulers]:
     """Yields the variant's replicas once they know all instances."""
-    cluster.show_pictures(variant.pictures)
     await cluster.be_busy(variant.size)
     folder = cluster.folder
     async with running_services(folder) as services:
@@ -201,8 +163,6 @@ async def running_schedulers(cluster: Cluster, variant: Variant) -> AsyncIterato
                 f"--policy={setting_of(variant.policy)}",
                 f"--tagger={cluster.tagger.facts['address'] if variant.tagger else ''}",
                 f"--request-log={log}",
-                # Probes are not what is measured.
-                "--health-interval-s=60",
                 "--log-level=warning",
                 start_timeout_s=_START_S,
             )

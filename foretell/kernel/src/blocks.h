@@ -81,7 +81,8 @@ COMPILED Int local_hits(const State& state, Int slot, Int most) {
 INLINED Int find_hits(const State& state, Int slot) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
-    const Int most = floor_div(seq.prompt + seq.output - 1, engine.block_size);
+    const Int behind = max(Int(1), engine.hash_lookahead);
+    const Int most = floor_div(max(Int(0), seq.prompt + seq.output - behind), engine.block_size);
     if (!engine.knows_content) return min(seq.hits, max(Int(0), most - engine.drops_hit));
     const Int full_groups = engine.groups - engine.local_groups;
     Int hits = full_groups > 0 ? 0 : most;
@@ -174,13 +175,15 @@ COMPILED bool take_blocks(const State& state, Int slot, Int tokens) {
     return true;
 }
 
-// Let others hit the full blocks of the first `tokens` of `slot`, which are computed.
+// Let others hit the full blocks of the first `tokens` of `slot`, which are computed, and known as
+// far as the content of blocks depends on them.
 //
 // To be called only where blocks have identity.
 COMPILED void commit(const State& state, Int slot, Int tokens) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
-    const Int full = floor_div(tokens, engine.block_size);
+    const Int known = max(Int(0), seq.prompt + seq.output - engine.hash_lookahead);
+    const Int full = floor_div(min(tokens, known), engine.block_size);
     for (Int group = 0; group < engine.groups; group++) {
         for (Int i = max(seq.committed, first_of(state, group, seq.left)); i < full; i++) {
             auto& place = state.places[seq.place + i * engine.groups + group];
@@ -203,7 +206,7 @@ INLINED bool grow(const State& state, Int slot, Int tokens) {
     if (engine.knows_content) {
         // vLLM commits what a step will compute when it schedules it: a request that is admitted
         // later in the same step may hit these blocks.
-        commit(state, slot, min(tokens, seq.prompt + seq.output));
+        commit(state, slot, tokens);
     }
     return true;
 }

@@ -72,10 +72,14 @@ INLINED void note_adapter(const State& state, const Batch& batch, Int slot) {
     batch.counts.adapters = count + 1;
 }
 
-// List the adapters of the sequences that the step holds so far.
+// List the adapters of the sequences that the step holds so far, or of all that run.
 COMPILED void count_adapters(const State& state, const Batch& batch) {
+    auto& engine = state.engine;
     batch.counts.adapters = 0;
-    if (state.engine.max_loras > 0) {
+    if (engine.max_loras == 0) return;
+    if (follows(engine, ADAPTERS_OF_ALL_RUNNING)) {
+        for (Int i = 0; i < engine.running; i++) note_adapter(state, batch, state.running[i]);
+    } else {
         for (Int i = 0; i < batch.counts.scheduled; i++) {
             note_adapter(state, batch, batch.entries[i].slot);
         }

@@ -120,13 +120,16 @@ COMPILED Int try_inputs(const State& state, Int slot, Int computed, Int tokens) 
     const Int first = seq.first_input, end = seq.first_input + seq.inputs;
     const Int ahead = computed + engine.num_prefill_lookahead;
     const Int window_end = ahead + tokens;
+    const bool from_start = follows(engine, WHOLE_INPUT_FROM_ITS_START);
+    const Int stop = follows(engine, STOPS_AT_INPUT) ? computed : ahead;
     Int embeds = 0;
     for (Int i = first; i < end; i++) rows[i].step = 0;
     for (Int i = first; i < end; i++) {
         auto& row = rows[i];
         if (row.offset + row.length <= computed) continue;
         if (row.offset >= window_end) break;
-        const bool is_cut = computed < row.offset && computed + tokens < row.offset + row.length;
+        const bool is_cut = computed < row.offset + from_start &&
+            computed + tokens < row.offset + row.length;
         if (engine.disable_chunked_mm_input && is_cut) {
             tokens = max(Int(0), row.offset - ahead);
             break;
@@ -136,7 +139,7 @@ COMPILED Int try_inputs(const State& state, Int slot, Int computed, Int tokens) 
         } else if (rows[row.content].cached) {
             hold(state, seq, i);
         } else if (!make_room(state, rows[row.content].embeds, embeds)) {
-            tokens = max(Int(0), row.offset - ahead);
+            tokens = max(Int(0), min(tokens, row.offset - stop));
             break;
         } else if (computed - row.offset < row.end_embed &&
                    window_end - row.offset > row.first_embed) {
@@ -188,10 +191,12 @@ COMPILED void free_processed(const State& state, Int slot, Int drafts) {
     auto& seq = state.sequences[slot];
     auto& rows = state.inputs;
     const Int tokens = seq.computed - (engine.depth > 1 ? Int(seq.placeholders) : drafts);
+    const bool reads_ahead = !follows(engine, FREES_INPUTS_WHEN_COMPUTED);
+    const Int ahead = reads_ahead ? engine.num_prefill_lookahead : 0;
     bool goes_on = false;
     for (Int i = seq.first_input; i < seq.first_input + seq.inputs; i++) {
         auto& row = rows[i];
-        if (row.held && row.offset + row.length + engine.num_prefill_lookahead <= tokens) {
+        if (row.held && row.offset + row.length + ahead <= tokens) {
             let_go(state, seq, i);
         }
         goes_on = goes_on || row.held || row.offset + row.length > seq.computed;

@@ -54,6 +54,7 @@ FORETELL_STRUCT(Sequence, SEQUENCE_FIELDS)
     F(Int, reserve_full_isl, ) F(Int, knows_content, ) F(Int, depth, ) F(Int, drafts, ) \
     F(Int, lookahead, ) F(Int, drops_hit, ) F(Int, max_loras, ) F(Int, max_num_encoder_input_tokens, ) \
     F(Int, encoder_cache_size, ) F(Int, disable_chunked_mm_input, ) F(Int, num_prefill_lookahead, ) \
+    F(Int, hash_lookahead, ) F(Int, rules, ) \
     F(double, drafted_ratio,[16]) F(double, accepted_ratio,[16]) F(Int, co_schedules, ) \
     F(double, online_ttft_s, ) F(double, usual_online_blocks, ) F(Int, running, ) F(Int, waiting, ) \
     F(Int, head, ) F(Int, tail, ) F(Int, free, ) F(Int, held, ) F(Int, owned, ) F(Int, unhashed, ) \

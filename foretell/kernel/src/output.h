@@ -22,6 +22,21 @@ COMPILED void retire(const State& state, const Batch& batch, double now_s) {
     drop_ended(state);
 }
 
+// Let others hit what the output of a step has confirmed; `trimmed` of its tokens lie behind its end.
+//
+// Where this does not, the next step does.
+INLINED void commit_output(const State& state, Int slot, Int trimmed) {
+    auto& engine = state.engine;
+    auto& seq = state.sequences[slot];
+    if (follows(engine, COMMITS_CONFIRMED)) {
+        if (engine.depth == 1 && engine.drafts == 0) return;
+        seq.computed -= trimmed;
+        commit(state, slot, seq.computed - seq.in_flight);
+    } else if (engine.depth > 1) {
+        commit(state, slot, seq.computed - seq.placeholders);
+    }
+}
+
 // Apply a step's outputs at `now_s`; fills the batch's `sampled` and `finished`.
 //
 // One token for every sequence whose KV has caught up, those preempted since included, and those
@@ -57,9 +72,7 @@ COMPILED void complete(const State& state, const Batch& batch, double now_s) {
         if (!stale) {
             seq.computed -= rejected;
             seq.placeholders -= tokens + rejected;
-            if (engine.knows_content && engine.depth > 1) {  // otherwise the next step commits them
-                commit(state, slot, seq.computed - seq.placeholders);
-            }
+            if (engine.knows_content) commit_output(state, slot, drafts - rejected + 1 - tokens);
         }
         if (seq.output >= seq.stop_after || seq.prompt + seq.output >= longest) {
             batch.entries[counts.finished].finished = slot;

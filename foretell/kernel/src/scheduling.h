@@ -72,10 +72,16 @@ INLINED Int admissible_tokens(const State& state, Int slot, Int token_budget, In
 }
 
 // `admissible_tokens` of a sequence with multimodal inputs, which may find no room.
+//
+// Then `encoded` of the sequence is NONE.
 COMPILED Int admissible_with_inputs(const State& state, Int slot, Int token_budget, Int threshold,
                                     Int hits, Int pads) {
     Int tokens = tokens_to_admit(state, slot, token_budget, threshold, hits, pads);
-    if (tokens > 0) tokens = try_inputs(state, slot, hits * state.engine.block_size, tokens);
+    state.sequences[slot].encoded = 0;
+    if (tokens > 0) {
+        tokens = try_inputs(state, slot, hits * state.engine.block_size, tokens);
+        if (tokens == 0) state.sequences[slot].encoded = NONE;
+    }
     if (tokens > 0 && !finds_blocks(state, slot, tokens, hits)) {
         free_inputs(state, slot);
         return 0;
@@ -167,11 +173,17 @@ COMPILED Int schedule_running(const State& state, const Batch& batch, Int thresh
             index += 1;
             continue;
         }
-        while (!grow(state, slot, seq.computed + tokens)) {
-            const Int position = victim_of(state), victim = state.running[position];
+        bool goes_on = true;
+        while (goes_on && !grow(state, slot, seq.computed + tokens)) {
+            const Int position = victim_of(state);
+            goes_on = state.running[position] != slot;
             token_budget += preempt_for(state, batch, position);
             if (position < index) index -= 1;
-            if (victim == slot) return token_budget;
+        }
+        if (!goes_on) {
+            // Those behind it have a higher priority, and may still fit.
+            if (engine.by_priority && follows(engine, OWN_PREEMPTION_GOES_ON)) continue;
+            return token_budget;
         }
         batch.entries[counts.scheduled].slot = slot;
         batch.entries[counts.scheduled].tokens = tokens;
@@ -214,6 +226,13 @@ INLINED Int admit_one(const State& state, const Batch& batch, Int slot, Int toke
     return tokens;
 }
 
+// Whether the sequence, which was not admitted, is passed over for want of room for its inputs.
+INLINED bool is_unencodable(const State& state, Int slot) {
+    auto& seq = state.sequences[slot];
+    return seq.inputs > 0 && seq.encoded == NONE &&
+           follows(state.engine, UNENCODABLE_IS_PASSED_OVER);
+}
+
 // Admit from the head of the queue until something does not fit; returns the tokens left.
 //
 // Offline requests are left where they are told apart. Who waits for a grammar, or for an adapter
@@ -231,7 +250,7 @@ INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_b
         // With stale output in flight, that decides where it must continue.
         if (seq.stale == 0 && !seq.blocked && !is_left_out(state, batch, slot)) {
             const Int tokens = admit_one(state, batch, slot, token_budget, threshold, pads);
-            if (tokens == 0) break;
+            if (tokens == 0 && !is_unencodable(state, slot)) break;
             token_budget -= tokens;
         }
         slot = behind;

@@ -11,6 +11,11 @@ constexpr Int MOST_DRAFTS = 16;
 constexpr Int NONE = -1;
 constexpr Int OFFLINE_PRIORITY = 2147483647;
 
+// In what versions of vLLM differ: the bits of `foretell.model.SchedulerRule`.
+constexpr Int OWN_PREEMPTION_GOES_ON = 1, ADAPTERS_OF_ALL_RUNNING = 2;
+constexpr Int UNENCODABLE_IS_PASSED_OVER = 4, WHOLE_INPUT_FROM_ITS_START = 8;
+constexpr Int STOPS_AT_INPUT = 16, FREES_INPUTS_WHEN_COMPUTED = 32, COMMITS_CONFIRMED = 64;
+
 // The scheduler of one engine.
 struct State {
     Engine& engine;
@@ -22,6 +27,8 @@ struct State {
     Array<Input> inputs;
     Broken& broken;
 };
+
+INLINED bool follows(const Engine& engine, Int rule) { return (engine.rules & rule) != 0; }
 
 // One step: `counts` says how many rows of `entries` are in use.
 struct Batch {

@@ -9,10 +9,10 @@ import numpy as np
 
 from foretell.model import Slo
 from foretell.provision.arrivals import ArrivalForecast
-from foretell.provision.base import Plan, Proposal
+from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.config import DAY_S
 from foretell.provision.facts import Facts, Phase
-from foretell.provision.rollout import Coming, EngineKind, Place, share_within
+from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 
 TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
 """Targets where none are given, and the ratio of requests that shall be within both."""
@@ -72,7 +72,7 @@ class Foresight:
         self._kind: EngineKind | None = None
         self._found: deque[_Found] = deque(maxlen=256)
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         self.forecast.observe(facts.now_s, facts.arrived)
         self._lengths.extend(facts.lengths)
         for instance in facts.instances:
@@ -99,7 +99,7 @@ class Foresight:
 
     def share(
         self,
-        places: Sequence[Place],
+        places: Sequence[EnginePlace],
         kind: EngineKind,
         rates: tuple[float, ...],
         cold_start_s: float,
@@ -179,7 +179,7 @@ class _Search:
     def __init__(
         self,
         facts: Facts,
-        plan: Plan,
+        plan: StrategyPlan,
         kind: EngineKind,
         rates: tuple[float, ...],
         strategy: Foresight,
@@ -187,9 +187,9 @@ class _Search:
         self._facts, self._plan, self._kind = facts, plan, kind
         self._rates, self._strategy = rates, strategy
         ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
-        self._here = [Place(instance.snapshot) for instance in ready]
+        self._here = [EnginePlace(instance.snapshot) for instance in ready]
         self._here += [
-            Place(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
+            EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
             for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
         ]
         self._share = 1.0
@@ -223,7 +223,7 @@ class _Search:
             self._share = self._strategy.within if known else 0.0
             return known
         cold_start_s = self._plan.cold_start_s
-        new = Place(None, cold_start_s)
+        new = EnginePlace(None, cold_start_s)
         places = [*self._here[:instances], *[new] * (instances - len(self._here))]
         self._share = self._strategy.share(places, self._kind, rates, cold_start_s, from_now)
         keeps = self._share >= self._strategy.within

@@ -4,7 +4,7 @@ from collections import deque
 from statistics import fmean
 from typing import ClassVar
 
-from foretell.provision.base import Plan, Proposal
+from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.facts import Facts, InstanceFacts, Phase
 
 WINDOW_S = 60.0
@@ -35,7 +35,7 @@ class Saturation:
         self._kv_spare_ratio, self._waiting_spare = kv_spare_ratio, waiting_spare
         self._seen: dict[str, deque[tuple[float, float, int]]] = {}
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         ready = facts.in_phase(Phase.READY)
         peaks = self._peaks(ready, facts.now_s)
         if not peaks:

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from foretell.provision.base import Plan, Proposal
+from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.facts import Facts
 
 
@@ -15,5 +15,5 @@ class Static:
     def __init__(self, *, instances: int = 0) -> None:
         self._instances = instances
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         return Proposal(self._instances or plan.maximum, "as configured")

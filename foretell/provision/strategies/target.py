@@ -3,7 +3,7 @@
 from math import ceil
 from typing import ClassVar
 
-from foretell.provision.base import Plan, Proposal
+from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.facts import Facts, Phase
 
 
@@ -24,7 +24,7 @@ class Target:
         self._requests = requests
         self._tolerance = tolerance
 
-    def propose(self, facts: Facts, plan: Plan) -> Proposal:
+    def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         ready = len(facts.in_phase(Phase.READY))
         why = f"{facts.requests} requests in progress, {self._requests:g} an instance wanted"
         if ready == 0:

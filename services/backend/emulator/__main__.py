@@ -21,7 +21,6 @@ from foretell.services.process.logs import setup_logging
 MAX_QUEUE = 4096
 """Sequences held, running and waiting, beyond which requests get 503."""
 MAX_BODY_BYTES = 4 << 20
-_HEARTBEAT_S = 0.5
 _LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut
 
 
@@ -81,7 +80,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
         resources.enter_context(sock)
         feed = None
         if settings.snapshot_endpoint:
-            publisher = SnapshotPublisher(settings.snapshot_endpoint, _HEARTBEAT_S)
+            publisher = SnapshotPublisher(settings.snapshot_endpoint)
             resources.callback(publisher.close)
             feed = SnapshotFeed(publisher, settings.name, uuid4().hex, config)
         driver = make_driver(settings, profile, config, feed)

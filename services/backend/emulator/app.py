@@ -4,11 +4,13 @@ import time
 from typing import Any
 from uuid import uuid4
 
-from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-from starlette.responses import JSONResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretell.model import EngineConfig
@@ -120,39 +122,41 @@ def _priority(request: Request, asked: GenerationRequest) -> int:
 
 def create_app(engine: Engine) -> ASGIApp:
     """The engine's HTTP surface."""
-    kinds = (ApiError, HTTPException, ClientDisconnect, Exception)
-    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
-    app = FastAPI(title="Foretell emulated engine", openapi_url=None, exception_handlers=handlers)
 
-    @app.get("/health")
-    async def health() -> Response:
+    async def health(_: Request) -> Response:
         return Response(status_code=503 if engine.driver.stopped else 200)
 
-    @app.get("/version")
-    async def version() -> dict[str, str]:
-        return {"version": engine.config.engine_version}
+    async def metrics(_: Request) -> Response:
+        return Response(engine.driver.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
-    @app.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        return {"object": "list", "data": [engine.model_card()]}
+    async def version(_: Request) -> Response:
+        return JSONResponse({"version": engine.config.engine_version})
 
-    @app.post("/v1/completions")
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [engine.model_card()]})
+
     async def completions(request: Request) -> Response:
         return await engine.generate(request, CompletionRequest, CompletionFormat)
 
-    @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         return await engine.generate(request, ChatRequest, ChatFormat)
 
-    @app.post("/v1/messages")
     async def messages(request: Request) -> Response:
         return await engine.generate(request, MessagesRequest, MessagesFormat)
 
-    @app.post("/v1/messages/count_tokens")
-    async def count_tokens(request: Request) -> Response:
-        return await engine.count_tokens(request)
-
-    return EmulatedLabel(app)
+    routes = (
+        Route("/health", health),
+        Route("/metrics", metrics),
+        Route("/version", version),
+        Route("/v1/models", models),
+        Route("/v1/completions", completions, methods=["POST"]),
+        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/messages", messages, methods=["POST"]),
+        Route("/v1/messages/count_tokens", engine.count_tokens, methods=["POST"]),
+    )
+    kinds = (ApiError, HTTPException, ClientDisconnect, Exception)
+    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
+    return EmulatedLabel(Starlette(routes=routes, exception_handlers=handlers))
 
 
 async def _on_error(request: Request, error: Exception) -> Response:

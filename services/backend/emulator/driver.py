@@ -14,6 +14,7 @@ from foretell.engine import Batch, Outcome, Sequence, Twin
 from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import Step
+from foretell.services.backend.emulator.metrics import EngineMetrics
 from foretell.services.backend.emulator.online import OnlineWatch
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 
@@ -67,6 +68,7 @@ class Driver:
     ) -> None:
         """`noise()` is the relative deviation of one step's time from `step_time`'s."""
         self._twin = twin
+        self.metrics = EngineMetrics(twin)
         self._step_time = step_time
         self._model = scaled(step_time.packed(), 1.0 / speedup)
         self._online = OnlineWatch(twin) if twin.config.co_schedules else None
@@ -94,6 +96,7 @@ class Driver:
         for stream in streams:
             self._streams[stream.sequence.request_id] = stream
             self._tags[stream.sequence.request_id] = stream.tag
+            self.metrics.arrived(stream.sequence.request_id)
         self._inbox.arrivals.extend(streams)
         self._arrived.set()
 
@@ -101,6 +104,7 @@ class Driver:
         """Drop `stream` before the next step; nothing happens when it has ended already."""
         request_id = stream.sequence.request_id
         if self._forget(request_id) is not None:
+            self.metrics.aborted(request_id)
             self._inbox.aborts.append(request_id)
 
     async def run(self) -> None:
@@ -143,6 +147,7 @@ class Driver:
             self._twin.complete(batch)
             await asyncio.sleep(0)
             return due
+        self.metrics.admitted(batch)
         self._step += 1
         started_unix_s = time.time()
         self._tell(batch, (Step(self._step, started_unix_s, 0.0, batch.shape),))
@@ -155,16 +160,20 @@ class Driver:
 
     def _hand_out(self, outcome: Outcome) -> None:
         streams = self._streams
+        self.metrics.generated(len(outcome.sampled))
         for seq in outcome.sampled:
             stream = streams.get(seq.request_id)
             if stream is None:
                 continue  # aborted while its step was in flight
+            if not stream.tokens:
+                self.metrics.first_token(seq)
             stream.tokens = seq.output_tokens
             if stream.every_token:
                 stream.wake.set()
         for seq in outcome.finished:
             stream = self._forget(seq.request_id)
             if stream is not None:
+                self.metrics.finished(seq)
                 stream.finished = True
                 stream.wake.set()
 

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-from fastapi import Response
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from foretell.services.backend.emulator.answer import Answer, Job

@@ -7,6 +7,7 @@ that a version that moves something is refused with the name of what moved.
 import re
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import vllm
@@ -16,11 +17,13 @@ from vllm.v1.request import Request
 
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
+from foretell.services.backend import verified
 from foretell.services.backend.vllm import encoder, kv_groups, speculation
+from foretell.services.backend.vllm.rules import installed_rules
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
 
 OLDEST = (0, 30)
-NEWEST = (0, 32)
+NEWEST = (0, 33)
 
 _SCHEDULER_ATTRIBUTES = (
     "block_size",
@@ -109,6 +112,7 @@ _HARMLESS = {
     "scheduler_config",
     "speculative_config",
     "structured_outputs_config",
+    "watchdog_config",
     "watermark_config",
     "weight_transfer_config",
 }
@@ -127,8 +131,10 @@ def release() -> tuple[int, ...]:
 
 def refusal(scheduler: Any) -> str | None:
     """Why the plugin cannot describe this scheduler, or None when it can."""
-    if not OLDEST <= release() <= NEWEST:
-        return "supported are {}.{} to {}.{}".format(*OLDEST, *NEWEST)
+    if release() < OLDEST:
+        return "supported are {}.{} to {}.{}, and later ones that are verified".format(
+            *OLDEST, *NEWEST
+        )
     missing = _missing(scheduler)
     if missing:
         return "it has no " + ", ".join(missing)
@@ -136,10 +142,37 @@ def refusal(scheduler: Any) -> str | None:
     if config.model_config.runner_type == "pooling":
         return "a pooling model generates nothing to predict"
     if config.parallel_config.data_parallel_size > 1:
-        return "data parallel ranks would share one endpoint; run one server per rank"
+        return "data-parallel ranks of a model with experts step together; run one server a rank"
     if not scheduler.kv_cache_config.kv_cache_groups:
         return "the model has no KV cache"
     return None
+
+
+def rank(scheduler: Any) -> int:
+    """Which of its server's data-parallel ranks this is.
+
+    vLLM sets the size of a dense model's to 1 before it builds the scheduler of each.
+    """
+    return int(getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0) or 0)
+
+
+def ranks(scheduler: Any) -> int:
+    """How many ranks its server has: of the size that was, only this field is left."""
+    at_start = getattr(scheduler.vllm_config.parallel_config, "elastic_ep_max_dp_size", None) or 1
+    return max(int(at_start), rank(scheduler) + 1)
+
+
+def unverified(config: EngineConfig) -> str | None:
+    """Why this vLLM, if it is newer than all known ones, is not known to do as the twin does."""
+    if release() <= NEWEST:
+        return None
+    key = verified.installation(Path(vllm.__file__).parent, version())
+    verdicts = verified.verdicts_of(key, verified.kept_in())
+    if verdicts is None:
+        newest = ".".join(map(str, NEWEST))
+        return f"it is newer than {newest}: run `foretell verify-engine` with its Python"
+    different = verified.differs(verdicts, config)
+    return f"verify-engine found it different: {', '.join(different)}" if different else None
 
 
 def approximations(scheduler: Any) -> list[str]:
@@ -202,6 +235,7 @@ def engine_config(scheduler: Any) -> EngineConfig:
         reserve_full_isl=bool(settings.scheduler_reserve_full_isl),
         engine_version=f"vllm {version()}",
         max_loras=getattr(config.lora_config, "max_loras", 0),
+        rules=installed_rules(),
         **kv_groups.described(scheduler),
         **speculation.described(scheduler),
         **encoder.described(scheduler),

@@ -8,6 +8,7 @@ cannot attach it says so once and serving continues as stock.
 """
 
 import logging
+import os
 import threading
 import uuid
 from dataclasses import replace
@@ -98,27 +99,48 @@ def attach(scheduler: Any) -> _Guard | None:
 def _attach(scheduler: Any) -> _Guard | None:
     # Imported here because a missing or mismatched dependency must end in `attach`, not in vLLM.
     from foretell.config import PluginSettings  # noqa: PLC0415
+    from foretell.config.variables import misspelt  # noqa: PLC0415
 
+    if wrong := list(misspelt(PluginSettings, os.environ)):
+        raise ValueError("; ".join(wrong))
     settings = PluginSettings()
     if not settings.snapshot_endpoint:
         _log.info("Foretell: FORETELL_PLUGIN_SNAPSHOT_ENDPOINT is not set; not publishing.")
         return None
-    from foretell.services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
+    from foretell.services.backend.publisher import (  # noqa: PLC0415
+        SnapshotPublisher,
+        endpoint_of_rank,
+    )
     from foretell.services.backend.vllm import compat  # noqa: PLC0415
     from foretell.services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
+    from foretell.v1 import snapshot_pb2  # noqa: PLC0415
+    from foretell.wire import LONGEST_REASON  # noqa: PLC0415
 
     reason = compat.refusal(scheduler)
-    if reason:
+    config = None if reason else _told_late(compat.engine_config(scheduler))
+    if config is not None:
+        reason = compat.unverified(config)
+    if not reason and compat.ranks(scheduler) > settings.ranks:
+        reason = f"data-parallel, {compat.ranks(scheduler)} ranks: `ranks` must say so"
+    endpoint = endpoint_of_rank(settings.snapshot_endpoint, compat.rank(scheduler))
+    publisher = SnapshotPublisher(endpoint)
+    if reason or config is None:
         _log.warning(
             "Foretell: not attached to vLLM %s: %s; serving continues without predictions.",
             compat.version(),
             reason,
         )
+        # Whoever waits for predictions hears why there are none, as long as the engine lives.
+        publisher.publish(
+            snapshot_pb2.EngineSnapshot(
+                instance_id=settings.instance_id,
+                unpredicted=f"vLLM {compat.version()}: {reason}"[:LONGEST_REASON],
+            )
+        )
+        scheduler.foretell_publisher = publisher
         return None
-    config = _told_late(compat.engine_config(scheduler))
     if config.approximations:
         _log.warning("Foretell: predictions do not model %s.", ", ".join(config.approximations))
-    publisher = SnapshotPublisher(settings.snapshot_endpoint, settings.heartbeat_s)
     recorder = SnapshotRecorder(
         scheduler,
         config,
@@ -134,7 +156,7 @@ def _attach(scheduler: Any) -> _Guard | None:
             guard.tell_late(config.told_soon_s)
     except Exception:
         guard.failed()
-    _log.info("Foretell: publishing snapshots on %s.", settings.snapshot_endpoint)
+    _log.info("Foretell: publishing snapshots on %s.", endpoint)
     return guard
 
 
@@ -157,6 +179,9 @@ class Publishing(Resuming):
     the caches are cold. Whatever is wrong with a snapshot, the engine must not notice: hence all
     exceptions.
     """
+
+    foretell_publisher: Any = None
+    """Of an engine that is not described: it says why."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -207,6 +232,8 @@ class Publishing(Resuming):
         super().shutdown()  # type: ignore[misc]
         if self.foretell is not None:
             self.foretell.close()
+        if self.foretell_publisher is not None:
+            self.foretell_publisher.close()
 
 
 class ForetellSyncScheduler(Publishing, Scheduler):  # type: ignore[misc]

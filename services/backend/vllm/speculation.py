@@ -36,6 +36,7 @@ def described(scheduler: Any) -> dict[str, Any]:
         "num_speculative_tokens": scheduler.num_spec_tokens,
         "num_lookahead_tokens": scheduler.num_lookahead_tokens,
         "drops_last_hit": _drops_last_hit(scheduler),
+        "num_hash_lookahead_tokens": getattr(scheduler, "num_hash_lookahead_tokens", 0),
     }
 
 

@@ -1,19 +1,17 @@
-"""A live page: what engines do, what is foretold of each request there, and what would be if.
+"""A live page: what engines do, and what is predicted of each request there.
 
-The page is static and knows nothing; what it shows comes from `/console/state` and
-`/console/what-if`, for admin keys. It asks once a second while somebody looks, each time over
-another connection, so that it hears of all replicas behind an address. A replica computes nothing
-for it otherwise.
+The page is static and knows nothing; what it shows comes from `/console/state`, for admin keys. It
+asks once a second while somebody looks, each time over another connection, so that it hears of all
+replicas behind an address. A replica computes nothing for it otherwise.
 """
 
 from collections.abc import Callable
 from importlib import resources
 
-from foretell.services.scheduler.http.response import Response
+from foretell.services.scheduler.http1.response import Response
 
 STATE = "/console/state"
-WHAT_IF = "/console/what-if"
-_SCRIPTS = ("console.js", "engines.js", "format.js", "requests.js", "server.js", "what-if.js")
+_SCRIPTS = ("console.js", "engines.js", "format.js", "requests.js", "server.js")
 _FILES = {
     "/console": ("console.html", "text/html; charset=utf-8"),
     "/console/console.css": ("console.css", "text/css; charset=utf-8"),

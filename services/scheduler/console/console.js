@@ -5,7 +5,6 @@ import { engine, offBy, pairs, scatter } from "/console/engines.js";
 import { $, say, settleChildren } from "/console/format.js";
 import { showRequests } from "/console/requests.js";
 import { KEY, Refused, ask } from "/console/server.js";
-import { prepareWhatIf } from "/console/what-if.js";
 
 const SILENT_MS = 30_000;
 const replicas = new Map();
@@ -79,12 +78,6 @@ async function refresh() {
   show(together());
 }
 
-// Of four replicas behind an address, twelve questions miss one in some 13% of cases, and more are asked all the time.
-async function countReplicas() {
-  await Promise.all(Array.from({ length: 12 }, hear));
-  return replicas.size;
-}
-
 async function tick() {
   if (document.visibilityState === "visible") {
     try {
@@ -103,5 +96,4 @@ $("login").addEventListener("submit", (event) => {
   sessionStorage.setItem(KEY, $("key").value);
   $("key").value = "";
 });
-prepareWhatIf(countReplicas);
 tick();

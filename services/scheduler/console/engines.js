@@ -32,6 +32,7 @@ function facts(instance, placed) {
   }
   if (placed) lines.push(`${Math.round((100 * instance.dispatched_total) / placed)}% of placements`);
   if (instance.calibration_steps !== null) lines.push(`learned from ${instance.calibration_steps} steps`);
+  if (instance.unpredicted) lines.push(`not predicted: ${instance.unpredicted}`);
   if (instance.approximations?.length) lines.push(`not modelled: ${instance.approximations.join(", ")}`);
   return lines;
 }

@@ -1,1 +1,1 @@
-"""What HTTP requests say and may do: authentication, limits, parsing, targets, errors."""
+"""Clients' connections: their sockets, TLS, deadlines, and the requests on them."""

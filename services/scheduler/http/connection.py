@@ -7,12 +7,12 @@ import asyncio
 from math import inf
 from typing import Protocol, cast
 
-from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http.response import head_of
 from foretell.services.scheduler.http1.errors import RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.protocol import ServerProtocol
+from foretell.services.scheduler.http1.response import head_of
 from foretell.services.scheduler.http1.states import State
 
 STALL_S = 120.0
@@ -27,9 +27,11 @@ _MOST_DRAINED_BYTES = 64 << 20
 """A body of which more comes after its answer, or for longer, ends the connection."""
 _MOST_UNREAD_BYTES = 1 << 20
 """What is read behind bytes that are no request; more of it ends the connection at once."""
-_PROBES_S = (1.0, 0.1, 5.0)
+_PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)
 """A client that has closed its side is asked, after these pauses, whether it is still there. The
-host of one that has left resets the connection at the first probe, which the second notices."""
+host of one that has left resets the connection at the first probe, which the next one notices."""
+_PATIENT_PROBES = 3
+"""Before these, one that cannot be asked counts as there."""
 _CODES = {400: "http_invalid", 431: "request_too_large"}
 
 
@@ -303,7 +305,8 @@ class Connection(asyncio.Protocol):
     def _probe(self, number: int) -> None:
         """Find out whether a client that has closed its side is still there."""
         exchange = self._exchange
-        if exchange is not None and not exchange.ended and not exchange.probe():
+        there = exchange is None or exchange.ended or exchange.probe()
+        if not there and number >= _PATIENT_PROBES:
             self.abort()
         else:
             self._probe_after(number + 1)

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from math import inf
 from typing import Protocol
 
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http import limits
-from foretell.services.scheduler.http.errors import ApiError
 from foretell.services.scheduler.http.limits import body_too_late, body_too_long
-from foretell.services.scheduler.http.response import Headers, Response, head_of
 from foretell.services.scheduler.http1.head import RequestHead
+from foretell.services.scheduler.http1.response import Headers, Response, head_of
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b"2\r\n:\n\r\n"
@@ -234,10 +234,11 @@ class Exchange:
 
     def end(self, data: bytes = b"") -> None:
         """End the answer, with its last bytes."""
-        if data:
-            self.write(data)
         if self._chunked:
-            self._line.send(self._head + b"0\r\n\r\n")
+            last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            self._line.send(b"%b%b0\r\n\r\n" % (self._head, last))
+        elif data:
+            self.write(data)
         elif self._head:
             self._line.send(self._head)
         self._head = b""

@@ -13,8 +13,8 @@ from math import inf
 from typing import Any
 
 from foretell.services.process.logs import about
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.connection import RETIRE_S, STALL_S, Connection
-from foretell.services.scheduler.http.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
 
 logger = logging.getLogger(__name__)

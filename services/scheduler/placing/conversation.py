@@ -7,11 +7,11 @@ from foretell.length.conversation import (
     head_and_tail,
     split_chat,
 )
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.surface import content_text
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.surface import content_text
 
 
-def conversation_of(request: ParsedRequest, prompt_tokens: int) -> Conversation:
+def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:
     """The conversation of a request: of several prompts the longest; empty for token ids."""
     system, prompt = "", request.text
     earlier: list[Exchange] = []

@@ -44,6 +44,8 @@ class Following:
         self.engine = engine
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another scheduler has told the predictor for all."""
+        self.unpredicted = ""
+        """Why there is no snapshot of the engine, where its predictor says so."""
         self._address = frames_address(address)
         self._traffic = traffic
         self._refused = refused
@@ -138,10 +140,11 @@ class Following:
         try:
             message = predictor_pb2.Published.FromString(payload)
             self.engine.hear(self._reader.read(message), self._loop.time())
+            self._learn_reason(wire.checked_reason(message.unpredicted))
         except DecodeError:
             self._refused("bytes")
             return
-        except SnapshotError as error:
+        except (SnapshotError, wire.WireError) as error:
             self._refused(str(error))
             return
         self._show(self.engine.predictor is not None)
@@ -151,6 +154,11 @@ class Following:
             found = self._waiting.get(ended.request_id)
             if found is not None and not found.done():
                 found.set_result(ended.seen)
+
+    def _learn_reason(self, reason: str) -> None:
+        if reason and reason != self.unpredicted:
+            logger.warning("the engine of %s is not predicted: %s", self._address, reason)
+        self.unpredicted = reason
 
     def _notify(self, notice: predictor_pb2.Notice) -> bool:
         self._unsent.append(notice.SerializeToString())

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import lru_cache
 
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ApiRequest
 
 PATH = "/v1/responses"
 MOST_KNOWN = 20_000
@@ -26,14 +26,18 @@ class KeptResponses:
     def __init__(self) -> None:
         self._known: OrderedDict[str, str] = OrderedDict()
 
-    def keeper(self, request: ParsedRequest, instance_ids: Iterable[str]) -> str:
+    def keeper(self, request: ApiRequest, instance_ids: Iterable[str]) -> str:
         """The instance that keeps what the request follows; "": none, or nobody knows."""
         previous = request.body.get("previous_response_id")
         if request.endpoint.path != PATH or not isinstance(previous, str):
             return ""
-        if (ours := _OURS.fullmatch(previous)) is not None:
+        return self.keeper_of(previous, instance_ids)
+
+    def keeper_of(self, response_id: str, instance_ids: Iterable[str]) -> str:
+        """The instance that keeps a response; "": none, or nobody knows."""
+        if (ours := _OURS.fullmatch(response_id)) is not None:
             return next((each for each in instance_ids if _tag(each) == ours[1]), "")
-        return self._known.get(previous, "")
+        return self._known.get(response_id, "")
 
     def learn(self, response_id: str, instance_id: str) -> None:
         """An engine has answered with this id."""
@@ -45,7 +49,7 @@ class KeptResponses:
             self._known.popitem(last=False)
 
 
-def response_id(request: ParsedRequest, instance_id: str) -> str:
+def response_id(request: ApiRequest, instance_id: str) -> str:
     """The id that the response shall have at this instance; "": its client or its engine says."""
     if request.endpoint.path != PATH or "request_id" in request.body:
         return ""

@@ -9,7 +9,7 @@ from foretell.length import LengthHistory, clip, from_hint
 from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.placing.conversation import conversation_of
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Lengths:
         self._sample = Sample()
 
     def estimate(
-        self, key: str, request: ParsedRequest, prompt_tokens: int, max_model_len: int | None = None
+        self, key: str, request: ApiRequest, prompt_tokens: int, max_model_len: int | None = None
     ) -> LengthEstimate:
         """The length of the answer to a request, between its `min_tokens` and `max_tokens`.
 
@@ -71,7 +71,7 @@ class Lengths:
     def observe(
         self,
         key: str,
-        request: ParsedRequest,
+        request: ApiRequest,
         prompt_tokens: int,
         output_tokens: int,
         censored: bool,
@@ -82,7 +82,7 @@ class Lengths:
             self._model.observe(key, request.model, output_tokens, censored)
 
     def _read(
-        self, model: "EncoderModel", key: str, request: ParsedRequest, prompt_tokens: int
+        self, model: "EncoderModel", key: str, request: ApiRequest, prompt_tokens: int
     ) -> LengthEstimate:
         conversation = conversation_of(request, prompt_tokens)
         question = Question(request.model, conversation, request.tenant)

@@ -12,30 +12,29 @@ from foretell.cosched.deadlines import JobClass
 from foretell.length import PromptTokenEstimator, SpokenTokens
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.placement.decision import Decision
 from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Need, Unfit
 from foretell.placement.request import Stage
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about, all_about
 from foretell.services.process.loop_clock import LoopClock
+from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ParsedRequest
 from foretell.services.scheduler.ids import unique_ids
+from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.conversation import conversation_of
 from foretell.services.scheduler.placing.demand import Demand
 from foretell.services.scheduler.placing.kept import KeptResponses
 from foretell.services.scheduler.placing.lateness import Lateness
 from foretell.services.scheduler.placing.lengths import Lengths
 from foretell.services.scheduler.placing.needs import need_of
-from foretell.services.scheduler.placing.placement import Placement
-from foretell.services.scheduler.placing.pool import Pool
+from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
-from foretell.services.scheduler.placing.stories import Chapter, Stories, Story
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
+from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 from foretell.v1 import tagger_pb2
 
@@ -48,14 +47,17 @@ _NO_PREFIX = Prefix()
 class _Request:
     """The facts about a request that placing it needs until it ends."""
 
-    parsed: ParsedRequest
+    parsed: ApiRequest
+    grant: Grant | None
+    """What its tenant has left; None: it has no limits."""
     began_s: float
     """When its placement began: of a request that is placed again, the latest one."""
     arrived_s: float
-    story: Story
+    trace: Trace
     need: Need
     """What it needs of its engine."""
-    placement: Placement | None = None
+    attempt: Attempt | None = None
+    """The one under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Placer:
         self.core = PlacementCore(policy, config, rng.random, self.predictors)
         self._clock = LoopClock()
         self._driver = Driver(self.core, self._clock, self, record)
-        self._awaited: dict[str, asyncio.Future[Placement]] = {}
+        self._awaited: dict[str, asyncio.Future[Attempt]] = {}
         self._estimators = estimators
         self._tagger = tagger
         self._metrics = metrics
@@ -107,7 +109,7 @@ class Placer:
         self._background = background
         self._keys = unique_ids()
         self._requests: dict[str, _Request] = {}
-        self.stories = Stories()
+        self.traces = Traces()
         self.kept = KeptResponses()
         self._lateness = Lateness()
         self._demand = Demand()
@@ -116,11 +118,12 @@ class Placer:
             tagger.listener = self._hear_of_length
 
     async def place(
-        self, parsed: ParsedRequest, request_id: str, *, recallable: bool = True
-    ) -> Placement:
-        """Choose an instance for a new request, which its client knows by `request_id`.
+        self, parsed: ApiRequest, grant: Grant | None = None, *, recallable: bool = True
+    ) -> Attempt:
+        """Choose an instance for a new request.
 
-        `recallable`: its sender will set `Placement.take_back`.
+        `grant`: what its tenant has left; None: it has no limits. `recallable`: its sender will
+        set `Attempt.carrier`.
 
         Raises `ApiError` if none is up, if none could begin to answer in time and the request
         would rather be told, or if its tenant has too few tokens left.
@@ -128,19 +131,19 @@ class Placer:
         # An id of its own: clients may use one X-Request-Id for many requests.
         key = next(self._keys)
         began_s = time.perf_counter()
-        with all_about(request_id):
-            spec = self._described(parsed, key, request_id)
+        with all_about(parsed.request_id):
+            spec = self._described(parsed, key)
         online = parsed.job_class is JobClass.ONLINE
         if online:
             self._demand.arrived(spec)
-        if parsed.grant is not None:
+        if grant is not None:
             answer_tokens = spec.sequences * spec.length.expected_tokens
             generates = parsed.endpoint.generates
-            parsed.grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
+            grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
         keeper = self.kept.keeper(parsed, self._pool.instances)
-        story = Story(request_id, parsed.model)
+        trace = Trace(parsed.request_id, parsed.model, parsed.endpoint.generates)
         need = need_of(parsed, spec.prompt_tokens, keeper)
-        self._requests[key] = _Request(parsed, began_s, began_s, story, need)
+        self._requests[key] = _Request(parsed, grant, began_s, began_s, trace, need)
         waited_s = 0.0
         if parsed.terms.arrived_unix_s:
             waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
@@ -157,18 +160,16 @@ class Placer:
             tenant=parsed.tenant,
             need=need,
         )
-        placement = await self._place(key, arrived)
+        attempt = await self._place(key, arrived)
         if online:
-            self._demand.placed(time.perf_counter(), placement.prediction)
-        if parsed.grant is not None and placement.prediction is not None:
-            parsed.grant.foretell(placement.prediction.e2e_s)
+            self._demand.placed(time.perf_counter(), attempt.prediction)
+        if grant is not None and attempt.prediction is not None:
+            grant.foretell(attempt.prediction.e2e_s)
         if self._tagger is not None and parsed.text and spec.length.source != "hint":
-            self._tagger.ask(key, partial(_described_to_tagger, parsed, placement))
-        return placement
+            self._tagger.ask(key, partial(_described_to_tagger, parsed, attempt))
+        return attempt
 
-    async def retry(
-        self, placement: Placement, output_tokens: int = 0, unfit: Unfit = ""
-    ) -> Placement:
+    async def retry(self, attempt: Attempt, output_tokens: int = 0, unfit: Unfit = "") -> Attempt:
         """Choose another instance after an attempt that failed.
 
         `output_tokens`: of the answer that the client has; the next attempt goes on after them.
@@ -176,21 +177,25 @@ class Placer:
 
         Raises `ApiError` after the last attempt, or if no instance is up.
         """
+        request = self._requests[attempt.key]
         if unfit == "model":
-            placement.instance.forget_model(placement.model)
-        request = self._requests[placement.key]
-        request.placement, request.began_s = None, time.perf_counter()
-        return await self._place(placement.key, events.Failed(placement.key, output_tokens, unfit))
+            attempt.instance.forget_model(request.parsed.model)
+        request.attempt, request.began_s = None, time.perf_counter()
+        return await self._place(attempt.key, events.Failed(attempt.key, output_tokens, unfit))
 
-    async def place_again(self, placement: Placement) -> Placement:
-        """The instance for a request that `Placement.take_back` has taken back from its engine."""
-        request = self._requests[placement.key]
-        request.placement, request.began_s = None, time.perf_counter()
-        return await self._place(placement.key, events.Recalled(placement.key))
+    async def place_again(self, attempt: Attempt) -> Attempt:
+        """The instance for a request that its carrier has taken back from its engine."""
+        request = self._requests[attempt.key]
+        request.attempt, request.began_s = None, time.perf_counter()
+        return await self._place(attempt.key, events.Recalled(attempt.key))
 
-    def started(self, placement: Placement, goes_on: bool = False) -> None:
+    def need(self, attempt: Attempt) -> Need:
+        """What the request of an attempt that has not ended needs of its engine."""
+        return self._requests[attempt.key].need
+
+    def started(self, attempt: Attempt, goes_on: bool = False) -> None:
         """The engine has answered with a first token; `goes_on`: another one could go on."""
-        self._tell(events.Started(placement.key, goes_on))
+        self._tell(events.Started(attempt.key, goes_on))
 
     def close(self) -> None:
         """Follow and watch nothing any more."""
@@ -204,7 +209,7 @@ class Placer:
     def foretold_ends_s(self) -> list[float]:
         """When each request that is with an engine was foretold to end, as far as it was, in
         `time.perf_counter`."""
-        placed = [(r.began_s, r.placement) for r in self._requests.values()]
+        placed = [(r.began_s, r.attempt) for r in self._requests.values()]
         return [
             began_s + each.took_s + each.prediction.e2e_s
             for began_s, each in placed
@@ -218,32 +223,32 @@ class Placer:
         known = self.core.instances[instance_id]
         return known.outstanding, known.dispatched_total
 
-    def end(self, placement: Placement, *, broken: bool = False, answered: bool = False) -> None:
+    def end(self, attempt: Attempt, *, broken: bool = False, answered: bool = False) -> None:
         """The answer has ended, well or badly.
 
         `broken`: the engine failed in the midst of it; `answered`: the client did not leave.
         """
-        request = self._requests.pop(placement.key)
+        request = self._requests.pop(attempt.key)
         if answered and not broken and request.parsed.job_class is JobClass.ONLINE:
             now_s = time.perf_counter()
             self._demand.ended(now_s, now_s - request.arrived_s)
-        self._tell(events.Ended(placement.key, broken, answered))
+        self._tell(events.Ended(attempt.key, broken, answered))
 
     def _tell(self, event: events.Event) -> None:
         self._driver.tell(event)
 
     async def _place(
         self, key: str, event: events.Arrived | events.Failed | events.Recalled
-    ) -> Placement:
+    ) -> Attempt:
         """Tell the core of `event`; return once the request is dispatched, or raise why not.
 
         A caller that is cancelled meanwhile counts as a client that has left.
         """
-        found: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
         self._awaited[key] = found
         try:
             self._tell(event)
-            placement = await found
+            attempt = await found
         except asyncio.CancelledError:
             self._left(key)
             del self._requests[key]
@@ -254,10 +259,10 @@ class Placer:
         finally:
             del self._awaited[key]
             self._driver.forget_timer(key)
-        self._placement_s(placement.policy).observe(placement.took_s)
-        return placement
+        self._placement_s(attempt.policy).observe(attempt.took_s)
+        return attempt
 
-    def _described(self, parsed: ParsedRequest, key: str, request_id: str) -> RequestSpec:
+    def _described(self, parsed: ApiRequest, key: str) -> RequestSpec:
         """The request as predictors see it: its prompt counted or estimated."""
         known = self._estimators
         prompt_tokens = (
@@ -282,7 +287,7 @@ class Placer:
             prefix_chunk_tokens=prefix.chunk_tokens,
             turn=prefix.turn,
             slo=parsed.terms.slo,
-            x_request_id=request_id,
+            x_request_id=parsed.request_id,
         )
 
     def _left(self, key: str) -> None:
@@ -302,17 +307,17 @@ class Placer:
             self._tell(events.Started(effect.key))
 
     def _take_back(self, key: str) -> bool:
-        placement = self._requests[key].placement
-        if placement is None or placement.take_back is None or not placement.take_back():
+        attempt = self._requests[key].attempt
+        if attempt is None or attempt.carrier is None or not attempt.carrier.take_back():
             return False
-        self._metrics.recalls.labels(placement.instance.config.instance_id).inc()
+        self._metrics.recalls.labels(attempt.instance_id).inc()
         return True
 
     def give_up(self, effect: effects.GiveUp) -> None:
         """End the attempt; whoever awaits its answer tells `Failed` then."""
-        placement = self._requests[effect.key].placement
-        if placement is not None and placement.give_up is not None:
-            placement.give_up()
+        attempt = self._requests[effect.key].attempt
+        if attempt is not None and attempt.carrier is not None:
+            attempt.carrier.give_up()
 
     def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
         self._tell(events.Estimated(key, length))
@@ -328,71 +333,55 @@ class Placer:
     def dispatch(self, effect: effects.Dispatch) -> None:
         """Whoever awaits the placement sends the request."""
         request = self._requests[effect.key]
-        placement = request.placement = Placement(
+        assert effect.decision is not None, "the core decides what it dispatches"
+        attempt = request.attempt = Attempt(
             key=effect.key,
+            number=effect.attempt,
             instance=self._pool.instances[effect.instance_id],
+            policy=self.core.policy.name,
+            decision=effect.decision._replace(inputs=None),  # which are forgotten sooner
+            inputs=effect.decision.inputs,
             spec=effect.spec,
             prediction=effect.prediction,
-            policy=self.core.policy.name,
-            attempt=effect.attempt,
-            decided_unix_s=time.time(),
+            placed_unix_s=time.time(),
             took_s=time.perf_counter() - request.began_s,
-            need=request.need,
-            model=request.parsed.model,
         )
-        assert effect.decision is not None, "the core decides what it dispatches"
-        self._remember(request, placement, effect.decision)
+        self.traces.add(request.trace, attempt)
         if logger.isEnabledFor(logging.DEBUG):
-            known = about(request.story.request_id)
+            known = about(request.parsed.request_id)
             logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
         awaited = self._awaited[effect.key]
         if not awaited.done():  # otherwise its caller is being cancelled
-            awaited.set_result(placement)
+            awaited.set_result(attempt)
 
-    def _remember(self, request: _Request, placement: Placement, decision: Decision) -> None:
-        placement.chapter = chapter = Chapter(
-            decision._replace(inputs=None),  # which are forgotten sooner
-            decision.inputs,
-            placement.policy,
-            placement.attempt,
-            placement.instance.config.instance_id,
-            placement.instance.emulated,
-            placement.decided_unix_s,
-            placement.took_s,
+    def sent_elsewhere(self, attempt: Attempt, instance: Instance) -> Attempt:
+        """A gateway has sent the request to another instance than the one that was chosen.
+
+        Its lease stays where it was: the answer's end gives it back.
+        """
+        another = replace(
+            attempt, number=attempt.number + 1, instance=instance, inputs=None, prediction=None
         )
-        self.stories.add(request.story, chapter)
-
-    def sent_elsewhere(self, placement: Placement) -> None:
-        """A gateway has sent the request to another instance than the one that was chosen."""
-        chapter = placement.chapter
-        if chapter is not None:
-            placement.chapter = chapter = replace(
-                chapter,
-                scene=None,
-                attempt=placement.attempt,
-                instance_id=placement.instance.config.instance_id,
-                emulated=placement.instance.emulated,
-                ended=None,
-            )
-            self.stories.add(self._requests[placement.key].story, chapter)
+        self.traces.add(self._requests[attempt.key].trace, another)
+        return another
 
     def revise(self, effect: effects.Revise) -> None:
         """Notify the predictor of what else is known of the request."""
-        placement = self._placement(effect.key)
-        placement.spec = effect.spec
+        attempt = self._attempt(effect.key)
+        attempt.spec = effect.spec
         self._metrics.lengths_revised.inc()
-        self.predictors.revise(placement.instance, effect.spec)
+        self.predictors.revise(attempt.instance, effect.spec)
 
-    def _placement(self, key: str) -> Placement:
-        placement = self._requests[key].placement
-        assert placement is not None, f"{key} was not dispatched"
-        return placement
+    def _attempt(self, key: str) -> Attempt:
+        attempt = self._requests[key].attempt
+        assert attempt is not None, f"{key} was not dispatched"
+        return attempt
 
     def _unsent(self, key: str) -> None:
-        placement = self._placement(key)
+        attempt = self._attempt(key)
         if not self._requests[key].parsed.endpoint.generates:
             return
-        ended = self.predictors.complete(placement.instance, placement.spec, answered=False)
+        ended = self.predictors.complete(attempt.instance, attempt.spec, answered=False)
         self._background.spawn(ended)
 
     def refuse(self, effect: effects.Refuse) -> None:
@@ -407,13 +396,13 @@ class Placer:
         self._degradations(effect.missing).inc(effect.count)
 
 
-def _described_to_tagger(parsed: ParsedRequest, placement: Placement) -> tagger_pb2.TagRequest:
-    placement.tagged = True
+def _described_to_tagger(parsed: ApiRequest, attempt: Attempt) -> tagger_pb2.TagRequest:
+    attempt.tagged = True
     message = tagger_pb2.TagRequest(
-        request_id=placement.key,
+        request_id=attempt.key,
         model_name=parsed.model,
         tenant=parsed.tenant,
-        x_request_id=placement.spec.x_request_id,
+        x_request_id=attempt.spec.x_request_id,
     )
-    wire.conversation_to_proto(conversation_of(parsed, placement.spec.prompt_tokens), message)
+    wire.conversation_to_proto(conversation_of(parsed, attempt.spec.prompt_tokens), message)
     return message

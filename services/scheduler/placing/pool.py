@@ -35,6 +35,15 @@ requests, and none from which it could be learned that it no longer is."""
 _MOST_PROBE_BYTES = 4 << 20
 _MODELS_EVERY = 20  # health probes between two looks at /v1/models
 _EMULATED = "foretell-emulated"
+_KINDS = {
+    "vllm": "vllm",
+    _EMULATED: "emulated",
+    "sglang": "sglang",
+    "tensorrt_llm": "tensorrt-llm",
+}
+"""Kinds of engines by the owner that their model cards name; others speak OpenAI's API."""
+_ORDER = [_KINDS[_EMULATED], *(each for each in _KINDS.values() if each != "emulated"), "openai"]
+"""Of an engine whose cards differ, the first one counts."""
 
 
 @dataclass(eq=False)
@@ -51,6 +60,8 @@ class Instance:
     """What the engine says of its models and LoRA adapters, by their names."""
     model_names: frozenset[str] = frozenset()
     emulated: bool = False
+    kind: str = "vllm"
+    """What its model cards say that it is: one of `_KINDS`, or openai."""
     answer_delay_s: float = 0.0
     """Learned: from the engine's first token to its first byte here."""
     heard_s: Callable[[], float] = lambda: -inf
@@ -72,6 +83,11 @@ class Instance:
         """The longest context of each of its models in tokens, where it says so."""
         told = {name: card.get("max_model_len") for name, card in self.cards.items()}
         return {name: each for name, each in told.items() if type(each) is int}
+
+    @property
+    def takes_fields(self) -> bool:
+        """Whether requests may have fields that are vLLM's own. Others may refuse what has any."""
+        return bool(self.config.predictor) or self.kind in {"vllm", "emulated"}
 
     def forget_model(self, name: str) -> None:
         """It says that it does not serve the model: the next probe asks what it serves."""
@@ -119,7 +135,7 @@ class Pool:
         self._timeout_s = health_timeout_s
         self._failures = health_failures
         try:
-            self._configure(parse_members(self._read()))
+            self.take(parse_members(self._read()))
         except ValueError as error:
             raise SystemExit(str(error)) from error
 
@@ -212,7 +228,8 @@ class Pool:
                 async with self._client.get(f"{url}/health", headers=self._headers) as answer:
                     answer.raise_for_status()
                     await _read(answer)
-                if not instance.model_names or instance.probes % _MODELS_EVERY == 0:
+                is_new = not instance.model_names or not instance.healthy
+                if is_new or instance.probes % _MODELS_EVERY == 0:
                     await self._learn_models(instance)
         except Exception as error:
             # Whatever an engine answers, probing goes on: without it nothing comes back up.
@@ -263,7 +280,14 @@ class Pool:
         now = int(time.time())
         for name in instance.cards:
             self._first_seen_unix_s.setdefault(name, now)
-        instance.emulated = any(card.get("owned_by") == _EMULATED for card in cards)
+        kinds = [_KINDS.get(str(card.get("owned_by")), "openai") for card in cards]
+        instance.emulated = "emulated" in kinds
+        kind = min(kinds, key=_ORDER.index, default=instance.kind)
+        if kind != instance.kind:
+            instance.kind = kind
+            fields = "get fields of vLLM's" if instance.takes_fields else "stay as they are"
+            name = instance.config.instance_id
+            logger.info("%s is of the kind %s: its requests %s", name, kind, fields)
         self._listed.update({n: c for n, c in instance.cards.items() if n in self._listed})
 
     def _report(self, instance: Instance) -> None:
@@ -271,11 +295,10 @@ class Pool:
         if self.instances.get(instance_id) is not instance:
             return  # taken off the list while it was probed
         self._forget(instance_id)  # what it was thought to be before it said what it is
-        engine = "emulated" if instance.emulated else "vllm"
-        self._metrics.healthy.labels(instance_id, engine).set(instance.healthy)
+        self._metrics.healthy.labels(instance_id, instance.kind).set(instance.healthy)
 
     def _forget(self, instance_id: str) -> None:
-        for engine in ("emulated", "vllm"):
+        for engine in _ORDER:
             self._metrics.healthy.remove(instance_id, engine)
 
     def _read(self) -> str:
@@ -298,7 +321,7 @@ class Pool:
         try:
             if file_version(Path(self._source)) == self._version:
                 return
-            self._configure(parse_members(self._read()))
+            self.take(parse_members(self._read()))
         except (OSError, ValueError, SystemExit) as error:
             if str(error) != self._complaint:  # once, not at every probe
                 logger.warning("instances file not taken in, the old list stays: %s", error)
@@ -306,7 +329,8 @@ class Pool:
         else:
             self._complaint = ""
 
-    def _configure(self, members: Members) -> None:
+    def take(self, members: Members) -> None:
+        """From now on these are the instances; those that stay keep what is known of them."""
         self._listed = {name: self._listed.get(name, {}) for name in members.models}
         known = self.instances
         self.instances = {}

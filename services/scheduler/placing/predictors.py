@@ -11,9 +11,8 @@ from math import inf
 from foretell.engine.lanes import Lane
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
-from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import knots
-from foretell.model import EngineConfig, Prediction, RequestSpec
+from foretell.model import Prediction, RequestSpec
 from foretell.placement import events
 from foretell.placement.cached import CachedPredictions
 from foretell.placement.ports import Predicted, Wait
@@ -143,12 +142,18 @@ class Predictors:
         predictor = self._cache[instance_id].predictor
         return () if predictor is None else predictor.engine_config.approximations
 
-    def engines(self, instance_ids: Sequence[str]) -> list[tuple[EngineConfig, StepTime]]:
-        """Those of these engines that are followed and known, and how long their steps are believed
-        to take."""
-        fresh = self._cache.fresh(instance_ids, self._clock())
-        known = [self._cache[instance_id].predictor for instance_id in fresh]
-        return [(each.engine_config, each.model) for each in known if each is not None]
+    def unpredicted(self, instance: Instance) -> str:
+        """Why nothing is predicted of it, as far as that is known; else empty."""
+        if not instance.config.predictor:
+            return "it has no predictor: placed by what is outstanding"
+        following = self._followed.get(instance.config.instance_id)
+        return following.unpredicted if following is not None else ""
+
+    def all_unpredicted(self) -> dict[str, str]:
+        """Why, by instance, of those of which nothing is predicted."""
+        found = self._pool.instances.items()
+        reasons = {name: self.unpredicted(instance) for name, instance in found}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def predict(
         self,

@@ -12,8 +12,9 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from foretell.services.scheduler.http.parsing import MOST_TEXT, ParsedRequest
-from foretell.services.scheduler.http.surface import Message
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.shortened import MOST_TEXT
+from foretell.services.scheduler.api.surface import Message
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 """Fields of a chat's body that templates write into the prompt, mostly before the messages."""
@@ -28,7 +29,7 @@ class Prefix:
     turn: Turn = NO_TURN
 
 
-def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
+def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     """Name the prompt of `request`, which has about `prompt_tokens`; several prompts have no name.
 
     Equal for requests to one model that vLLM lets share blocks: with the same `cache_salt`. Text is
@@ -37,7 +38,7 @@ def prefix_of(request: ParsedRequest, prompt_tokens: int) -> Prefix:
     body = request.body
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()
-        if request.messages and len(request.head) > MOST_TEXT:
+        if request.messages and len(request.raw) > MOST_TEXT:
             return Prefix()  # pictures and the like: to name them would hold up everyone else
         if request.messages:
             return _of_chat(body, request.messages, key, prompt_tokens)

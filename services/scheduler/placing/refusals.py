@@ -1,14 +1,14 @@
 """What a client is told whose request goes to no engine, and when it may come back."""
 
 from foretell.placement import PlacementCore, effects
-from foretell.services.scheduler.http.errors import ApiError, retry_after, unavailable
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import SloUnattainable
+from foretell.services.scheduler.api.errors import ApiError, retry_after, unavailable
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.slo import SloUnattainable
 from foretell.services.scheduler.placing.pool import Pool
 
 
 def refusal(
-    effect: effects.Refuse, parsed: ParsedRequest, core: PlacementCore, pool: Pool, now_s: float
+    effect: effects.Refuse, parsed: ApiRequest, core: PlacementCore, pool: Pool, now_s: float
 ) -> ApiError:
     """The error for a request that the core refuses at `now_s` on its clock."""
     if effect.because == "late":
@@ -17,14 +17,19 @@ def refusal(
     if effect.because == "over_share":
         return _over_share(parsed.tenant, core, now_s)
     if effect.because == "engine_failed":
-        text = f"the engines that were tried ({core.config.max_attempts}) failed before a first"
-        return unavailable(f"{text} token", "engine_failed")
+        return engines_failed(core.config.max_attempts)
     if effect.because == "unfit":
         return ApiError(400, f"no engine that serves '{parsed.model}' can serve the request")
     if effect.because == "retry_budget":
         return unavailable("an engine failed, and many others fail too", "engine_failed")
     text = f"no engine that serves '{parsed.model}' is up at the moment"
     return unavailable(text, "no_instance", wait_s=pool.out_for_s(parsed.model))
+
+
+def engines_failed(tried: int) -> ApiError:
+    """The error for a request whose attempts, `tried` at most, have failed."""
+    text = f"the engines that were tried ({tried}) failed before a first token"
+    return unavailable(text, "engine_failed")
 
 
 def _over_share(tenant: str, core: PlacementCore, now_s: float) -> ApiError:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
-from foretell.services.scheduler.http.parsing import ParsedRequest
+from foretell.services.scheduler.api.parsing import ApiRequest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -33,7 +33,7 @@ class PromptCounter:
 
         self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
 
-    def count(self, request: ParsedRequest) -> int:
+    def count(self, request: ApiRequest) -> int:
         """Prompt tokens of `request`; 0 when they cannot be counted."""
         if self._tokenizer is None or not request.text:
             return 0

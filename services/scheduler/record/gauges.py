@@ -22,9 +22,12 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         metrics.approximate,
         metrics.foreseen_ttft,
         metrics.foreseen_e2e,
+        metrics.unpredicted,
     )
     for gauge in gauges:
         gauge.clear()
+    for instance_id, reason in predictors.all_unpredicted().items():
+        metrics.unpredicted.labels(instance_id, reason).set(1)
     for instance_id, prediction in foretold_now(predictors).items():
         metrics.followed.labels(instance_id).set(prediction is not None)
         if prediction is None:

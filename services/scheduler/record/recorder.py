@@ -1,25 +1,22 @@
-"""Accounts for each attempt once it has ended: the sidecar's view, metrics, lessons, log."""
+"""Accounts for each attempt once it has ended: the predictor's view, metrics, feedback, log."""
 
 from math import isfinite
 
 from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import Outcome, SloUnattainable
-from foretell.services.scheduler.placing.placement import Placement
+from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.placing.stories import Ended
-from foretell.services.scheduler.record.lessons import Lessons
-from foretell.services.scheduler.record.recent import Latencies, Recent
+from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.record.result import Result
 from foretell.services.scheduler.record.sample import Sample
-from foretell.services.scheduler.record.series import AnswerSeries, answer_series
+from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 
 _CLOCK_SLACK_S = 0.1
-_MAX_TOKENS = 2**31 - 1  # no context is as long: a sidecar that says more is not believed
+_MAX_TOKENS = 2**31 - 1  # no context is as long: a predictor that says more is not believed
 
 
 class Recorder:
@@ -28,221 +25,171 @@ class Recorder:
     def __init__(
         self,
         metrics: SchedulerMetrics,
-        lessons: Lessons,
+        feedback: Feedback,
         request_log: RequestLog,
         policy: str,
         predictors: Predictors,
         background: Background,
     ) -> None:
-        self._lessons = lessons
+        self._feedback = feedback
         self._request_log = request_log
         self._policy = policy
         self._predictors = predictors
         self._background = background
-        self.recent = Recent()
         self.sample = Sample()
+        self._metrics = metrics
         self._requests = series(metrics.requests)
         self._slo_requests = series(metrics.slo_requests)
         self._tenant_tokens = series(metrics.tenant_tokens)
         self._length_level = series(metrics.length_level)
-        self._answers = answer_series(metrics)
+        self._e2e, self._e2e_error = series(metrics.e2e), series(metrics.e2e_error)
+        self._ttft, self._ttft_error = series(metrics.ttft), series(metrics.ttft_error)
+        self._tpot, self._length_error = series(metrics.tpot), series(metrics.length_error)
+        self._prompt_tokens = series(metrics.prompt_tokens)
+        self._output_tokens = series(metrics.output_tokens)
+        self._cached_tokens = series(metrics.cached_tokens)
+        self._foretold_cached_tokens = series(metrics.foretold_cached_tokens)
 
-    def count(self, model: str, placement: Placement | None, status: int) -> None:
-        """Count a request that has ended; `placement` is that of its last attempt."""
-        instance_id = placement.instance.config.instance_id if placement else ""
-        policy = placement.policy if placement else ""
+    def count(self, status: int, model: str = "", attempt: Attempt | None = None) -> None:
+        """Count a request that has ended; `attempt` is its last one."""
+        instance_id, policy = (attempt.instance_id, attempt.policy) if attempt else ("", "")
         self._requests(model, instance_id, policy, str(status)).inc()
 
-    def record(
-        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
-    ) -> None:
-        """Account for one attempt that has ended: at once, or when its sidecar has answered.
+    def count_failure(self, instance_id: str, reason: str, *, in_mid_answer: bool) -> None:
+        """Count an attempt that has failed, by its engine's fault."""
+        metrics = self._metrics
+        counter = metrics.continuations if in_mid_answer else metrics.retries
+        counter.labels(instance_id, reason).inc()
+
+    def record(self, request: ApiRequest, grant: Grant | None, attempt: Attempt) -> None:
+        """Account for one attempt that has ended: at once, or when its predictor has answered.
 
         Of a request that generates nothing, only what it took of its tenant's tokens counts.
         """
         if not request.endpoint.generates:
-            _remember(placement, result, 0.0, 0.0)
-            if request.grant is not None and result.prompt_tokens:
-                request.grant.settle(result.prompt_tokens)
+            attempt.settled = True
+            if grant is not None and attempt.prompt_tokens:
+                grant.settle(attempt.prompt_tokens)
             return
-        if not placement.instance.config.predictor:
-            self._account(request, request_id, placement, result)
+        if not attempt.instance.config.predictor:
+            self._account(request, grant, attempt)
         else:
-            self._background.spawn(self._completed(request, request_id, placement, result))
+            self._background.spawn(self._completed(request, grant, attempt))
 
-    async def _completed(
-        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
-    ) -> None:
-        await self._complete(placement, result)
-        self._account(request, request_id, placement, result)
+    async def _completed(self, request: ApiRequest, grant: Grant | None, attempt: Attempt) -> None:
+        await self._complete(attempt)
+        self._account(request, grant, attempt)
 
-    def _account(
-        self, request: ParsedRequest, request_id: str, placement: Placement, result: Result
-    ) -> None:
-        if request.grant is not None and result.output_tokens:
-            request.grant.settle(result.prompt_tokens + result.output_tokens)
-        accepted = result.status < 400
-        answered = accepted and result.finished
-        ttft_s = _since(placement, result.first_byte_unix_s)
-        e2e_s = _since(placement, result.ended_unix_s) if result.finished else 0.0
-        _remember(placement, result, ttft_s, e2e_s)
-        outcome = _outcome(request, placement, result) if answered else None
+    def _account(self, request: ApiRequest, grant: Grant | None, attempt: Attempt) -> None:
+        attempt.settled = True
+        if grant is not None and attempt.output_tokens:
+            grant.settle(attempt.prompt_tokens + attempt.output_tokens)
+        outcome = _outcome(request, attempt) if attempt.answered else None
         if outcome is not None:
-            self._slo_requests(request.model, placement.policy, outcome).inc()
-        if answered:
-            self._observe(request, placement, result, ttft_s, e2e_s)
-        if accepted and (result.finished or result.abandoned):
-            self._lessons.learn(request, placement, result)
-        self._request_log.ended(
-            request, request_id, placement, result, ttft_s=ttft_s, e2e_s=e2e_s, outcome=outcome
-        )
+            self._slo_requests(request.model, attempt.policy, outcome).inc()
+        if attempt.answered:
+            self._observe(request, attempt)
+        if attempt.status < 400 and (attempt.finished or attempt.abandoned):
+            self._feedback.learn(request, attempt)
+        self._request_log.ended(request, attempt, outcome)
 
-    def record_rejection(
-        self, request: ParsedRequest, request_id: str, refusal: SloUnattainable
-    ) -> None:
+    def record_rejection(self, request: ApiRequest, refusal: SloUnattainable) -> None:
         """Account for a request that was not admitted."""
         self._slo_requests(request.model, self._policy, "rejected").inc()
-        self._request_log.rejected(request, request_id, self._policy, refusal)
+        self._request_log.rejected(request, self._policy, refusal)
 
-    async def _complete(self, placement: Placement, result: Result) -> None:
-        """Release the reservation; fill in what only the sidecar could see."""
-        answered = result.first_byte_unix_s > 0 or (result.finished and result.status < 400)
-        seen = await self._predictors.complete(
-            placement.instance, placement.spec, answered=answered
-        )
+    async def _complete(self, attempt: Attempt) -> None:
+        """Release the reservation; fill in what only the predictor could see."""
+        answered = attempt.first_byte_unix_s > 0 or attempt.answered
+        seen = await self._predictors.complete(attempt.instance, attempt.spec, answered=answered)
         if seen is None:
             return
-        if _credible(placement, seen.ttft_s, result):
-            _learn_answer_delay(placement, seen.ttft_s, result)
-        if not result.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
+        if _credible(attempt, seen.ttft_s):
+            _learn_answer_delay(attempt, seen.ttft_s)
+        if not attempt.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
             # The last snapshot of a whole answer was taken before its last token was sampled.
-            result.output_tokens = seen.output_tokens + int(result.finished)
-        if not result.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
-            result.prompt_tokens = seen.prompt_tokens
-        if result.cached_tokens is None and seen.HasField("cached_tokens"):
-            result.cached_tokens = seen.cached_tokens
+            attempt.output_tokens = seen.output_tokens + int(attempt.finished)
+        if not attempt.prompt_tokens and seen.prompt_tokens <= _MAX_TOKENS:
+            attempt.prompt_tokens = seen.prompt_tokens
+        if attempt.cached_tokens is None and seen.HasField("cached_tokens"):
+            attempt.cached_tokens = seen.cached_tokens
 
-    def _observe(
-        self,
-        request: ParsedRequest,
-        placement: Placement,
-        result: Result,
-        ttft_s: float,
-        e2e_s: float,
-    ) -> None:
+    def _observe(self, request: ApiRequest, attempt: Attempt) -> None:
         """Count an answer; latencies only of one that no other engine had begun."""
-        instance, job_class = placement.instance, request.job_class
-        labels = request.model, instance.config.instance_id, placement.policy
-        offline = job_class is JobClass.OFFLINE
-        answers = self._answers(*labels, offline, instance.emulated)
-        self._tenant_tokens(request.tenant).inc(result.prompt_tokens + result.output_tokens)
-        _count_tokens(answers, placement, result)
-        if result.continued:
+        job_class = request.job_class
+        self._tenant_tokens(request.tenant).inc(attempt.prompt_tokens + attempt.output_tokens)
+        self._count_tokens(attempt, job_class.value)
+        if attempt.continued:
             return
-        if not offline:
-            self.sample.add(placement, result, ttft_s, e2e_s)
-        _observe_latencies(answers, placement, result, ttft_s, e2e_s)
-        self._remember_latencies(placement, ttft_s, e2e_s)
-        if result.output_tokens:
-            self._observe_length(answers, request, placement, result)
+        if job_class is not JobClass.OFFLINE:
+            self.sample.add(attempt)
+        self._observe_latencies(request, attempt, job_class.value)
+        if attempt.output_tokens:
+            self._observe_length(request, attempt)
 
-    def _remember_latencies(self, placement: Placement, ttft_s: float, e2e_s: float) -> None:
-        prediction = placement.prediction
-        latencies = Latencies(ttft_s, 0.0, e2e_s, 0.0)
-        if prediction is not None:
-            latencies = Latencies(ttft_s, prediction.ttft_s, e2e_s, prediction.e2e_s)
-            if not (isfinite(prediction.ttft_s) and isfinite(prediction.e2e_s)):
-                return
-        self.recent.add(placement.instance.config.instance_id, latencies)
+    def _count_tokens(self, attempt: Attempt, job_class: str) -> None:
+        labels = attempt.instance_id, job_class
+        self._prompt_tokens(*labels).inc(attempt.prompt_tokens)
+        self._output_tokens(*labels).inc(attempt.output_tokens)
+        if attempt.cached_tokens is None:
+            return
+        self._cached_tokens(*labels).inc(attempt.cached_tokens)
+        if attempt.prediction is not None:
+            self._foretold_cached_tokens(*labels).inc(attempt.prediction.cached_tokens)
 
-    def _observe_length(
-        self,
-        series: AnswerSeries,
-        request: ParsedRequest,
-        placement: Placement,
-        result: Result,
-    ) -> None:
-        spec = placement.spec
-        expected = spec.length.expected_tokens * spec.sequences
-        series.length_error(expected / result.output_tokens - 1)
-        level = level_of(spec.length, result.output_tokens)
-        if level is not None and spec.sequences == 1 and not result.truncated:
+    def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
+        """What was measured, and its error relative to what was predicted where both are known."""
+        prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s
+        labels = request.model, attempt.instance_id, attempt.policy, job_class
+        errors = _error_labels(request, attempt)
+        self._e2e(*labels).observe(e2e_s)
+        if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
+            self._e2e_error(*errors).observe(prediction.e2e_s / e2e_s - 1)
+        if not ttft_s:
+            return
+        self._ttft(*labels).observe(ttft_s)
+        if prediction is not None and isfinite(prediction.ttft_s):
+            self._ttft_error(*errors).observe(prediction.ttft_s / ttft_s - 1)
+        if attempt.tokens_each > 1:
+            self._tpot(*labels).observe((e2e_s - ttft_s) / (attempt.tokens_each - 1))
+
+    def _observe_length(self, request: ApiRequest, attempt: Attempt) -> None:
+        spec = attempt.spec
+        error = spec.length.expected_tokens / attempt.tokens_each - 1
+        self._length_error(*_error_labels(request, attempt)).observe(error)
+        level = level_of(spec.length, attempt.output_tokens)
+        if level is not None and spec.sequences == 1 and not attempt.truncated:
             self._length_level(request.model).observe(level)
 
 
-def _count_tokens(series: AnswerSeries, placement: Placement, result: Result) -> None:
-    series.prompt_tokens(result.prompt_tokens)
-    series.output_tokens(result.output_tokens)
-    if result.cached_tokens is None:
-        return
-    series.cached_tokens(result.cached_tokens)
-    if placement.prediction is not None:
-        series.foretold_cached_tokens(placement.prediction.cached_tokens)
+def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]:
+    kind = "emulated" if attempt.instance.emulated else "vllm"
+    return request.model, attempt.instance_id, kind
 
 
-def _observe_latencies(
-    series: AnswerSeries, placement: Placement, result: Result, ttft_s: float, e2e_s: float
-) -> None:
-    """What was measured, and its error relative to what was predicted where both are known."""
-    prediction = placement.prediction
-    series.e2e(e2e_s)
-    if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
-        series.e2e_error(prediction.e2e_s / e2e_s - 1)
-    if not ttft_s:
-        return
-    series.ttft(ttft_s)
-    if prediction is not None and isfinite(prediction.ttft_s):
-        series.ttft_error(prediction.ttft_s / ttft_s - 1)
-    tokens = result.output_tokens / placement.spec.sequences
-    if tokens > 1:
-        series.tpot((e2e_s - ttft_s) / (tokens - 1))
-
-
-def _remember(placement: Placement, result: Result, ttft_s: float, e2e_s: float) -> None:
-    """What became of an attempt, for whoever asks later."""
-    if placement.chapter is not None:
-        placement.chapter.ended = Ended(
-            result.status,
-            result.finished,
-            result.broken,
-            result.continued,
-            ttft_s,
-            e2e_s,
-            result.prompt_tokens,
-            result.output_tokens,
-        )
-
-
-def _learn_answer_delay(placement: Placement, engine_ttft_s: float, result: Result) -> None:
+def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
     """Learn from a stream how long its first token took from the engine to here.
 
     Where there was no stream, the learned delay tells when the first token would have come.
     """
-    instance = placement.instance
-    if result.first_byte_unix_s:
-        instance.learn_answer_delay(_since(placement, result.first_byte_unix_s) - engine_ttft_s)
+    instance = attempt.instance
+    if attempt.first_byte_unix_s:
+        instance.learn_answer_delay(attempt.ttft_s - engine_ttft_s)
         return
-    result.first_byte_unix_s = min(
-        result.ended_unix_s, placement.decided_unix_s + engine_ttft_s + instance.answer_delay_s
+    attempt.first_byte_unix_s = min(
+        attempt.ended_unix_s, attempt.placed_unix_s + engine_ttft_s + instance.answer_delay_s
     )
 
 
-def _since(placement: Placement, unix_s: float) -> float:
-    """Seconds from the placement to a stamp; 0 where the stamp is not known."""
-    return max(0.0, unix_s - placement.decided_unix_s) if unix_s else 0.0
+def _credible(attempt: Attempt, ttft_s: float) -> bool:
+    """Whether the TTFT that a predictor saw can be this request's.
 
-
-def _credible(placement: Placement, ttft_s: float, result: Result) -> bool:
-    """Whether the TTFT that a sidecar saw can be this request's.
-
-    The sidecar counts from the reservation, which may be a moment before the placement was done.
+    It counts from the reservation, which may be a moment before the placement was done.
     """
-    return 0 < ttft_s <= result.ended_unix_s - placement.decided_unix_s + _CLOCK_SLACK_S
+    return 0 < ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S
 
 
-def _outcome(request: ParsedRequest, placement: Placement, result: Result) -> Outcome | None:
+def _outcome(request: ApiRequest, attempt: Attempt) -> Outcome | None:
     """Whether an answer was within its targets; None where it had none or too little is known."""
-    if not request.terms.slo.given:
-        return None
-    tokens = result.output_tokens / placement.spec.sequences
-    return request.terms.outcome(result.first_byte_unix_s, result.ended_unix_s, tokens)
+    stamps = attempt.first_byte_unix_s, attempt.ended_unix_s
+    return request.terms.outcome(*stamps, attempt.tokens_each)

@@ -4,18 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
 
 import orjson
 
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.http.slo import Outcome, SloUnattainable, Terms
-from foretell.services.scheduler.placing.placement import Placement
-from foretell.services.scheduler.placing.stories import Chapter
-from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.slo import Outcome, SloUnattainable, Terms
+from foretell.services.scheduler.placing.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +68,7 @@ class RequestLog:
         path: str,
         max_bytes: int,
         lost: Callable[[int], None],
-        explain: Callable[[Chapter], dict[str, Any]] | None = None,
+        explain: Callable[[Attempt], dict[str, Any]] | None = None,
         explain_ratio: float = 0.0,
     ) -> None:
         """`path` "" writes nothing. At most two files of `max_bytes` are kept. `lost` is told how
@@ -88,67 +86,53 @@ class RequestLog:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("ab", buffering=0)
 
-    def ended(
-        self,
-        request: ParsedRequest,
-        request_id: str,
-        placement: Placement,
-        result: Result,
-        *,
-        ttft_s: float,
-        e2e_s: float,
-        outcome: Outcome | None,
-    ) -> None:
-        """Write the line of an attempt that has ended; latencies are 0 where not known."""
+    def ended(self, request: ApiRequest, attempt: Attempt, outcome: Outcome | None) -> None:
+        """Write the line of an attempt that has ended."""
         if self._file is None:
             return
-        prediction, spec = placement.prediction, placement.spec
+        prediction, spec = attempt.prediction, attempt.spec
         line = {
-            "request_id": request_id,
+            "request_id": request.request_id,
             "time_unix_s": _rounded(time.time(), 1e3),
             "model_name": request.model,
-            "instance_id": placement.instance.config.instance_id,
-            "emulated": placement.instance.emulated,
-            "policy": placement.policy,
+            "instance_id": attempt.instance_id,
+            "emulated": attempt.instance.emulated,
+            "policy": attempt.policy,
             "stream": request.stream,
-            "status": result.status,
-            "finished": result.finished,
+            "status": attempt.status,
+            "finished": attempt.finished,
             "sequences": spec.sequences,
             "priority": spec.priority,
-            "placed_unix_s": _rounded(placement.decided_unix_s, 1e3),
-            "placement_s": _seconds(placement.took_s),
+            "placed_unix_s": _rounded(attempt.placed_unix_s, 1e3),
+            "placement_s": _seconds(attempt.took_s),
             "predicted_prompt_tokens": spec.prompt_tokens,
-            "prompt_tokens": result.prompt_tokens or None,
+            "prompt_tokens": attempt.prompt_tokens or None,
             "predicted_cached_tokens": prediction.cached_tokens if prediction else None,
-            "cached_tokens": result.cached_tokens,
+            "cached_tokens": attempt.cached_tokens,
             "predicted_output_tokens": _rounded(spec.length.expected_tokens, 10.0),
             "length_source": spec.length.source,
-            "output_tokens": result.output_tokens or None,
+            "output_tokens": attempt.output_tokens or None,
             "predicted_ttft_s": _seconds(prediction.ttft_s) if prediction else None,
-            "ttft_s": _seconds(ttft_s) if ttft_s else None,
+            "ttft_s": _seconds(attempt.ttft_s or inf),
             "predicted_e2e_s": _seconds(prediction.e2e_s) if prediction else None,
-            "e2e_s": _seconds(e2e_s) if e2e_s else None,
+            "e2e_s": _seconds(attempt.e2e_s or inf),
             "snapshot_age_s": _seconds(prediction.snapshot_age_s) if prediction else None,
             "calibration_steps": prediction.calibration_steps if prediction else None,
             **_targets(request.terms, outcome),
-            "explained": self._explained(request_id, placement.chapter),
+            "explained": self._explained(request.request_id, attempt),
         }
         self._add(line)
 
-    def _explained(self, request_id: str, chapter: Chapter | None) -> dict[str, Any] | None:
+    def _explained(self, request_id: str, attempt: Attempt) -> dict[str, Any] | None:
         drawn = crc32(request_id.encode()) < self._explained_below
-        if not drawn or chapter is None or self._explain is None:
-            return None
-        return self._explain(chapter)
+        return self._explain(attempt) if drawn and self._explain is not None else None
 
-    def rejected(
-        self, request: ParsedRequest, request_id: str, policy: str, refusal: SloUnattainable
-    ) -> None:
+    def rejected(self, request: ApiRequest, policy: str, refusal: SloUnattainable) -> None:
         """Write the line of a request that was refused because nobody could answer in time."""
         if self._file is None:
             return
         line = {
-            "request_id": request_id,
+            "request_id": request.request_id,
             "time_unix_s": _rounded(time.time(), 1e3),
             "model_name": request.model,
             "policy": policy,

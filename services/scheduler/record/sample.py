@@ -2,8 +2,7 @@
 
 from collections import deque
 
-from foretell.services.scheduler.placing.placement import Placement
-from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.placing.attempt import Attempt
 
 ANSWERS = 64
 """The latest answers that are told."""
@@ -16,15 +15,16 @@ class Sample:
         self._total = 0
         self._latest: deque[tuple[int, float, int, float, float]] = deque(maxlen=ANSWERS)
 
-    def add(self, placement: Placement, result: Result, ttft_s: float, e2e_s: float) -> None:
-        """Latencies are seconds since it was placed. Only answers of one sequence have a length."""
-        if placement.spec.sequences != 1 or not result.output_tokens:
+    def add(self, attempt: Attempt) -> None:
+        """Only answers of one sequence have a length."""
+        spec, tokens = attempt.spec, attempt.output_tokens
+        if spec.sequences != 1 or not tokens:
             return
         self._total += 1
-        prompt_tokens = result.prompt_tokens or placement.spec.prompt_tokens
-        computed = max(0, prompt_tokens - (result.cached_tokens or 0))
-        expected = placement.spec.length.expected_tokens
-        self._latest.append((computed, expected, result.output_tokens, ttft_s, e2e_s))
+        prompt_tokens = attempt.prompt_tokens or spec.prompt_tokens
+        computed = max(0, prompt_tokens - (attempt.cached_tokens or 0))
+        latencies = attempt.ttft_s, attempt.e2e_s
+        self._latest.append((computed, spec.length.expected_tokens, tokens, *latencies))
 
     def told(self) -> dict[str, object]:
         """What `/status` says."""

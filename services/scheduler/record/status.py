@@ -1,20 +1,33 @@
 """What a replica says of itself and its instances at `/status`."""
 
+import time
 from collections.abc import Sequence
+from math import isfinite
+from typing import NamedTuple
 
 from foretell.model import Prediction
+from foretell.services.scheduler.placing.attempt import Traces
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.scheduler.record.gauges import foretold_now
-from foretell.services.scheduler.record.recent import Latencies, Recent
+
+WINDOW_S = 60.0
+"""Older answers are not told of."""
 
 
-def instance_statuses(
-    instances: Sequence[Instance], placer: Placer, recent: Recent
-) -> list[dict[str, object]]:
+class Latencies(NamedTuple):
+    """One answer, in seconds from its placement; 0: not known."""
+
+    ttft_s: float
+    predicted_ttft_s: float
+    e2e_s: float
+    predicted_e2e_s: float
+
+
+def instance_statuses(instances: Sequence[Instance], placer: Placer) -> list[dict[str, object]]:
     """An object for each instance."""
     foretold = foretold_now(placer.predictors)
-    answers = recent.by_instance()
+    answers = _last_minute(placer.traces)
     return [
         {
             **_dispatched(instance, placer),
@@ -35,6 +48,7 @@ def _dispatched(instance: Instance, placer: Placer) -> dict[str, object]:
         "emulated": instance.emulated,
         "calibration_steps": placer.predictors.calibration_steps(instance.config.instance_id),
         "approximations": placer.predictors.approximations(instance.config.instance_id),
+        "unpredicted": placer.predictors.unpredicted(instance),
         "model_names": sorted(instance.model_names),
         "outstanding": outstanding,
         "dispatched_total": dispatched,
@@ -54,6 +68,24 @@ def _engine(prediction: Prediction | None) -> dict[str, object]:
         "kv_used_ratio": round(load.used_blocks / max(1, load.total_blocks), 4),
         "predicted_ttft_s": round(prediction.ttft_s, 6),
     }
+
+
+def _last_minute(traces: Traces) -> dict[str, list[Latencies]]:
+    """The latencies of the answers of the last minute, by instance, oldest first."""
+    since_unix_s = time.time() - WINDOW_S
+    found: dict[str, list[Latencies]] = {}
+    ended = [
+        attempt
+        for trace in traces.latest()
+        for attempt in (trace.attempts if trace.generates else ())
+        if attempt.settled and attempt.answered and attempt.ended_unix_s >= since_unix_s
+    ]
+    for each in sorted(ended, key=lambda attempt: attempt.ended_unix_s):
+        predicted = (each.prediction.ttft_s, each.prediction.e2e_s) if each.prediction else (0, 0)
+        if not each.continued and all(map(isfinite, predicted)):
+            latencies = Latencies(each.ttft_s, predicted[0], each.e2e_s, predicted[1])
+            found.setdefault(each.instance_id, []).append(latencies)
+    return found
 
 
 def _columns(answers: Sequence[Latencies]) -> dict[str, list[float]]:

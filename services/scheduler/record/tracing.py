@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foretell import __version__
-from foretell.services.scheduler.http.parsing import ParsedRequest
-from foretell.services.scheduler.placing.placement import Placement
-from foretell.services.scheduler.record.result import Result
+from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.placing.attempt import Attempt
 
 if TYPE_CHECKING:  # an extra, which need not be installed
     from opentelemetry.sdk.trace import TracerProvider
@@ -67,11 +66,9 @@ class Tracing:
         self._tracer = provider.get_tracer("foretell.scheduler", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
-    def request(
-        self, request: ParsedRequest, request_id: str, headers: Mapping[str, str]
-    ) -> "RequestTrace":
+    def request(self, request: ApiRequest, headers: Mapping[str, str]) -> "RequestSpans":
         """The span of a request that begins; its parent is the client's, if `headers` name one."""
-        return RequestTrace(self, request, request_id, headers)
+        return RequestSpans(self, request, headers)
 
     def flush(self) -> None:
         """Send all that has ended, and wait for it."""
@@ -106,16 +103,10 @@ class Tracing:
         return carrier
 
 
-class RequestTrace:
+class RequestSpans:
     """The spans of one request."""
 
-    def __init__(
-        self,
-        tracing: Tracing,
-        request: ParsedRequest,
-        request_id: str,
-        headers: Mapping[str, str],
-    ) -> None:
+    def __init__(self, tracing: Tracing, request: ApiRequest, headers: Mapping[str, str]) -> None:
         self._tracing = tracing
         path = request.endpoint.path
         operation = _OPERATIONS.get(path, path.strip("/"))
@@ -124,7 +115,7 @@ class RequestTrace:
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": "vllm",
             "gen_ai.request.model": request.model,
-            "foretell.request_id": request_id,
+            "foretell.request_id": request.request_id,
         }
         if request.max_tokens:
             self._attributes["gen_ai.request.max_tokens"] = request.max_tokens
@@ -132,36 +123,36 @@ class RequestTrace:
         self._span = tracing.start(self._name, "SERVER", parent, self._attributes)
         self._attempt: Span | None = None
 
-    def attempt(self, placement: Placement) -> dict[str, str]:
+    def attempt(self, attempt: Attempt) -> dict[str, str]:
         """An attempt begins; the headers that its engine gets in place of the client's."""
         attributes = {
             **self._attributes,
-            "foretell.instance": placement.instance.config.instance_id,
-            "foretell.policy": placement.policy,
-            "foretell.attempt": placement.attempt,
-            "foretell.placement_s": placement.took_s,
+            "foretell.instance": attempt.instance_id,
+            "foretell.policy": attempt.policy,
+            "foretell.attempt": attempt.number,
+            "foretell.placement_s": attempt.took_s,
         }
-        if placement.prediction is not None:
-            attributes["foretell.predicted_ttft_s"] = placement.prediction.ttft_s
-            attributes["foretell.predicted_e2e_s"] = placement.prediction.e2e_s
+        if attempt.prediction is not None:
+            attributes["foretell.predicted_ttft_s"] = attempt.prediction.ttft_s
+            attributes["foretell.predicted_e2e_s"] = attempt.prediction.e2e_s
         parent = self._tracing.below(self._span)
         self._attempt = self._tracing.start(self._name, "CLIENT", parent, attributes)
         return self._tracing.headers_of(self._attempt)
 
-    def attempt_ended(self, result: Result) -> None:
-        """The attempt has ended so."""
+    def attempt_ended(self, attempt: Attempt) -> None:
+        """The attempt has ended."""
         span, self._attempt = self._attempt, None
         if span is None:
             return
-        span.set_attribute("http.response.status_code", result.status)
-        for name, tokens in (("input", result.prompt_tokens), ("output", result.output_tokens)):
+        span.set_attribute("http.response.status_code", attempt.status)
+        for name, tokens in (("input", attempt.prompt_tokens), ("output", attempt.output_tokens)):
             if tokens:
                 span.set_attribute(f"gen_ai.usage.{name}_tokens", tokens)
                 self._span.set_attribute(f"gen_ai.usage.{name}_tokens", tokens)
-        if result.first_byte_unix_s:
-            span.add_event("first token", timestamp=round(1e9 * result.first_byte_unix_s))
-        if not result.finished:
-            span.set_attribute("error.type", _error_of(result))
+        if attempt.first_byte_unix_s:
+            span.add_event("first token", timestamp=round(1e9 * attempt.first_byte_unix_s))
+        if not attempt.finished:
+            span.set_attribute("error.type", _error_of(attempt))
         span.end()
 
     def end(self, status: int) -> None:
@@ -172,7 +163,7 @@ class RequestTrace:
         self._span.end()
 
 
-def _error_of(result: Result) -> str:
-    if result.status >= 400:
-        return str(result.status)
-    return "broken" if result.broken else "abandoned" if result.abandoned else "not_finished"
+def _error_of(attempt: Attempt) -> str:
+    if attempt.status >= 400:
+        return str(attempt.status)
+    return "broken" if attempt.broken else "abandoned" if attempt.abandoned else "not_finished"

@@ -39,11 +39,17 @@ class Listener(Protocol):
 class Connection(asyncio.Protocol):
     """The client's side: writes a request, parses what comes and hands it on at once."""
 
-    def __init__(self, read_timeout_s: float, on_lost: Callable[["Connection"], None]) -> None:
+    def __init__(
+        self,
+        read_timeout_s: float,
+        on_free: Callable[["Connection"], None],
+        on_lost: Callable[["Connection"], None],
+    ) -> None:
+        """`on_free` is called when it is released and may carry the next request."""
         self.idle_since_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._timeout_s = read_timeout_s
-        self._on_lost = on_lost
+        self._on_free, self._on_lost = on_free, on_lost
         self._transport: asyncio.Transport | None = None
         self._arrived: list[bytes] = []
         self.on_body = self._arrived.append
@@ -102,10 +108,18 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
         self._transport.writelines((head, body))
 
-    def forget(self) -> None:
-        """The listener wants to hear no more."""
+    def release(self) -> None:
+        """The listener wants to hear no more.
+
+        Unless the answer was read to its end this closes the connection, which tells the engine to
+        stop generating.
+        """
         self._listener = None
         self.resume()
+        if self.reusable:
+            self._on_free(self)
+        else:
+            self.lose("given_up")
 
     def pause(self) -> None:
         """Take nothing more from the socket."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from foretell.services.scheduler.http.parsing import ParsedRequest, wants_usage
+from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
 from foretell.services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
 from foretell.services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
 from foretell.services.scheduler.relay.sse import written
@@ -37,7 +37,7 @@ DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
 
 
-def can_continue(request: ParsedRequest, prompt_tokens: int) -> bool:
+def can_continue(request: ApiRequest, prompt_tokens: int) -> bool:
     """Whether another engine could go on with the answer to `request`."""
     body = request.body
     return (
@@ -49,7 +49,7 @@ def can_continue(request: ParsedRequest, prompt_tokens: int) -> bool:
     )
 
 
-def progress_of(request: ParsedRequest) -> "Progress":
+def progress_of(request: ApiRequest) -> "Progress":
     """The progress of the answer to `request`, of which there is nothing yet."""
     body = request.body
     return Progress(
@@ -125,7 +125,7 @@ class Progress:
 
     def lose(self) -> None:
         """The client gets something that is not followed here: nobody can go on."""
-        self._complete = False
+        self._complete, self.alike = False, None
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
@@ -166,8 +166,6 @@ class Progress:
 
         Raises `Diverged`.
         """
-        if self.states_no_ids:  # nothing is followed any more
-            return line if self.ids_shown or not take_ids_out(event) else written(event, line)
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None
@@ -180,6 +178,10 @@ class Progress:
             self.lose()
             return self._with_head(self._shown(line))
         return self._take_of(choice, line, event, stated, delta)
+
+    def without_ids(self, line: bytes, event: dict[str, Any]) -> bytes:
+        """What the client gets of an event where nothing is followed any more."""
+        return line if self.ids_shown or not take_ids_out(event) else written(event, line)
 
     def _take_of(
         self,

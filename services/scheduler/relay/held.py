@@ -10,9 +10,9 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http.response import Headers, Response
+from foretell.services.scheduler.http1.response import Headers, Response
 
 RESUMABLE_HEADER = "x-foretell-resumable"
 LAST_EVENT_HEADER = "last-event-id"
@@ -84,8 +84,6 @@ class HeldStream:
         self._is_held = False
         self.ended = False
         """All of the answer is here."""
-        self._part = bytearray()
-        """The beginning of an event."""
         self._events: deque[bytes] = deque()
         self._bytes = 0
         self._last = 0
@@ -124,29 +122,21 @@ class HeldStream:
             self._exchange.start(status, self._headers, has_length=has_length)
 
     def write(self, data: bytes) -> None:
-        """Send a part of the answer, of which the client gets whole events."""
+        """Send a part of the answer: of a stream whole events."""
+        if self._is_held and not data.endswith(_BLANK):
+            self._let_go()
         if not self._is_held:
             self._send(data)
             return
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n")
-        if _BLANK not in self._part[-1:] + data:  # what is held is not looked at again
-            self._part += data
-            if len(self._part) > MOST_BYTES:
-                self._let_go()
-            return
-        *events, part = (self._part + data).split(_BLANK)
-        self._part = bytearray(part)
-        self._send(b"".join([self._numbered(bytes(event) + _BLANK) for event in events]))
+        *events, _ = data.split(_BLANK)
+        self._send(b"".join([self._numbered(event + _BLANK) for event in events]))
         if self._exchange is None and self._sent < self._before:
             self._give_up()  # what the client lacks is no longer held
 
     def end(self, data: bytes = b"") -> None:
         """End the answer, with its last bytes."""
-        self.write(data)
-        if self._part:
-            self._send(self._numbered(bytes(self._part)))
-            self._part.clear()
+        if data:
+            self.write(data)
         self.ended = True
         if self._exchange is not None:
             self._exchange.end()
@@ -162,10 +152,8 @@ class HeldStream:
             self._exchange.abandon()
 
     def _let_go(self) -> None:
-        """An event is too long to be held: the client cannot come back to this stream any more."""
+        """A part of an event cannot be held: the client cannot come back to this stream."""
         self._is_held = False
-        self._send(bytes(self._part))
-        self._part.clear()
         self.forget()
         if self._exchange is None:
             self._give_up()

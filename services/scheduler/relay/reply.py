@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from foretell.services.scheduler.http.errors import ApiError
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.http.exchange import Answering
-from foretell.services.scheduler.http.response import Headers
-from foretell.services.scheduler.http.surface import Endpoint
+from foretell.services.scheduler.http1.response import Headers
 
 
 class Reply:

@@ -7,6 +7,8 @@ import orjson
 
 DATA = b"data: "
 BLANK = b"\n\n"
+_FIELDS = (b"data", b"event", b"id", b"retry")
+"""The fields of server-sent events; a line that begins with a colon is a comment."""
 _NAMES_FIRST = ("id", "object", "created", "model")
 
 
@@ -31,6 +33,18 @@ def data_of(event: bytes) -> bytes:
     """The data of an event whose lines end with LF."""
     values = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"]
     return b"\n".join(values)
+
+
+def name_of(event: bytes) -> bytes:
+    """The field `event` of an event whose lines end with LF; "" where it has none."""
+    names = [line[6:].removeprefix(b" ") for line in event.split(b"\n") if line[:6] == b"event:"]
+    return names[-1] if names else b""
+
+
+def is_event(lines: bytes) -> bool:
+    """Whether lines without data can belong to server-sent events."""
+    fields = (line.partition(b":")[0] for line in lines.split(b"\n"))
+    return all(not field or field in _FIELDS for field in fields)
 
 
 def written(answer: dict[str, Any], event: bytes = b"") -> bytes:

@@ -25,24 +25,6 @@ class Unreachable(Exception):
         self.reason = reason
 
 
-class Upstream:
-    """An engine's answer that is under way. It must be closed."""
-
-    def __init__(self, engine: "_Engine", connection: Connection) -> None:
-        self._engine = engine
-        self._connection = connection
-        self.pause = connection.pause
-        self.resume = connection.resume
-
-    def close(self) -> None:
-        """Keep the connection if the answer was read to its end.
-
-        Otherwise it is closed, which tells the engine to stop generating.
-        """
-        self._connection.forget()
-        self._engine.give_back(self._connection)
-
-
 class EngineClient:
     """Sends requests to engines."""
 
@@ -62,10 +44,11 @@ class EngineClient:
         headers: Mapping[str, str],
         listener: Listener,
         content_type: str = "application/json",
-    ) -> Upstream:
+    ) -> Connection:
         """Send a request, whose answer `listener` gets; returns when it is on its way.
 
-        It breaks when the engine does not answer health probes. Raises `Unreachable`.
+        The connection must be released. It breaks when the engine does not answer health probes.
+        Raises `Unreachable`.
         """
         engine = self._engines.get(instance)
         if engine is None:
@@ -81,7 +64,7 @@ class EngineClient:
         head = engine.head(path, len(body), headers, content_type)
         connection = engine.idle() or await engine.connect()
         connection.send(head, body, listener)
-        return Upstream(engine, connection)
+        return connection
 
     def close(self) -> None:
         """Close the connections that wait for a request."""
@@ -137,13 +120,10 @@ class _Engine:
             connection.lose("connection_lost")
         return None
 
-    def give_back(self, connection: Connection) -> None:
-        """Keep a connection for the next request, or close it."""
-        if connection.reusable:
-            connection.idle_since_s = asyncio.get_running_loop().time()
-            self._idle.append(connection)
-        else:
-            connection.lose("given_up")
+    def keep(self, connection: Connection) -> None:
+        """Keep a connection for the next request."""
+        connection.idle_since_s = asyncio.get_running_loop().time()
+        self._idle.append(connection)
 
     def close(self) -> None:
         """Close the connections that wait for a request."""
@@ -165,7 +145,7 @@ class _Engine:
                 self._when_down.add(give_up)
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: Connection(self._read_timeout_s, self._forget),
+                        lambda: Connection(self._read_timeout_s, self.keep, self._forget),
                         self._host,
                         self._port,
                         ssl=self._ssl,

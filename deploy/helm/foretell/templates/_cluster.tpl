@@ -44,7 +44,7 @@
      Schedulers read the engines again by themselves; vLLM reads none of it. */}}
 {{- define "foretell.settings" -}}
 {{- $file := include "foretell.cluster" .root | fromYaml -}}
-{{- $read := dict "scheduler" (list "models" "policy" "targets" "schedulers" "tagger") "tagger" (list "tagger") "batch" (list "batches" "targets") "provisioner" (list "models" "engines" "provisioning") "engine" list -}}
+{{- $read := dict "scheduler" (list "models" "policy" "targets" "schedulers" "tagger") "tagger" (list "tagger") "batch" (list "batches" "targets") "provisioner" (list "models" "engines" "provisioning") "engine" list "engine-worker" list -}}
 {{- $found := dict -}}
 {{- range concat (list "traffic" "observability") (get $read .component) }}{{ $_ := set $found . (get $file .) }}{{ end -}}
 {{- $found | toJson }}{{ if eq ((.model | default dict).kind | default "vllm") "emulated" }}{{ include "foretell.engine.args" . }}{{ end }}

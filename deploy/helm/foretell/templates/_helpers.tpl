@@ -14,7 +14,7 @@ app.kubernetes.io/part-of: foretell
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- with .model }}
-foretell.dev/model: {{ .name }}
+foretell/model: {{ .name }}
 {{- end }}
 {{- end }}
 
@@ -40,6 +40,18 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- else if eq (.model.kind | default "vllm") "emulated" }}{{ include "foretell.image" .root }}
 {{- else }}{{ .root.Values.vllmImage.repository }}:{{ .root.Values.vllmImage.tag | default .root.Chart.AppVersion }}
 {{- end }}
+{{- end }}
+
+{{/* What is scaled: the workload of a model. */}}
+{{- define "foretell.engine.workload" -}}
+{{- if gt (.model.nodes | default 1 | int) 1 -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+{{- else -}}
+apiVersion: apps/v1
+kind: StatefulSet
+{{- end }}
+name: {{ include "foretell.engine" . }}
 {{- end }}
 
 {{/* How many engines of a model the cluster file lists: as many as there may be. */}}
@@ -75,6 +87,10 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{/* vLLM's flags beyond the model and those that the cluster file derives, as JSON. */}}
 {{- define "foretell.engine.args" -}}
 {{- $args := .model.args | default list -}}
+{{- if gt (.model.nodes | default 1 | int) 1 }}{{ $args = prepend $args (printf "--pipeline-parallel-size=%d" (int .model.nodes)) }}{{ end -}}
+{{- $adapters := list -}}
+{{- range $name, $path := .model.adapters }}{{ $adapters = append $adapters (printf "%s=%s" $name $path) }}{{ end -}}
+{{- with $adapters }}{{ $args = concat (list "--enable-lora" "--lora-modules") . $args }}{{ end -}}
 {{- if eq (.model.kind | default "vllm") "vllm" }}{{ $args = prepend $args (printf "--shutdown-timeout=%s" (include "foretell.engine.drain" .)) }}{{ end }}
 {{- $args | toJson }}
 {{- end }}
@@ -101,7 +117,7 @@ capabilities:
 {{/* What every pod has: (dict "root" $ "component" .. "model" .. "options" .Values.tagger) */}}
 {{- define "foretell.pod" -}}
 {{- $root := .root -}}
-serviceAccountName: {{ include "foretell.name" $root }}-{{ .component }}
+serviceAccountName: {{ include "foretell.name" $root }}-{{ .component | trimSuffix "-worker" }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 securityContext:
@@ -112,7 +128,7 @@ imagePullSecrets:
   - name: {{ . }}
   {{- end }}
 {{- end }}
-{{- with .options.priorityClassName | default (ternary (printf "%s-%s" (include "foretell.name" $root) (ternary "engine" "front" (eq .component "engine"))) "" $root.Values.priorityClasses.create) }}
+{{- with .options.priorityClassName | default (ternary (printf "%s-%s" (include "foretell.name" $root) (ternary "engine" "front" (hasPrefix "engine" .component))) "" $root.Values.priorityClasses.create) }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- with .options.nodeSelector }}
@@ -129,6 +145,9 @@ affinity:
 {{- end }}
 {{- with .options.runtimeClassName }}
 runtimeClassName: {{ . }}
+{{- end }}
+{{- with .options.schedulerName }}
+schedulerName: {{ . }}
 {{- end }}
 {{- if $root.Values.spread.topologyKeys }}
 topologySpreadConstraints:
@@ -151,7 +170,10 @@ labels:
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  foretell.dev/settings: {{ include "foretell.settings" . | sha256sum }}
+  {{- if .model }}
+  foretell/models: {{ concat (list .model.model) (keys (.model.adapters | default dict) | sortAlpha) | join "," | quote }}
+  {{- end }}
+  checksum/settings: {{ include "foretell.settings" . | sha256sum }}
   {{- with .options.annotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -168,6 +190,54 @@ securityContext:
   {{- include "foretell.container.security" . | nindent 2 }}
 resources:
   {{- toYaml .resources | nindent 2 }}
+{{- end }}
+
+{{/* What may speak to the API server has its token, and a Role that says what for:
+     (dict "root" $ "component" .. "rules" ..) */}}
+{{- define "foretell.role" -}}
+{{- $name := printf "%s-%s" (include "foretell.name" .root) .component -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "foretell.labels" . | nindent 4 }}
+rules:
+  {{- toYaml .rules | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: {{ $name }}
+  labels:
+    {{- include "foretell.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ $name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ $name }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end }}
+
+{{- define "foretell.token.mount" -}}
+- {name: token, mountPath: /var/run/secrets/kubernetes.io/serviceaccount, readOnly: true}
+{{- end }}
+
+{{- define "foretell.token" -}}
+- name: token
+  projected:
+    defaultMode: 0440
+    sources:
+      - serviceAccountToken: {path: token, expirationSeconds: 3600}
+      - configMap:
+          name: kube-root-ca.crt
+          items: [{key: ca.crt, path: ca.crt}]
+      - downwardAPI:
+          items:
+            - path: namespace
+              fieldRef: {fieldPath: metadata.namespace}
 {{- end }}
 
 {{- define "foretell.mounts" -}}

@@ -1,0 +1,145 @@
+"""How far off is what the scheduler foretells, with lengths unknown and told?
+
+Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, at 70% of what
+they could serve. Tagger, predictors and scheduler are those that are deployed, and each prediction
+is compared with what the scheduler then saw. Once nobody knows how long answers will be, and once
+the requests say it.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any
+
+from bench.paced import cluster
+from bench.paced.engines import PROFILE, SLOWDOWN
+from bench.paced.runs import CACHED, Run
+from bench.paced.settings import SETTINGS
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import Kept
+from bench.stats import percentile
+from foretell.tools.live.report import FORETELL, LATENCIES
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="4 minutes a seed",
+    needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
+    packages=("foretell", "numpy", "grpcio"),
+)
+_POLICY, _LOAD = "slo", 0.7
+_ALIKE = replace(SETTINGS["alike"], utilisation=_LOAD)
+_TURNS = replace(SETTINGS["turns"], utilisation=_LOAD, hinted=True, own_answers=True)
+_KINDS = (
+    replace(_ALIKE, name="hidden", what="nobody knows the lengths of answers"),
+    replace(_ALIKE, name="hinted", what="requests say the lengths of answers", hinted=True),
+    replace(_TURNS, what="conversations turn by turn, which say the lengths of answers"),
+)
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    cluster.arguments(parser, rounds=5)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Make the runs that are missing, and sum up all."""
+    plan = cluster.Plan.of(options, [_POLICY])
+    kept = Kept(BENCH.kept, "quick" if options.quick else "")
+    kinds = {
+        setting.name: {
+            "what": setting.what,
+            **summary(cluster.runs_of(plan, setting, kept)[_POLICY]),
+        }
+        for setting in _KINDS
+    }
+    return {"profile": PROFILE, "slowdown": SLOWDOWN, "load": _LOAD, "kinds": kinds}
+
+
+def summary(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the runs of all seeds come to, as JSON."""
+    return {
+        "seeds": len(runs),
+        "step_lateness": max(run.step_lateness for run in runs),
+        "cores_busy": fmean(run.cores_busy for run in runs),
+        "degraded": sum(sum(run.degraded.values()) for run in runs),
+        "errors": {kind: _errors(runs, kind) for kind in LATENCIES},
+        "cached": _cached(runs),
+    }
+
+
+def _cached(runs: Sequence[Run]) -> dict[str, float]:
+    """Prompt tokens that were found cached, foretold and actual, of all requests."""
+    pairs = [pair for run in runs for pair in run.foretold.get(CACHED, {}).get(FORETELL, [])]
+    return {
+        "foretold": sum(told for told, _ in pairs),
+        "found": sum(found for _, found in pairs),
+        "misjudged": sum(abs(told - found) for told, found in pairs),
+        "requests": len(pairs),
+    }
+
+
+def _errors(runs: Sequence[Run], kind: str) -> dict[str, Any]:
+    """|foretold - actual| / actual over all seeds, and the least and the most of each seed's."""
+    found = {}
+    for name in runs[0].foretold[kind]:
+        seeds = [
+            [abs(told_s - actual_s) / actual_s for told_s, actual_s in run.foretold[kind][name]]
+            for run in runs
+        ]
+        together = [error for errors in seeds for error in errors]
+        medians = [median(errors) for errors in seeds]
+        tails = [percentile(errors, 90) for errors in seeds]
+        found[name] = {
+            "median": median(together),
+            "p90": percentile(together, 90),
+            "medians": [min(medians), max(medians)],
+            "p90s": [min(tails), max(tails)],
+            "count": len(together),
+        }
+    return found
+
+
+def tables(page: Numbers) -> Blocks:
+    """Every predictor, by what is known of lengths: median and P90 of both latencies' errors."""
+    kinds = page["kinds"]
+    lines = [
+        made_by(page),
+        f"Four engines, whose steps last {page['slowdown']:g} times as long as `{page['profile']}` "
+        f"says, at {page['load']:.0%} of what they could serve. "
+        + " ".join(
+            f"*{name}*: {one['what']} ({one['seeds']} seeds, "
+            f"{one['errors']['e2e'][FORETELL]['count']} requests)."
+            for name, one in kinds.items()
+        )
+        + " Errors are |predicted - actual| / actual, median / P90 over all seeds.\n",
+    ]
+    names = next(iter(kinds.values()))["errors"]["e2e"]
+    rows = [
+        [
+            f"`{name}`",
+            *(_cell(one["errors"][kind][name]) for one in kinds.values() for kind in LATENCIES),
+        ]
+        for name in names
+    ]
+    header = [f"{name}: {kind.replace('ttft', 'TTFT')}" for name in kinds for kind in LATENCIES]
+    lines.append(markdown_table(("predicted by", *header), rows))
+    spread = kinds["hidden"]["errors"]["e2e"][FORETELL] if "hidden" in kinds else None
+    if spread:
+        medians, tails = (" to ".join(f"{x:.0%}" for x in spread[k]) for k in ("medians", "p90s"))
+        lines.append(f"Of single seeds, *hidden*, e2e: medians {medians}, P90 {tails}.\n")
+    lines += [_of_cached(one["cached"]) for one in kinds.values() if one["cached"]["found"]]
+    return {"tables": "\n".join(lines)}
+
+
+def _cell(errors: dict[str, Any]) -> str:
+    return f"{errors['median']:.0%} / {errors['p90']:.0%}"
+
+
+def _of_cached(cached: dict[str, float]) -> str:
+    found = cached["found"]
+    return (
+        f"{cached['foretold'] / found:.1%} of the prompt tokens that engines found cached were "
+        f"foretold; off by {cached['misjudged'] / found:.1%} in sum over {cached['requests']:.0f} "
+        "requests.\n"
+    )

@@ -1,1 +1,0 @@
-"""What batches cost online requests, and what is left for batches."""

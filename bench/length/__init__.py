@@ -1,1 +1,0 @@
-"""Output lengths and the model that estimates them."""

@@ -1,1 +1,0 @@
-"""A real cluster of emulated engines under a load: the parts of `bench.placement.real_cluster`."""

@@ -1,0 +1,100 @@
+"""What the scheduler serves, for programs and for people: `/openapi.json` and `/docs`.
+
+It tells what placement reads of a body; all other fields are the engine's, whose own `/docs` has
+them.
+"""
+
+import html
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from foretell import __version__
+from foretell.services.scheduler.api.surface import ENDPOINTS, Endpoint
+from foretell.services.scheduler.http1.response import Response
+
+_PAGES = {
+    "/v1/models": "The models that may be asked for.",
+    "/v1/models/{model}": "One of them.",
+    "/v1/responses/{response_id}": "A response that an engine keeps.",
+    "/health": "Whether this process serves.",
+    "/ready": "Whether an engine is up.",
+    "/status": "Engines and requests in progress.",
+    "/metrics": "Metrics in Prometheus' format.",
+    "/explain/{request_id}": "Why a request went where it went.",
+}
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
+
+
+def described() -> dict[str, Callable[[Mapping[str, str]], Response]]:
+    """A page for each path that tells of the others."""
+    told = openapi()
+    as_json = Response(200, json.dumps(told).encode())
+    as_html = Response(200, _page(told).encode(), "text/html; charset=utf-8", _HEADERS)
+    return {"/openapi.json": lambda _: as_json, "/docs": lambda _: as_html}
+
+
+def openapi() -> dict[str, Any]:
+    """The endpoints as OpenAPI 3.1 has them."""
+    paths: dict[str, Any] = {each.path: {"post": _operation(each)} for each in ENDPOINTS.values()}
+    for path, text in _PAGES.items():
+        paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}}
+        names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+        if names:
+            paths[path]["get"]["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in names
+            ]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Foretell", "version": __version__},
+        "paths": paths,
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"key": []}, {}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    properties: dict[str, Any] = {"model": {"type": "string"}}
+    if endpoint.messages:
+        name = "input" if endpoint.path.endswith("responses") else "messages"
+        properties[name] = {} if name == "input" else {"type": "array", "items": {"type": "object"}}
+    elif endpoint.prompts:
+        properties["prompt"] = {}
+    if endpoint.generates:
+        properties |= {"stream": {"type": "boolean"}, "n": {"type": "integer"}}
+        properties |= {name: {"type": "integer"} for name in endpoint.limits}
+    kind = "application/json"
+    if endpoint.is_form:
+        kind = "multipart/form-data"
+        properties |= {
+            "file": {"type": "string", "format": "binary"},
+            "stream": {"type": "boolean"},
+        }
+    placed = "by prediction" if endpoint.generates else "by load"
+    return {
+        "summary": f"Answered by an engine that serves the model, placed {placed}.",
+        "requestBody": {
+            "required": True,
+            "content": {kind: {"schema": {"type": "object", "properties": properties}}},
+        },
+        "responses": {
+            "200": {"description": "The engine's answer"},
+            "default": {"description": "An error in the shape of the API"},
+        },
+    }
+
+
+def _page(told: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><td><code>{method.upper()} {html.escape(path)}</code></td>"
+        f"<td>{html.escape(operation['summary'])}</td></tr>"
+        for path, methods in told["paths"].items()
+        for method, operation in methods.items()
+    )
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Foretell</title></head>'
+        f"<body><h1>Foretell {__version__}</h1><p>For programs: "
+        f'<a href="/openapi.json">/openapi.json</a></p><table>{rows}</table></body></html>'
+    )

@@ -1,0 +1,300 @@
+"""Turns a request body into what the scheduler understands, or an error that names the field.
+
+Only what placement reads is checked here; everything else is the engine's to judge, and its
+answer is relayed.
+"""
+
+import gc
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf, isinf
+from typing import Any, NamedTuple, NoReturn
+
+import orjson
+
+from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass, job_of
+from foretell.kernel.offline import OFFLINE_PRIORITY
+from foretell.length.conversation import Kind
+from foretell.model import Slo
+from foretell.services.scheduler.api.errors import invalid
+from foretell.services.scheduler.api.fields import boolean, integer
+from foretell.services.scheduler.api.forms import form_fields
+from foretell.services.scheduler.api.output import HINT_FIELD, output_terms
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
+from foretell.services.scheduler.api.slo import NO_TERMS, Terms
+from foretell.services.scheduler.api.surface import Endpoint, Message, Prompts, content_text
+
+MAX_SEQUENCES = 1024
+MOST_VALUES = 2_000_000
+"""Commas in a body, those in its texts included: each may be a number that takes time to make."""
+MOST_BRACKETS = 300_000
+"""Brackets in a body, those in its texts included: each may be an object that takes time to make.
+Texts of programs have some 2 of them in 100 characters."""
+MOST_READ_BYTES = 16 << 20
+"""Of a body, without the middles of its pictures and of texts that are too long."""
+_FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
+JSON = "application/json"
+PRIORITY_HEADER = "x-vllm-priority"
+OUTPUT_IDS_FIELD = "foretell_output_ids"
+"""Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
+OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
+"""Key of `vllm_xargs` that says how many of these belong to each choice, where there are several:
+vLLM takes no lists of lists."""
+_OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
+"""Keys of `vllm_xargs` that engines hear of from us alone."""
+
+
+class ApiRequest(NamedTuple):
+    """A valid request and the facts about it that placement needs. It is made once, by `parse`."""
+
+    endpoint: Endpoint
+    body: dict[str, Any]
+    raw: bytes
+    """The body as it came; nothing stands behind its last brace."""
+    model: str
+    stream: bool
+    max_tokens: int
+    """The limit of output tokens; 0 where the client named none and the endpoint has no default."""
+    min_tokens: int
+    hint_tokens: int
+    """Output tokens that are certain, or that the client expects; 0: neither is known."""
+    ignore_eos: bool
+    unending: bool
+    """Nothing but the engine's `max_model_len` ends the answer."""
+    kind: Kind
+    sequences: int
+    priority: int
+    text: str
+    """The prompt as text; empty when it came as token ids."""
+    characters: int
+    """Length of the prompt; of the longest one where there are several."""
+    messages: list[Message]
+    """The conversation, in the form of chat completions; empty where there is none."""
+    token_ids: int
+    """Length of a prompt that was given as token ids; 0 for text."""
+    tenant: str = ""
+    """The tenant whose API key came with the request; "" where no key is needed."""
+    terms: Terms = NO_TERMS
+    request_id: str = ""
+    """The id by which its client knows it."""
+    content_type: str = JSON
+    among: frozenset[str] | None = None
+    """Names of the only instances that may answer; None: any."""
+
+    @property
+    def job_class(self) -> JobClass:
+        """Offline where it has the last priority, or says so itself in its `vllm_xargs`."""
+        return JobClass.OFFLINE if self.priority == OFFLINE_PRIORITY else JobClass.ONLINE
+
+
+def _targets(slo: Slo) -> dict[str, float]:
+    """The targets that there are, as engines with `CoScheduler` read them."""
+    given = {TTFT_FIELD: slo.ttft_s, TPOT_FIELD: slo.tpot_s}
+    return {name: round(1000.0 * value, 3) for name, value in given.items() if value < inf}
+
+
+def wants_usage(body: dict[str, Any]) -> bool:
+    """A stream of such a request ends with the counts of its tokens."""
+    options = body.get("stream_options")
+    return isinstance(options, dict) and bool(options.get("include_usage"))
+
+
+def parse(
+    endpoint: Endpoint,
+    raw: bytes,
+    short: bytes = b"",
+    *,
+    content_type: str = JSON,
+    request_id: str = "",
+    tenant: str = "",
+    terms: Terms = NO_TERMS,
+    only: Callable[[], str] = str,
+    priority: str = "",
+    least_priority: int | None = None,
+    among: frozenset[str] | None = None,
+) -> ApiRequest:
+    """Validate a request body; raises `ApiError`. A form is passed on as it is.
+
+    `short`: what `shortened` leaves of it, if that was asked. `only` gives the model that is meant
+    where none is named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the
+    tenant has at least `least_priority`.
+    """
+    if endpoint.is_form:
+        fields: dict[str, Any] = dict(form_fields(content_type, raw))
+        body = {"model": fields.get("model"), "prompt": ""}
+        stream = boolean(fields, "stream")
+    else:
+        body = _json_object(short or raw)
+        stream = endpoint.generates and boolean(body, "stream")
+    model = _model(body, only)
+    n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES) if endpoint.generates else 1
+    messages = endpoint.messages(body) if endpoint.messages else []
+    prompts: Prompts = [""]
+    if messages:
+        prompts = ["\n".join(content_text(each.get("content")) for each in messages)]
+    elif endpoint.prompts:
+        prompts = endpoint.prompts(body)
+    if len(prompts) * n > MAX_SEQUENCES:
+        param = "prompt" if n == 1 else "n"
+        raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
+    longest = max(prompts, key=len)
+    output = output_terms(body, endpoint)
+    return ApiRequest(
+        endpoint=endpoint,
+        body=body,
+        raw=raw if endpoint.is_form else raw.rstrip(),
+        model=model,
+        stream=stream,
+        max_tokens=output.max_tokens,
+        min_tokens=output.min_tokens,
+        hint_tokens=output.hint_tokens,
+        ignore_eos=output.ignore_eos,
+        unending=output.unending,
+        kind=output.kind,
+        sequences=len(prompts) * n,
+        priority=_priority(body, priority, least_priority),
+        # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
+        text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
+        characters=len(longest) if isinstance(longest, str) else 0,
+        messages=messages,
+        token_ids=0 if isinstance(longest, str) else len(longest),
+        tenant=tenant,
+        terms=terms,
+        request_id=request_id,
+        content_type=content_type,
+        among=among,
+    )
+
+
+def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
+    model = body.get("model") or only() or body.get("model")
+    if model is None:
+        raise invalid("you must provide a model parameter", "model", "missing_required_parameter")
+    if not isinstance(model, str) or not model:
+        raise invalid("'model' must be a non-empty string", "model", "invalid_type")
+    return model
+
+
+def _priority(body: dict[str, Any], header: str, least: int | None) -> int:
+    """The last one for requests that say that they are offline.
+
+    Otherwise the header wins over the body's `priority`, as in vLLM; one that is no number is
+    ignored.
+    """
+    given = integer(body, "priority", 0, least=_FIRST_PRIORITY, most=_LAST_PRIORITY)
+    if _says_offline(body):
+        given = OFFLINE_PRIORITY
+    elif header:
+        with suppress(ValueError):
+            given = max(_FIRST_PRIORITY, min(_LAST_PRIORITY, int(header)))
+    return given if least is None else max(given, least)
+
+
+def _says_offline(body: dict[str, Any]) -> bool:
+    xargs = body.get("vllm_xargs")  # anything at all, where the endpoint does not know it
+    return isinstance(xargs, dict) and job_of(xargs).job_class is JobClass.OFFLINE
+
+
+def for_engine(
+    request: ApiRequest,
+    request_id: str,
+    predicted_tokens: float,
+    *,
+    with_ids: bool = False,
+    output_ids: Sequence[Sequence[int]] = (),
+    response_id: str = "",
+    as_it_is: bool = False,
+) -> bytes:
+    """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
+
+    Without them where nothing is generated, or with `as_it_is`, for engines that know no such.
+    `with_ids`: the answer shall state its token ids; `output_ids`: those of each choice that the
+    client has already; `response_id`: the id that the response shall have, without quotes or
+    backslashes.
+
+    Raises `ApiError` for a body that is nested too deeply to be written again.
+    """
+    if as_it_is or not request.endpoint.generates:
+        return request.raw
+    ours: dict[str, Any] = {
+        "foretell_id": request_id,
+        "foretell_predicted_tokens": round(predicted_tokens, 1),
+    }
+    if request.job_class is JobClass.OFFLINE:
+        ours[CLASS_FIELD] = JobClass.OFFLINE.value
+    elif request.terms.slo.given:
+        ours.update(_targets(request.terms.slo))
+    if any(output_ids):
+        ours[OUTPUT_IDS_FIELD] = [each for ids in output_ids for each in ids]
+        if len(output_ids) > 1:
+            ours[OUTPUT_LENGTHS_FIELD] = list(map(len, output_ids))
+    # Of fields that are there twice, the last one counts for every engine written in Python.
+    rest = b',"return_token_ids":true' if with_ids else b""
+    if response_id:
+        rest += b',"request_id":"%b"' % response_id.encode()
+    theirs = request.body.get("vllm_xargs")
+    head = memoryview(request.raw)[:-1]  # bytes would be copied once more
+    return b"".join((head, b',"vllm_xargs":', _merged(theirs or {}, ours), rest, b"}"))
+
+
+def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
+    """The client's `vllm_xargs` and ours."""
+    if not theirs:
+        return orjson.dumps(ours)
+    kept = {name: value for name, value in theirs.items() if name not in _OURS_ALONE}
+    try:
+        return json.dumps(kept | ours, separators=(",", ":")).encode()
+    except RecursionError as error:  # what the parser just managed may be too deep from here
+        raise invalid(
+            "the body of your request is nested too deeply", code="json_invalid"
+        ) from error
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    large = len(raw) > LARGE_BYTES
+    if large and (
+        len(raw) > MOST_READ_BYTES
+        or raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS
+        or raw.count(b",") > MOST_VALUES
+    ):
+        raise invalid(
+            "your request has too many objects, arrays and values", code="request_too_large"
+        )
+    if large:
+        gc.disable()  # it would look again and again at what is just being made
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        body = _parsed_slowly(raw)
+    finally:
+        if large:
+            gc.enable()
+    if not isinstance(body, dict):
+        raise invalid("the body of your request must be a JSON object", code="json_invalid")
+    return body
+
+
+def _parsed_slowly(raw: bytes) -> object:
+    """What orjson refuses and others accept: lone surrogates, deep nesting."""
+    if not json.detect_encoding(raw).startswith("utf-8"):  # fields of ours could not follow
+        raise invalid("the body of your request must be in UTF-8", code="json_invalid")
+    try:
+        return json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
+
+
+def _without_surrogates(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):  # an overflow such as 1e999, which would reach the engine as Infinity
+        raise ValueError(f"{text} is too large")
+    return value

@@ -1,0 +1,314 @@
+"""One request as a gateway tells it: it is placed, its body goes back, its end is accounted for."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+
+from google.protobuf.message import DecodeError
+
+from foretell.services.process.logs import about
+from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.headers import RANK_HEADER
+from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.envoy import messages
+from foretell.services.scheduler.envoy.addresses import Addresses
+from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
+from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
+from foretell.services.scheduler.http1.response import Response
+from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
+from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
+from foretell.services.scheduler.placing.attempt import Attempt
+from foretell.services.scheduler.placing.refusals import engines_failed
+from foretell.services.scheduler.proxy.stored import is_stored
+from foretell.v1 import ext_proc_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+_WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
+"""Headers of clients that no engine gets."""
+_CHUNKS_AT_ONCE = 16
+"""Of a body; then others get their turn."""
+_DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
+
+
+@dataclass(frozen=True, slots=True)
+class PickerContext:
+    """What all requests of this replica share."""
+
+    app: App
+    replica: Replica
+    addresses: Addresses
+    authorization: Mapping[str, str]
+    """The header that engines want, if any."""
+    arriving: set["Exchange"] = field(default_factory=set)
+    """Those whose bodies are not whole."""
+
+
+class Exchange:
+    """A call of `ExternalProcessor/Process`, which is one HTTP request of the gateway's."""
+
+    def __init__(self, stream: Stream, context: PickerContext) -> None:
+        self.began_s = time.monotonic()
+        self._stream = stream
+        self._context = context
+        self._shared = context.replica.shared
+        self._path = ""
+        self._life: RequestContext | None = None
+        """None before its head has come, and for what generates nothing."""
+        self._subset: frozenset[str] | None = None
+        self._duplex_response = False
+        self._body = bytearray()
+        self._placing: asyncio.Task[None] | None = None
+        self._status = 0
+        """What the engine or the gateway has answered."""
+        self._settled = False
+
+    # What the gateway says.
+
+    def receive(self, message: bytes) -> None:
+        """Take the next message."""
+        try:
+            self._take(pb.ProcessingRequest.FromString(message))
+        except ApiError as error:
+            self.refuse(error)
+        except DecodeError:
+            self.lose()
+            self._stream.end(UNKNOWN, "this is no ProcessingRequest")
+        except Exception:  # the last line of defence, as in the relay
+            self._fail()
+
+    def half_close(self) -> None:
+        """The gateway has no more to say: the answer has ended, or nobody waits for it."""
+        self.lose()
+        self._stream.end()
+
+    def lose(self) -> None:
+        """The gateway has dropped the request, or said all of it."""
+        if self._placing is not None:
+            self._placing.cancel()
+        self._settle(self._status or CLIENT_CLOSED_REQUEST)
+
+    def refuse(self, error: ApiError) -> None:
+        """Answer the client with an error, which ends the request."""
+        headers = dict(error.headers)
+        if self._life is not None:
+            headers["x-request-id"] = self._life.request_id
+        if error.status in (429, 503) and error.code:
+            headers[messages.DROPPED] = error.code
+        self._settle(error.status)
+        self._reply(replace(error.response(self._path), headers=headers))
+
+    def _fail(self) -> None:
+        """A defect of ours."""
+        request_id = self._life.request_id if self._life is not None else ""
+        logger.exception("the scheduler failed", extra=about(request_id))
+        self.refuse(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
+
+    def _reply(self, response: Response) -> None:
+        self._stream.send(messages.immediate(response))
+        self._stream.end()
+
+    def _take(self, request: pb.ProcessingRequest) -> None:
+        kind = request.WhichOneof("request")
+        if kind == "request_headers":
+            self._begin(request)
+        elif kind == "request_body":
+            self._take_body(request.request_body)
+        elif kind == "request_trailers":
+            self._place(trailers=True)
+        elif kind == "response_headers":
+            self._answered(messages.headers_of(request.response_headers))
+        elif kind == "response_body":
+            again = messages.response_body(request.response_body, duplex=self._duplex_response)
+            self._stream.send(again)
+        elif kind == "response_trailers":
+            self._stream.send(messages.RESPONSE_TRAILERS)
+
+    def _begin(self, request: pb.ProcessingRequest) -> None:
+        """Refuse what its headers are reason enough to refuse."""
+        protocol, most_bytes = request.protocol_config, self._shared.max_body_bytes
+        if request.HasField("protocol_config") and protocol.request_body_mode != _DUPLEX:
+            logger.error("the gateway must send request bodies in the mode FULL_DUPLEX_STREAMED")
+            raise ApiError(500, "the gateway is not configured for this endpoint picker")
+        self._duplex_response = protocol.response_body_mode == _DUPLEX
+        headers = messages.headers_of(request.request_headers)
+        method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
+        if is_stored(path):
+            self._path, self._settled = path, True
+            keeper = self._send_to_keeper(path, headers)
+            self._placing = asyncio.get_running_loop().create_task(keeper)
+            return
+        if path not in ENDPOINTS or method != "POST":
+            self._show(method, path, headers)
+            return
+        self._path = path
+        self._life = RequestContext(self._shared, ENDPOINTS[path], headers)
+        self._subset = messages.subset_of(request)
+        if declared_bytes(headers.get("content-length", "")) > most_bytes:
+            raise body_too_long(most_bytes)
+        self._context.arriving.add(self)
+        if request.request_headers.end_of_stream:
+            self._place(trailers=False)
+
+    def _show(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Answer a request that generates nothing."""
+        self._settled = True
+        try:
+            if path == "/metrics":  # not for whoever can reach the gateway
+                raise ApiError(404, f"Not Found: {method} {path}")
+            self._reply(self._context.app.page(method, path, headers))
+        except ApiError as error:
+            self._reply(error.response())
+
+    async def _send_to_keeper(self, path: str, headers: Mapping[str, str]) -> None:
+        """Send a request about a response where that is kept, as far as it is known."""
+        own, addresses = self._context.authorization, self._context.addresses
+        try:
+            self._shared.api_keys.tenant(headers)
+            keepers = self._context.replica.stored.keepers(path)
+            await addresses.learn(keepers)
+            known = [address for each in keepers if (address := addresses.known(each))]
+            if not known:
+                raise unavailable("the engine that keeps this response is not up", "no_instance")
+            withheld = [name for name in _WITHHELD if name not in own]
+            self._stream.send(messages.destination(",".join(known), own, withheld))
+        except ApiError as error:
+            self._reply(error.response(path))
+
+    def _take_body(self, part: pb.HttpBody) -> None:
+        if self._settled:  # refused already, or about what is kept, where no body matters
+            if part.end_of_stream and is_stored(self._path):
+                self._stream.send(*messages.body_chunks(b"", ends=True))
+            return
+        self._body += part.body
+        if len(self._body) > self._shared.max_body_bytes:
+            raise body_too_long(self._shared.max_body_bytes)
+        if part.end_of_stream:
+            self._place(trailers=False)
+
+    # Placing.
+
+    def _place(self, *, trailers: bool) -> None:
+        if self._settled or self._placing is not None or self._life is None:
+            return
+        self._context.arriving.discard(self)
+        work = self._placed(self._life, trailers=trailers)
+        self._placing = asyncio.get_running_loop().create_task(work)
+
+    async def _placed(self, life: RequestContext, *, trailers: bool) -> None:
+        """Place the request and send it on its way, or refuse it."""
+        try:
+            among = self._subset
+            if among is not None:
+                among = await self._context.addresses.instances(among)
+            await life.accept(bytes(self._body), among)
+            address = await self._address(life, await life.place(recallable=False))
+            others = await self._others(life)
+            await self._dispatch(life, [address, *others], trailers=trailers)
+        except ApiError as error:
+            self.refuse(error)
+        except Exception:  # the last line of defence, as in the relay
+            self._fail()
+
+    async def _address(self, life: RequestContext, attempt: Attempt) -> str:
+        """The address of the engine that is chosen; raises `ApiError` if none is."""
+        while True:
+            try:
+                return await self._context.addresses.of(attempt.instance)
+            except OSError as error:
+                attempt = await life.retry(lost("connect"), said=f"it has no address: {error}")
+
+    async def _others(self, life: RequestContext) -> list[str]:
+        """Where the gateway may try again before anything of an answer has come."""
+        assert life.attempt is not None, "others follow the first"
+        known, request = list(self._shared.pool.instances.values()), life.request
+        chosen = life.attempt.instance
+        after = known.index(chosen) + 1 if chosen in known else 0
+        fit = (
+            each
+            for each in chain(known[after:], known[: max(0, after - 1)])
+            if each.healthy
+            and request.model in each.model_names
+            and each.takes_fields == chosen.takes_fields
+            and each.config.rank == chosen.config.rank
+            and (request.among is None or each.config.instance_id in request.among)
+        )
+        others = list(islice(fit, life.placer.core.config.max_attempts - 1))
+        await self._context.addresses.learn(others)
+        return [address for each in others if (address := self._context.addresses.known(each))]
+
+    async def _dispatch(
+        self, life: RequestContext, addresses: list[str], *, trailers: bool
+    ) -> None:
+        body = life.body()
+        headers = {**life.begin_attempt(), **self._context.authorization}
+        withheld = [name for name in _WITHHELD if name not in headers]
+        self._body.clear()
+        chunks = messages.body_chunks(body, ends=not trailers)
+        first = messages.destination(",".join(addresses), headers, withheld)
+        self._stream.send(first, *islice(chunks, _CHUNKS_AT_ONCE))
+        while more := list(islice(chunks, _CHUNKS_AT_ONCE)):
+            await asyncio.sleep(0)
+            self._stream.send(*more)
+        if trailers:
+            self._stream.send(messages.REQUEST_TRAILERS)
+
+    # The answer and the end.
+
+    def _answered(self, headers: dict[str, str]) -> None:
+        """The engine has answered, or the gateway in its place."""
+        life, stated = self._life, headers.get(":status", "")
+        status = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) == 3 else 0
+        if life is None or life.attempt is None:
+            # The gateway's own answer, to what it did not let through to here.
+            self._status = status
+            self._stream.send(messages.response_headers({}))
+            return
+        if self._settled:
+            return
+        attempt = self._served(life, life.attempt, headers.get(messages.SERVED, ""))
+        judgement = judge(status)
+        if judgement.verdict is Verdict.FAULT:
+            attempt.status = status if messages.SERVED in headers else 0
+            life.failed(judgement if attempt.status else lost("connect"))
+            self.refuse(engines_failed(life.placer.core.config.max_attempts))
+            return
+        if judgement.counts:
+            life.failed(judgement)
+        self._status = attempt.status = status
+        self._stream.send(
+            messages.response_headers({"x-request-id": life.request_id, **attempt.headers()})
+        )
+
+    def _served(self, life: RequestContext, attempt: Attempt, address: str) -> Attempt:
+        """The attempt that is answered: another one where the gateway tried the first in vain."""
+        addresses = self._context.addresses
+        served = addresses.instance(address) if address else None
+        if served is None or address == addresses.known(attempt.instance):
+            return attempt
+        life.failed(lost("gateway"))
+        return life.sent_elsewhere(served)
+
+    def _settle(self, status: int) -> None:
+        """Give everything back and account for the request; only the first end counts.
+
+        An answer that began counts as whole unless its engine is down: a gateway that does not
+        send its body here cannot say more.
+        """
+        if self._settled:
+            return
+        self._settled = True
+        self._context.arriving.discard(self)
+        life = self._life
+        if life is None:
+            return
+        if life.stage is Stage.SENT and (attempt := life.attempt) is not None:
+            attempt.broken = self._status > 0 and attempt.instance.down.is_set()
+            attempt.finished = self._status > 0 and not attempt.broken
+            attempt.abandoned = not attempt.finished
+            life.end_attempt()
+        life.end(status)

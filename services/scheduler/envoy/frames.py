@@ -1,0 +1,85 @@
+"""Where the frames of HTTP/2 end in what has come, and what it costs to take them: known before
+`h2` takes them, it bounds the work of a slice, and of a peer in all."""
+
+from h2.exceptions import FrameTooLargeError
+
+_PREFACE_BYTES = 24
+_HEAD_BYTES = 9
+_DATA, _HEADERS, _RESET, _SETTINGS, _CONTINUATION = 0, 1, 3, 4, 9
+_LONGEST_FRAME_BYTES = 1 << 14
+_SLICE_WORK = 32
+"""Frames of a slice that cost no more than the least: each takes some 15 us."""
+_LARGE_BYTES = 64
+CREDIT = 10_000
+"""The work of frames that bring nothing which a peer may cause, beyond what it earns."""
+SMALL_BYTES, COST_OF_SMALL = 32, 4
+"""What a message costs that says next to nothing: a call has few of them."""
+EARNED_BY_ANSWER = 32
+"""Frames that may belong to a call which is answered, beside those of content."""
+
+
+class Frames:
+    """What has come of a peer, cut into slices."""
+
+    __slots__ = ("_at", "_data", "_left", "credit")
+
+    def __init__(self) -> None:
+        self.credit = CREDIT
+        """What the peer may still cost. Content earns more of it, and so do answered calls."""
+        self._data, self._at = b"", 0
+        self._left = _PREFACE_BYTES
+        """What is still to come of the current frame."""
+
+    def add(self, data: bytes) -> None:
+        """More has come."""
+        self._data, self._at = self._data[self._at :] + data, 0
+
+    @property
+    def waits(self) -> bool:
+        """There is something to take."""
+        unread = len(self._data) - self._at
+        return unread >= _HEAD_BYTES or (unread > 0 and self._left > 0)
+
+    def earn(self, credit: int) -> None:
+        """The peer may cost more."""
+        self.credit = min(CREDIT, self.credit + credit)
+
+    def take(self, streams: int) -> bytes:
+        """A slice: whole frames, or a part of one. `streams` are open.
+
+        Raises `FrameTooLargeError`.
+        """
+        data, begin, work = self._data, self._at, 0
+        at = begin
+        self.credit -= 1
+        while work < _SLICE_WORK:
+            if not self._left:
+                if len(data) - at < _HEAD_BYTES:
+                    break
+                size = int.from_bytes(data[at : at + 3])
+                if size > _LONGEST_FRAME_BYTES:  # `h2` would hold it all before it refuses it
+                    raise FrameTooLargeError("a frame is too long")
+                work += self._cost(data[at + 3], size, streams)
+                self._left = _HEAD_BYTES + size
+            part = min(self._left, len(data) - at)
+            self._left -= part
+            at += part
+            if self._left:
+                break
+        self._at = at
+        return data[begin:at]
+
+    def _cost(self, kind: int, size: int, streams: int) -> int:
+        """The work of a frame."""
+        if kind == _DATA:
+            self.earn(min(4, size // _LARGE_BYTES) - 1)
+            return 1 + size // 4096
+        work = 1
+        if kind in (_HEADERS, _CONTINUATION):
+            work = 4 + size // _LARGE_BYTES
+        elif kind == _RESET:
+            work = 8
+        elif kind == _SETTINGS:  # each stream's window changes
+            work = 4 + streams // 16
+        self.credit -= work
+        return work

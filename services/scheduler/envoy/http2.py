@@ -1,0 +1,444 @@
+"""The server's end of an HTTP/2 connection that carries gRPC calls, on `h2`.
+
+`h2` knows the protocol. What one peer can make this process do and hold is bounded here: the work
+of a slice of what it sends, what it may cost in all, what waits to be read by it, its streams, and
+the time in which it has to say who it is.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from struct import Struct
+from typing import Protocol, cast
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
+from h2.settings import SettingCodes
+from hyperframe.frame import GoAwayFrame
+
+from foretell.services.scheduler.envoy.frames import (
+    COST_OF_SMALL,
+    EARNED_BY_ANSWER,
+    SMALL_BYTES,
+    Frames,
+)
+from foretell.services.scheduler.envoy.turns import Turns
+
+logger = logging.getLogger(__name__)
+
+_MESSAGE = Struct(">BI")  # gRPC: whether it is compressed, and its length
+PREFACE_S = 10.0
+"""A peer that has not begun to speak HTTP/2 by then is left."""
+UNREAD_S = 30.0
+"""So is one that reads nothing of what it is sent for so long."""
+MOST_UNREAD_BYTES = 1 << 20
+"""Nothing more is read from a peer while more than that waits to be read by it."""
+_MOST_UNSENT_BYTES = 1 << 18
+"""What one peer is written in a turn of the event loop, however large its windows are."""
+MOST_PARTIAL_BYTES = 16 << 20
+"""What is held of messages that are not whole, of all calls of a connection."""
+LONGEST_MESSAGE_BYTES = 4 << 20
+"""What gRPC takes by default. Gateways send a body in parts."""
+_WINDOW = 1 << 20
+_LARGEST_WINDOW = (1 << 31) - 1
+_LONGEST_HEADERS = 1 << 16
+_HEAD = [(":status", "200"), ("content-type", "application/grpc")]
+
+OK, UNKNOWN, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 0, 2, 5, 8, 12
+UNAUTHENTICATED = 16
+"""Status codes of gRPC."""
+
+
+class Call(Protocol):
+    """What answers one call."""
+
+    def receive(self, message: bytes) -> None:
+        """Take the next message."""
+
+    def half_close(self) -> None:
+        """The caller sends no more messages."""
+
+    def lose(self) -> None:
+        """The caller has left, or its connection has; nothing can be sent any more."""
+
+
+Open = Callable[["Stream", dict[str, str]], Call | None]
+"""Begins the call of a stream with these request headers; None after it has ended the stream."""
+
+
+class Stream:
+    """One call as its handler sees it: messages go out, until it is ended."""
+
+    __slots__ = (
+        "_begun",
+        "_connection",
+        "call",
+        "closed",
+        "half_closed",
+        "id",
+        "incoming",
+        "outgoing",
+    )
+
+    def __init__(self, connection: "Connection", stream_id: int) -> None:
+        self._connection = connection
+        self._begun = False
+        self.id = stream_id
+        self.call: Call | None = None
+        self.closed = False
+        """Nothing can be sent any more."""
+        self.half_closed = False
+        """Nothing more comes."""
+        self.incoming = bytearray()
+        """Received, and not yet a whole message."""
+        self.outgoing: deque[memoryview] = deque()
+        """To be sent when the windows allow it."""
+
+    def send(self, *messages: bytes) -> None:
+        """Send messages, in one write where the peer's windows allow it."""
+        if self.closed:
+            return
+        if not self._begun:
+            self._begun = True
+            self._connection.send_headers(self, _HEAD, ends=False)
+        data = b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
+        self.outgoing.append(memoryview(data))
+        self._connection.send_waiting(self)
+
+    def end(self, status: int = OK, text: str = "") -> None:
+        """End the call with a status of gRPC. What still waits for the windows is not sent: a call
+        is ended when its caller is through with it, or when something is wrong."""
+        if self.closed:
+            return
+        if self._begun and status == OK:
+            self._connection.earn()
+        fields = [("grpc-status", str(status)), ("grpc-message", text)][: 2 if text else 1]
+        self._connection.send_headers(self, fields if self._begun else _HEAD + fields, ends=True)
+
+
+class Connection(asyncio.Protocol):
+    """One connection of a gateway, with its calls side by side."""
+
+    def __init__(
+        self,
+        open_call: Open,
+        turns: Turns,
+        connections: set["Connection"],
+        most_streams: int = 4096,
+    ) -> None:
+        """`connections` holds this one while it lasts."""
+        self._open = open_call
+        self._turns = turns
+        self._most_streams = most_streams
+        self._connections = connections
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._streams: dict[int, Stream] = {}
+        self._frames = Frames()
+        self._asked = False
+        """It waits for its turn."""
+        self._partial_bytes = 0
+        self._waiting: dict[int, Stream] = {}
+        """Streams with outgoing data, in the order in which they get the window."""
+        self._has_room = False
+        """The peer takes more than when they were last tried."""
+        self._is_full = False
+        """The peer does not read what it is sent."""
+        self._deadline: asyncio.TimerHandle | None = None
+        self._flush_planned = False
+        self._unsent_bytes = 0
+        """Written in this turn."""
+
+    # What asyncio tells.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with our settings."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
+        self._transport.set_write_buffer_limits(MOST_UNREAD_BYTES)
+        self._connections.add(self)
+        self._deadline = self._loop.call_later(PREFACE_S, self.abort)
+        self._h2.initiate_connection()
+        self._h2.update_settings(
+            {
+                SettingCodes.MAX_CONCURRENT_STREAMS: self._most_streams,
+                SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW,
+                SettingCodes.MAX_HEADER_LIST_SIZE: _LONGEST_HEADERS,
+            }
+        )
+        self._h2.increment_flow_control_window(_LARGEST_WINDOW // 4)
+        self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """All calls have lost their caller."""
+        self._connections.discard(self)
+        self._transport = None
+        self._wait_no_more()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            self._lose(stream)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a turn, as soon as it is due."""
+        self._frames.add(data)
+        self._go_on()
+
+    def pause_writing(self) -> None:
+        """The peer does not read: nothing is read from it, either."""
+        self._is_full = True
+        self._wait_no_more()
+        self._deadline = self._loop.call_later(UNREAD_S, self.abort)
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self._is_full = False
+        self._wait_no_more()
+        self._send_all_waiting()
+        self._go_on()
+
+    def drain(self) -> None:
+        """Take no new calls on this connection; those in progress go on."""
+        self._write()
+        # Of `h2`'s own making it would end the connection for the calls in progress, too.
+        last = self._h2.highest_inbound_stream_id
+        if self._transport is not None:
+            self._transport.write(GoAwayFrame(0, last_stream_id=last).serialize())
+
+    def close(self) -> None:
+        """Close the connection with all its calls."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close the connection at once, whatever has not been sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _wait_no_more(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    # A turn.
+
+    @property
+    def _can_read(self) -> bool:
+        return self._frames.waits and not self._is_full and self._is_open
+
+    @property
+    def _is_open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _go_on(self) -> None:
+        """Read what is left when it is our turn, and take more from the socket only then."""
+        if self._can_read and not self._asked:
+            self._asked = True
+            self._turns.ask(self)
+        if self._is_open:
+            assert self._transport is not None
+            if self._asked or self._is_full:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def read_slice(self) -> bool:
+        """Read one slice; whether there is another one."""
+        if self._can_read:
+            self._flush_planned = True  # whatever is written meanwhile goes out below
+            try:
+                self._read_slice()
+            except ProtocolError as error:
+                logger.warning("a gateway broke HTTP/2: %s", error)
+                self._flush()
+                self.close()
+            except Exception:  # the last line of defence: other peers wait for their turn
+                logger.exception("the scheduler failed")
+                self.abort()
+        self._asked = self._can_read
+        if not self._asked:
+            self._go_on()
+        return self._asked
+
+    def _read_slice(self) -> None:
+        try:
+            data = self._frames.take(len(self._streams))
+            if self._frames.credit <= 0:
+                raise DenialOfServiceError("it costs more than its calls are worth")
+        except ProtocolError as error:
+            self._h2.close_connection(error.error_code)
+            raise
+        for event in self._h2.receive_data(data):
+            self._take(event)
+        if self._has_room:
+            self._frames.earn(-len(self._waiting) // 16)
+            self._send_all_waiting()
+        self._flush()  # now: what the peer does not read must stop its next slice
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case RequestReceived():
+                self._begin(event)
+            case DataReceived():
+                self._data(event)
+            case StreamEnded():
+                self._half_close(event.stream_id or 0)
+            case StreamReset():
+                self._reset(event)
+            case WindowUpdated():
+                self._has_room = True
+            case RemoteSettingsChanged():
+                if not self._is_full:
+                    self._wait_no_more()
+                self._has_room = True
+            case ConnectionTerminated():
+                if event.error_code != ErrorCodes.NO_ERROR:
+                    self.close()
+
+    def _begin(self, event: RequestReceived) -> None:
+        assert event.stream_id is not None
+        if len(self._streams) >= self._most_streams:  # it may not have read our settings yet
+            self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
+            return
+        stream = self._streams[event.stream_id] = Stream(self, event.stream_id)
+        headers: dict[str, str] = {}
+        for name, value in event.headers or ():
+            headers.setdefault(bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
+        stream.call = self._open(stream, headers)
+
+    def _half_close(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is not None:
+            stream.half_closed = True
+            if stream.call is not None:
+                stream.call.half_close()
+
+    def _data(self, event: DataReceived) -> None:
+        stream_id, size = event.stream_id or 0, event.flow_controlled_length or 0
+        with suppress(StreamClosedError):
+            self._h2.acknowledge_received_data(size, stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is None or not event.data:
+            return
+        stream.incoming += event.data
+        self._partial_bytes += len(event.data)
+        self._messages(stream)
+        if self._partial_bytes > MOST_PARTIAL_BYTES:
+            stream.end(RESOURCE_EXHAUSTED, "too many messages are not whole")
+
+    def _messages(self, stream: Stream) -> None:
+        """Hand over the messages of gRPC that are whole."""
+        incoming, at = stream.incoming, 0
+        while len(incoming) - at >= _MESSAGE.size and not stream.closed:
+            compressed, size = _MESSAGE.unpack_from(incoming, at)
+            if compressed:
+                stream.end(UNIMPLEMENTED, "compressed messages are not understood")
+                break
+            if size > LONGEST_MESSAGE_BYTES:
+                stream.end(RESOURCE_EXHAUSTED, f"a message of {size} bytes")
+                break
+            end = at + _MESSAGE.size + size
+            if len(incoming) < end:
+                break
+            message = bytes(memoryview(incoming)[end - size : end])
+            at = end
+            self._frames.earn(0 if size >= SMALL_BYTES else -COST_OF_SMALL)
+            if self._frames.credit <= 0:
+                break  # the next slice ends it
+            if stream.call is not None:
+                stream.call.receive(message)
+        if at and not stream.closed:
+            self._partial_bytes -= at
+            del incoming[:at]
+
+    def _reset(self, event: StreamReset) -> None:
+        stream = self._streams.get(event.stream_id or 0)
+        if stream is not None:
+            self._lose(stream)
+
+    # What streams write.
+
+    def earn(self) -> None:
+        """A call has been answered."""
+        self._frames.earn(EARNED_BY_ANSWER)
+
+    def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
+        """Write a block of headers; `ends`: the last one, after which the stream is forgotten."""
+        with suppress(ProtocolError):  # the peer has reset it, or the connection is closing
+            self._h2.send_headers(stream.id, headers, end_stream=ends)
+            if ends and not stream.half_closed:  # nobody here wants the rest
+                self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
+        if ends:
+            self._forget(stream)
+        self._plan_flush()
+
+    def send_waiting(self, stream: Stream) -> None:
+        """Write as much as the windows allow, and the rest when they do."""
+        self._waiting[stream.id] = stream
+        try:
+            while stream.outgoing and not self._is_full and self._unsent_bytes < _MOST_UNSENT_BYTES:
+                part = stream.outgoing.popleft()
+                room = self._h2.local_flow_control_window(stream.id)
+                size = min(len(part), room, self._h2.max_outbound_frame_size)
+                if size < len(part):
+                    stream.outgoing.appendleft(part[size:])
+                if size <= 0:
+                    break
+                self._h2.send_data(stream.id, bytes(part[:size]))
+                self._unsent_bytes += size
+        except ProtocolError:
+            stream.outgoing.clear()
+        if not stream.outgoing:
+            del self._waiting[stream.id]
+        self._plan_flush()
+
+    def _send_all_waiting(self) -> None:
+        self._has_room = False
+        for stream in list(self._waiting.values()):
+            self.send_waiting(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        """Nothing of the stream is sent or taken any more."""
+        self._streams.pop(stream.id, None)
+        self._waiting.pop(stream.id, None)
+        stream.closed = True
+        self._partial_bytes -= len(stream.incoming)
+        stream.incoming.clear()
+        stream.outgoing.clear()
+
+    def _lose(self, stream: Stream) -> None:
+        self._forget(stream)
+        if stream.call is not None:
+            stream.call.lose()
+
+    def _plan_flush(self) -> None:
+        """All that is written in one turn of the event loop goes out together."""
+        if not self._flush_planned:
+            self._flush_planned = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Others get their turn before what was too much for this one."""
+        self._flush_planned = False
+        self._write()
+        if self._unsent_bytes >= _MOST_UNSENT_BYTES:
+            self._loop.call_soon(self._send_all_waiting)
+        self._unsent_bytes = 0
+
+    def _write(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)

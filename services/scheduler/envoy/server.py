@@ -1,0 +1,160 @@
+"""Serves gateways: the endpoint picker protocol of the Gateway API Inference Extension."""
+
+import asyncio
+import hmac
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from foretell.config.settings import SchedulerSettings
+from foretell.services.process.traffic import METADATA_KEY, is_loopback
+from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.envoy.addresses import Addresses
+from foretell.services.scheduler.envoy.exchange import Exchange, PickerContext
+from foretell.services.scheduler.envoy.http2 import (
+    NOT_FOUND,
+    UNAUTHENTICATED,
+    UNIMPLEMENTED,
+    Call,
+    Connection,
+    Stream,
+)
+from foretell.services.scheduler.envoy.turns import Turns
+from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
+
+_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+_PROCESS = f"/{_SERVICE}/Process"
+_CHECK = "/grpc.health.v1.Health/Check"
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
+_LOOK_EVERY_S = 1.0
+MOST_CONNECTIONS = 256
+"""Connections of gateways, which have one for each thread; others are closed at once."""
+
+
+class Picker:
+    """All gateways that call this replica."""
+
+    def __init__(self, app: App, replica: Replica, authorization: Mapping[str, str]) -> None:
+        """`authorization` is the header that engines want, if any."""
+        self._replica = replica
+        self._context = PickerContext(app, replica, Addresses(replica.shared.pool), authorization)
+        self._secret = b""
+        self._connections: set[Connection] = set()
+
+    @asynccontextmanager
+    async def serving(self, address: str, settings: SchedulerSettings) -> AsyncIterator[None]:
+        """Serve at `unix:PATH` or `HOST:PORT` while the block runs.
+
+        SystemExit if that is taken, or if other hosts could call it without any proof.
+        """
+        near = address.startswith("unix:") or is_loopback(address)
+        trusts = near or settings.picker_proof == "network"
+        self._secret = b"" if trusts else settings.secret.get_secret_value().encode()
+        mutual = bool(settings.tls_certificate and settings.tls_authority)
+        if not (trusts or self._secret or mutual):
+            raise SystemExit(
+                f"picker: other hosts can reach {address} and learn the engines' addresses and "
+                "key: give a shared secret or mutual TLS, or listen on a unix socket or 127.0.0.1"
+            )
+        loop = asyncio.get_running_loop()
+        self._turns = Turns()
+        try:
+            if address.startswith("unix:"):
+                path = Path(address.removeprefix("unix:"))
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                server = await loop.create_unix_server(self._connection, str(path))
+            else:
+                host, _, port = address.rpartition(":")
+                server = await loop.create_server(
+                    self._connection, host.strip("[]"), int(port), ssl=_tls(settings)
+                )
+        except OSError as error:
+            raise SystemExit(f"picker: cannot listen on {address}: {error.strerror}") from error
+        watching = loop.create_task(self._refuse_late_bodies())
+        try:
+            yield
+        finally:
+            watching.cancel()
+            server.close()
+            for connection in list(self._connections):
+                connection.close()
+
+    def drain(self) -> None:
+        """Take no new requests on the connections that there are."""
+        for connection in self._connections:
+            connection.drain()
+
+    async def _refuse_late_bodies(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            oldest_s = time.monotonic() - BODY_DEADLINE_S
+            for exchange in list(self._context.arriving):
+                if exchange.began_s < oldest_s:
+                    exchange.refuse(body_too_late())
+
+    def _connection(self) -> Connection:
+        """The protocol of a new connection."""
+        most = self._replica.shared.in_progress.limit
+        connection = Connection(self._open, self._turns, self._connections, most)
+        if len(self._connections) >= MOST_CONNECTIONS:
+            asyncio.get_running_loop().call_soon(connection.abort)
+        return connection
+
+    def _open(self, stream: Stream, headers: dict[str, str]) -> Call | None:
+        path = headers.get(":path", "")
+        if path == _PROCESS:
+            if self._secret:
+                given = headers.get(METADATA_KEY, "").encode("latin-1")
+                if not hmac.compare_digest(given, self._secret):
+                    stream.end(UNAUTHENTICATED, "the shared secret is missing or wrong")
+                    return None
+            return Exchange(stream, self._context)
+        if path == _CHECK:
+            return _Check(stream, self._replica)
+        stream.end(UNIMPLEMENTED, f"no method {path}")
+        return None
+
+
+def _tls(traffic: SchedulerSettings) -> ssl.SSLContext | None:
+    """What protects connections; None where there is no certificate."""
+    if not traffic.tls_certificate:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(traffic.tls_certificate, traffic.tls_key)
+    if traffic.tls_authority and traffic.picker_proof == "secret":
+        context.load_verify_locations(traffic.tls_authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+class _Check:
+    """A call of gRPC's health service."""
+
+    def __init__(self, stream: Stream, replica: Replica) -> None:
+        self._stream = stream
+        self._replica = replica
+
+    def receive(self, message: bytes) -> None:
+        """Take the HealthCheckRequest."""
+        service = message[2:].decode("latin-1")  # its only field is the first, a short string
+        if service in ("", "liveness"):
+            self._answer(True)
+        elif service == "readiness":
+            self._answer(self._replica.shared.pool.ready and not self._replica.draining)
+        elif service == _SERVICE:  # it answers, if only that there is no engine
+            self._answer(not self._replica.draining)
+        else:
+            self._stream.end(NOT_FOUND, "no such service")
+
+    def _answer(self, ready: bool) -> None:
+        self._stream.send(_SERVING if ready else _NOT_SERVING)
+        self._stream.end()
+
+    def half_close(self) -> None:
+        """The caller waits for its answer."""
+
+    def lose(self) -> None:
+        """The caller does not wait."""

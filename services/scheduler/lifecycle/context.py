@@ -1,0 +1,283 @@
+"""One request from its acceptance to its end, as its handler holds it: relay or gateway.
+
+The handler carries bytes; where the request goes, what its attempts come to and what is told of
+them happens here, once.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import Enum
+
+from foretell.services.process.logs import about
+from foretell.services.scheduler.api.errors import (
+    CLIENT_CLOSED_REQUEST,
+    ApiError,
+    model_not_found,
+)
+from foretell.services.scheduler.api.headers import RANK_HEADER, request_id_of
+from foretell.services.scheduler.api.parsing import (
+    JSON,
+    PRIORITY_HEADER,
+    ApiRequest,
+    for_engine,
+    parse,
+)
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
+from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms, terms_of
+from foretell.services.scheduler.api.surface import Endpoint
+from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
+from foretell.services.scheduler.placing.attempt import Attempt
+from foretell.services.scheduler.placing.kept import response_id
+from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.record.recorder import Recorder
+from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
+from foretell.services.scheduler.tenants.auth import ApiKeys
+from foretell.services.scheduler.tenants.places import InProgress
+
+logger = logging.getLogger(__name__)
+
+_MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
+"""Statuses with which an engine may have generated tokens all the same."""
+
+
+class Stage(Enum):
+    """Where a request is in its life."""
+
+    ARRIVED = "arrived"
+    """Its head is here, and it holds its place among those in progress."""
+    ACCEPTED = "accepted"
+    """Its body is understood."""
+    PLACING = "placing"
+    """No attempt is in progress; where placing raised, none follows."""
+    SENT = "sent"
+    """An attempt is in progress."""
+    ENDED = "ended"
+
+
+_NEXT = {
+    Stage.ARRIVED: (Stage.ACCEPTED, Stage.ENDED),
+    Stage.ACCEPTED: (Stage.PLACING, Stage.ENDED),
+    Stage.PLACING: (Stage.SENT, Stage.ENDED),
+    Stage.SENT: (Stage.PLACING, Stage.ENDED),
+    Stage.ENDED: (),
+}
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all requests of a replica share."""
+
+    placer: Placer
+    recorder: Recorder
+    pool: Pool
+    api_keys: ApiKeys
+    in_progress: InProgress
+    max_body_bytes: int
+    terms: Terms = NO_TERMS
+    """Targets of requests that state none of their own."""
+    tracing: Tracing | None = None
+    accepted_total: int = 0
+    """Requests that were found valid."""
+
+
+class RequestContext:
+    """One request: what is known of it, what it holds, and its latest attempt."""
+
+    def __init__(self, shared: Shared, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
+        """A request whose head has come; raises `ApiError` where that is reason to refuse it."""
+        self.stage = Stage.ARRIVED
+        self.endpoint = endpoint
+        self.request_id = request_id_of(headers)
+        self.attempt: Attempt | None = None
+        self.judgements: list[Judgement] = []
+        """What came of the attempts that failed, in their order."""
+        self.placer = shared.placer
+        self._shared = shared
+        self._headers = headers
+        self._request: ApiRequest | None = None
+        self._is_at_fault = False
+        """The latest attempt's engine has failed."""
+        self._spans: RequestSpans | None = None
+        self._held = ExitStack()
+        """Its places among the requests in progress."""
+        try:
+            self.tenant = shared.api_keys.tenant(headers)
+            self._held.enter_context(shared.in_progress.place(self.tenant.name))
+            self.grant = self._held.enter_context(self.tenant.place())
+            self._terms = terms_of(headers, shared.terms)
+        except ApiError as error:
+            self._held.close()
+            shared.recorder.count(error.status)
+            raise
+
+    @property
+    def request(self) -> ApiRequest:
+        """The request, once it is accepted."""
+        assert self._request is not None, "its body is not understood yet"
+        return self._request
+
+    async def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
+        """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
+        serves.
+
+        `among`: the only instances that may answer; None: any.
+        """
+        shared, tenant, headers = self._shared, self.tenant, self._headers
+        key, pool, is_form = tenant.key, shared.pool, self.endpoint.is_form
+        request = parse(
+            self.endpoint,
+            body,
+            b"" if is_form else await shortened(body),
+            content_type=headers.get("content-type", "") if is_form else JSON,
+            request_id=self.request_id,
+            tenant=tenant.name,
+            terms=self._terms,
+            only=pool.only_model,
+            priority=headers.get(PRIORITY_HEADER, ""),
+            least_priority=key.priority if key is not None else None,
+            among=among,
+        )
+        if len(body) > LARGE_BYTES:
+            await asyncio.sleep(0)  # others get their turn before it is written anew
+        tenant.check_model(request.model)
+        if not pool.may_serve(request.model):
+            raise model_not_found(request.model)
+        self._request = request
+        self._enter(Stage.ACCEPTED)
+        shared.accepted_total += 1
+        if shared.tracing is not None:
+            self._spans = shared.tracing.request(request, headers)
+        return request
+
+    async def place(self, *, recallable: bool = True) -> Attempt:
+        """The first attempt; raises `ApiError` where there is none.
+
+        `recallable`: its handler will set `Attempt.carrier`.
+        """
+        return await self._placed(
+            self.placer.place(self.request, self.grant, recallable=recallable)
+        )
+
+    async def retry(self, judgement: Judgement, output_tokens: int = 0, said: str = "") -> Attempt:
+        """The attempt after one that failed; raises `ApiError` where there is none.
+
+        `output_tokens`: of the answer that the client has; `said`: what the engine says of it.
+        """
+        attempt = self._sent()
+        self.failed(judgement, said=said)
+        return await self._placed(self.placer.retry(attempt, output_tokens, judgement.unfit))
+
+    async def place_again(self) -> Attempt:
+        """The attempt after one that was taken back from its engine; raises `ApiError`."""
+        return await self._placed(self.placer.place_again(self._sent()))
+
+    async def _placed(self, placing: Awaitable[Attempt]) -> Attempt:
+        self._enter(Stage.PLACING)
+        try:
+            self.attempt = await placing
+        except SloUnattainable as error:
+            self._shared.recorder.record_rejection(self.request, error)
+            raise
+        self._enter(Stage.SENT)
+        self._is_at_fault = False
+        return self.attempt
+
+    def asked(self) -> Asked:
+        """What the latest attempt asks of its engine."""
+        attempt, model = self._sent(), self.request.model
+        longest = attempt.instance.lengths.get(model)
+        return Asked(self.placer.need(attempt), model, longest, self.endpoint.generates)
+
+    def begin_attempt(self) -> dict[str, str]:
+        """The latest attempt goes to its engine; the headers that it gets beside the client's."""
+        attempt = self._sent()
+        headers = {"x-request-id": self.request_id}
+        if attempt.instance.config.rank is not None:
+            headers[RANK_HEADER] = str(attempt.instance.config.rank)
+        if attempt.spec.priority != self.request.priority:
+            headers[PRIORITY_HEADER] = str(attempt.spec.priority)
+        if self._spans is not None:
+            headers |= self._spans.attempt(attempt)
+        return headers
+
+    def body(self, *, with_ids: bool = False, output_ids: Sequence[Sequence[int]] = ()) -> bytes:
+        """The body that the engine of the latest attempt gets; see `for_engine`."""
+        attempt = self._sent()
+        return for_engine(
+            self.request,
+            attempt.spec.request_id,
+            attempt.spec.length.expected_tokens,
+            with_ids=with_ids,
+            output_ids=output_ids,
+            response_id=response_id(self.request, attempt.instance_id),
+            as_it_is=not attempt.instance.takes_fields,
+        )
+
+    def end_attempt(self) -> None:
+        """The latest attempt has ended: tell of it."""
+        attempt = self._sent()
+        attempt.carrier = None
+        attempt.ended_unix_s = time.time()
+        if self._spans is not None:
+            self._spans.attempt_ended(attempt)
+        self._shared.recorder.record(self.request, self.grant, attempt)
+
+    def failed(self, judgement: Judgement, said: str = "") -> None:
+        """The latest attempt has failed: count it, where that is its engine's fault."""
+        attempt = self._sent()
+        self.judgements.append(judgement)
+        in_mid_answer = attempt.first_byte_unix_s > 0
+        if judgement.counts:
+            self._is_at_fault = True
+            name, reason = attempt.instance_id, judgement.reason
+            self._shared.recorder.count_failure(name, reason, in_mid_answer=in_mid_answer)
+        why = judgement.unfit or said
+        logger.log(
+            logging.INFO if judgement.verdict is Verdict.UNFIT else logging.WARNING,
+            "attempt %d on %s failed: %s%s",
+            attempt.number,
+            attempt.instance_id,
+            judgement.reason,
+            f": {why}" if why else "",
+            extra=about(self.request_id),
+        )
+
+    def sent_elsewhere(self, instance: Instance) -> Attempt:
+        """A gateway has sent it to another instance, having tried the chosen one in vain."""
+        attempt = self._sent()
+        another = self.placer.sent_elsewhere(attempt, instance)
+        self.end_attempt()
+        self.attempt = another
+        self.begin_attempt()
+        return another
+
+    def end(self, status: int) -> None:
+        """It has ended, and the client got `status`; only the first end counts."""
+        if self.stage is Stage.ENDED:
+            return
+        attempt, was_sent = self.attempt, self.stage is Stage.SENT
+        self._enter(Stage.ENDED)
+        self._held.close()
+        if was_sent and attempt is not None:
+            broken = attempt.broken or self._is_at_fault
+            self.placer.end(attempt, broken=broken, answered=attempt.finished)
+        if self.grant is not None and status >= 400 and status not in _MAY_HAVE_GENERATED:
+            self.grant.settle(0)
+        model = self._request.model if self._request is not None else ""
+        self._shared.recorder.count(status, model, attempt)
+        if self._spans is not None:
+            self._spans.end(status)
+
+    def _sent(self) -> Attempt:
+        assert self.stage is Stage.SENT, f"no attempt is in progress: {self.stage.value}"
+        assert self.attempt is not None
+        return self.attempt
+
+    def _enter(self, stage: Stage) -> None:
+        assert stage in _NEXT[self.stage], f"from {self.stage.value} to {stage.value}"
+        self.stage = stage

@@ -1,0 +1,206 @@
+"""One record of each attempt: where a request went and why, and what became of it.
+
+The request log, metrics, traces, the console and `foretell explain` all read it.
+"""
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from foretell.engine.hindsight import Exposure, Scene
+from foretell.model import Prediction, RequestSpec
+from foretell.placement.decision import Decision
+from foretell.services.scheduler.placing.pool import Instance
+
+MOST_TRACES = 1000
+"""Requests that are remembered."""
+MOST_SNAPSHOT_BYTES = 16 << 20
+"""Bytes of the engines' snapshots that are remembered with the latest of them."""
+_ARRIVAL_BYTES = 1000
+"""A request on its way takes about so many."""
+
+
+class Carrier(Protocol):
+    """Whoever carries an attempt to its engine, as far as the placement core has to do with it."""
+
+    def take_back(self) -> bool:
+        """Take the request back from its engine, unless it has a token; whether it was."""
+        ...
+
+    def give_up(self) -> None:
+        """End the attempt as failed, unless something has come with which no other could go on."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt. Stamps are unix seconds, 0 where the event did not happen."""
+
+    key: str
+    number: int
+    instance: Instance
+    policy: str
+    decision: Decision
+    inputs: Scene | None
+    """What its predictions were made from; None where predictors were called, or too long ago."""
+    spec: RequestSpec
+    prediction: Prediction | None
+    """The prediction by which the instance was chosen; soon after, the answer to `Reserve`."""
+    placed_unix_s: float
+    took_s: float
+    """To decide, the wait for its turn and the time in which it was held included."""
+    tagged: bool = False
+    """The tagger was asked about it."""
+    carrier: Carrier | None = None
+    """Who carries it to its engine, while it is in progress."""
+    status: int = 0
+    """The engine's HTTP status; 0 if it sent none."""
+    first_byte_unix_s: float = 0.0
+    """When a stream's first byte came; otherwise estimated from what the predictor saw."""
+    ended_unix_s: float = 0.0
+    finished: bool = False
+    """The whole answer came from the engine."""
+    prompt_tokens: int = 0
+    """0 where not known."""
+    output_tokens: int = 0
+    """Summed over all sequences of the request; 0 where not known."""
+    cached_tokens: int | None = None
+    """Prompt tokens found in the prefix cache: from the engine's usage, else from the predictor."""
+    truncated: bool = False
+    """Some choice was ended by its limit of tokens, as the engine says."""
+    abandoned: bool = False
+    """The client left, or the engine was lost in mid-answer: no attempt follows."""
+    broken: bool = False
+    """The engine was lost in mid-answer."""
+    settled: bool = False
+    """It has ended, and all that there is to know of it is known."""
+    continued: bool = False
+    """It went on with what another engine had begun: its latencies are not those of the request."""
+
+    @property
+    def instance_id(self) -> str:
+        """The name of its instance."""
+        return self.instance.config.instance_id
+
+    @property
+    def answered(self) -> bool:
+        """The engine has answered it, and not with an error."""
+        return self.finished and self.status < 400
+
+    @property
+    def ttft_s(self) -> float:
+        """Seconds from its placement to the first byte; 0 where not known."""
+        return self.since_placed_s(self.first_byte_unix_s)
+
+    @property
+    def e2e_s(self) -> float:
+        """Seconds from its placement to the end of the whole answer; 0 where not known."""
+        return self.since_placed_s(self.ended_unix_s) if self.finished else 0.0
+
+    @property
+    def tokens_each(self) -> float:
+        """Mean output tokens of a sequence; 0 where not known."""
+        return self.output_tokens / self.spec.sequences
+
+    def since_placed_s(self, unix_s: float) -> float:
+        """Seconds from its placement to a stamp; 0 where the stamp is not known."""
+        return max(0.0, unix_s - self.placed_unix_s) if unix_s else 0.0
+
+    def met_targets(self) -> bool | None:
+        """Whether the answer kept its targets; None where it has none, or has not come."""
+        slo = self.decision.spec.slo
+        if not slo.given or not self.answered:
+            return None
+        return slo.met(self.ttft_s, (self.e2e_s - self.ttft_s) / max(1.0, self.tokens_each - 1))
+
+    def headers(self) -> dict[str, str]:
+        """What clients are told of it."""
+        headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
+        prediction = self.prediction
+        if prediction is not None:
+            headers["x-foretell-predicted-ttft-s"] = f"{prediction.ttft_s:.4f}"
+            headers["x-foretell-predicted-e2e-s"] = f"{prediction.e2e_s:.4f}"
+            headers["x-foretell-calibration"] = _calibration(prediction)
+        return headers
+
+
+def _calibration(prediction: Prediction) -> str:
+    """How many steps a prediction has learnt from, and what it does not model of the engine."""
+    steps = f"{prediction.calibration_steps} steps"
+    if not prediction.approximations:
+        return steps
+    return f"{steps}; not modelled: {', '.join(prediction.approximations)}"
+
+
+@dataclass(slots=True, eq=False)
+class Trace:
+    """One request and its attempts, in their order."""
+
+    request_id: str
+    """The one that its client knows."""
+    model_name: str
+    generates: bool = True
+    """It is answered with tokens."""
+    attempts: list[Attempt] = field(default_factory=list)
+
+
+class Traces:
+    """The latest requests that were placed. What is kept are references, formatted when asked."""
+
+    def __init__(self, most: int = MOST_TRACES, most_bytes: int = MOST_SNAPSHOT_BYTES) -> None:
+        self._traces: deque[Trace] = deque(maxlen=most)
+        self._most_bytes = most_bytes
+        self._with_inputs: deque[tuple[Attempt, int]] = deque()
+        """Attempts with inputs, each with the bytes that the one before did not have."""
+        self._bytes = 0
+        self._latest: Collection[Exposure] = ()
+
+    def __len__(self) -> int:
+        return len(self._traces)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of the snapshots that are remembered, about."""
+        return self._bytes
+
+    def add(self, trace: Trace, attempt: Attempt) -> None:
+        """An attempt of a request has been placed."""
+        if not trace.attempts:
+            self._traces.append(trace)
+        trace.attempts.append(attempt)
+        if attempt.inputs is not None:
+            self._keep(attempt, attempt.inputs)
+
+    def latest(self) -> Iterator[Trace]:
+        """All that are remembered, the latest first. Nothing may be added meanwhile."""
+        return reversed(self._traces)
+
+    def since(self, unix_s: float) -> Iterator[Trace]:
+        """Those whose first attempt was placed since, the latest first."""
+        for trace in self.latest():
+            if trace.attempts[0].placed_unix_s < unix_s:
+                return
+            yield trace
+
+    def find(self, request_id: str) -> Trace | None:
+        """The latest request of that id; None where it is not remembered."""
+        return next((each for each in self.latest() if each.request_id == request_id), None)
+
+    def _keep(self, attempt: Attempt, inputs: Scene) -> None:
+        """Forget the oldest inputs where there are too many bytes."""
+        before = {id(exposure.snapshot) for exposure in self._latest}
+        added = sum([_bytes(e) for e in inputs.exposures if id(e.snapshot) not in before])
+        self._latest = inputs.exposures
+        self._with_inputs.append((attempt, added))
+        self._bytes += added
+        most = self._traces.maxlen or 0
+        while self._bytes > self._most_bytes or len(self._with_inputs) > most:
+            oldest, size = self._with_inputs.popleft()
+            oldest.inputs = None
+            self._bytes -= size
+
+
+def _bytes(exposure: Exposure) -> int:
+    snapshot = exposure.snapshot
+    return len(snapshot.requests) + _ARRIVAL_BYTES * len(snapshot.reservations)

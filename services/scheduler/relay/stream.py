@@ -1,0 +1,306 @@
+"""A stream of server-sent events without I/O: bytes in, whole events out.
+
+Where another engine could go on with the stream, `Progress` is told of each event.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from foretell.services.scheduler.relay.choice import Diverged
+from foretell.services.scheduler.relay.continuation import (
+    DONE,
+    Progress,
+    as_vllm_writes,
+)
+from foretell.services.scheduler.relay.framing import (
+    Broken,
+    End,
+    Event,
+    Lines,
+    choices_of,
+    is_cut,
+    response_id_of,
+    usage_of,
+)
+from foretell.services.scheduler.relay.reported import Reported, reported_error
+from foretell.services.scheduler.relay.sse import (
+    BLANK,
+    DATA,
+    LineEnds,
+    data_of,
+    is_event,
+    name_of,
+    parse_object,
+    written,
+)
+
+LONGEST_EVENT_BYTES = 4 << 20
+"""A longer event is handed out in parts and not read, and nobody can go on with its stream."""
+MOST_WAITING_BYTES = 1 << 20
+"""What is held of a stream before its first event that says something; beyond that it goes out."""
+_OBJECT = DATA + b"{"
+
+Ending = tuple[str, Reported | None]
+"""Why a stream has to end, and what the engine says of it."""
+
+
+class StreamFraming:
+    """Only whole events are handed out: after a part of one, no event of ours could follow.
+
+    Line ends become LF. A stream whose first event is an error, which does not begin with
+    server-sent events of JSON, or which ends without one, is `Broken` with nothing handed out, so
+    that the request can be repeated elsewhere. Later the first event that tells of an error ends
+    it, and is not handed out, where another engine could go on.
+    """
+
+    def __init__(self, progress: Progress | None = None, opening: Sequence[bytes] = ()) -> None:
+        """`progress`: None: nobody can go on. `opening` names events that come before there is a
+        token: they wait for the next one."""
+        self.ended = False
+        self.response_id = ""
+        self._progress = progress
+        self._opening = frozenset(opening)
+        self._begun = False
+        """Something was handed out."""
+        self._waiting = bytearray()
+        """What waits for the first event that says something."""
+        self._held = bytearray()
+        """The beginning of an event whose end has not come."""
+        self._ends: LineEnds | None = None
+        self._within_long = False
+        """The event that `_held` continues was too long: its beginning was handed out."""
+        self._error_reported = False
+        self._truncated = False
+        self._tokens_out = 0
+        self._exact = True
+        self._next_event = 0
+
+    def feed(self, data: bytes) -> list[Event]:
+        """Take what has arrived, at least one byte."""
+        assert data
+        assert not self.ended
+        if self._ends is not None or b"\r" in data:  # no JSON has it: it would be escaped
+            self._ends = self._ends or LineEnds()
+            data = self._ends.unix(data)
+        if self._held:
+            # What is held was looked at before, but for its last byte.
+            if BLANK not in self._held[-1:] + data:
+                self._held += data
+                return self._let_out()
+            data = bytes(self._held) + data
+            self._held.clear()
+        if data.endswith(BLANK) and data.find(BLANK) == len(data) - len(BLANK):  # as mostly
+            return self._take([data])
+        *parts, rest = data.split(BLANK)
+        self._held += rest
+        events = self._take([part + BLANK for part in parts])
+        return events if self.ended else events + self._let_out()
+
+    def pass_on(self, data: bytes) -> bytes | None:
+        """See `Framing`."""
+        alike = self._progress.alike if self._progress is not None else None
+        if alike is None or self._held or self._ends is not None:
+            return None
+        return alike.take(data) if data.find(BLANK) == len(data) - len(BLANK) else None
+
+    def feed_end(self) -> list[Event]:
+        """The engine has ended its stream as HTTP wants it."""
+        assert not self.ended
+        events: list[Event] = []
+        if rest := bytes(self._held).rstrip(b"\n"):
+            self._held.clear()
+            events = self._take([rest + BLANK])
+            text = data_of(rest)
+            is_whole = text.strip() == b"[DONE]" or parse_object(text) is not None
+            if not is_whole and events and type(events[-1]) is Lines:
+                events[-1].data = events[-1].data.removesuffix(BLANK)  # it stays cut off
+        progress = self._progress
+        if self.ended:
+            return events
+        if progress is not None and progress.is_behind:
+            return events + self.feed_break("diverged")
+        if not self._begun:
+            return events + self._break("empty_stream")
+        if progress is not None and progress.lacks_end:
+            return events + self.feed_break("ended_early")
+        self.ended = True
+        return [*events, End(b"", self._truncated)]
+
+    def feed_break(self, reason: str) -> list[Event]:
+        """The stream broke off for `reason`; what is held of an event is dropped."""
+        assert not self.ended
+        return self._break(reason)
+
+    # --- the end ---
+
+    def _break(self, reason: str, reported: Reported | None = None) -> list[Event]:
+        """What the client still lacks, where that is known; otherwise `Broken`."""
+        self.ended = True
+        rest = self._progress.rest() if self._progress is not None else None
+        if rest is not None:
+            return [*([Lines(rest)] if rest else []), End(b"", self._truncated)]
+        closing = [Lines(BLANK)] if self._within_long else []
+        return [*closing, self._broken(reason, reported)]
+
+    def _broken(self, reason: str, reported: Reported | None = None) -> Broken:
+        alike_tokens = self._progress.alike_tokens if self._progress is not None else 0
+        tokens = self._tokens_out + alike_tokens
+        return Broken(reason, tokens, self._exact, self._next_event, reported)
+
+    @property
+    def _is_alone(self) -> bool:
+        """Nobody else could go on: what the engine says of its failure is the client's."""
+        progress = self._progress
+        return progress is None or not (
+            progress.can_go_on or progress.is_behind or progress.rest() is not None
+        )
+
+    # --- events ---
+
+    def _let_out(self) -> list[Event]:
+        """Hand out what is held where it is too long, but for a byte that may begin its end."""
+        if len(self._held) <= LONGEST_EVENT_BYTES:
+            return []
+        part = bytes(self._held[:-1])
+        del self._held[:-1]
+        self._within_long = True
+        if self._progress is not None:
+            self._progress.lose()
+            if self._progress.is_behind:
+                return self._break("diverged")
+        return [self._lines([self._before(), part])]
+
+    def _take(self, parts: list[bytes]) -> list[Event]:
+        """Whole events have come."""
+        events: list[Event] = []
+        shown: list[bytes] = []
+        end: Ending | None = None
+        if self._within_long and parts:
+            self._within_long = False
+            shown.append(parts.pop(0))
+        for part in parts:
+            alike = self._progress.alike if self._progress is not None else None
+            if alike is not None and (taken := alike.take(part)) is not None:
+                shown.append(taken)
+                continue
+            end = self._follow(part, shown, events)
+            if end is not None:
+                break
+        if any(shown):
+            events.append(self._lines(shown))
+        return events if end is None else events + self._break(*end)
+
+    def _lines(self, shown: list[bytes]) -> Lines:
+        self._begun = True
+        return Lines(b"".join(shown))
+
+    def _follow(self, part: bytes, shown: list[bytes], events: list[Event]) -> Ending | None:
+        """Add what the client gets of an event to `shown`; why the stream has to end, if it has."""
+        answer = parse_object(part[len(DATA) :]) if part.startswith(_OBJECT) else None
+        if answer is None:
+            text = data_of(part)
+            answer = parse_object(text) if b"{" in text else None
+            if answer is None:
+                return self._follow_other(part, text, shown)
+            if self._progress is not None:
+                part = written(answer, part)
+        reported = reported_error(answer)
+        if reported is not None:
+            if not (self._begun or any(shown)) or not self._is_alone:
+                return "error_event", reported
+            if not self._error_reported:
+                self._error_reported = True
+                if any(shown):
+                    events.append(self._lines(shown))
+                    shown.clear()
+                events.append(self._broken("error_event", reported))
+        is_aborted = self._count(answer, events)
+        if is_aborted and self._progress is not None:
+            return "aborted", None
+        if self._opening and not self._begun and name_of(part) in self._opening:
+            self._waiting += part  # there are few, and each is bounded
+            return None
+        return self._follow_answer(part, answer, shown)
+
+    def _follow_answer(
+        self, part: bytes, answer: dict[str, Any], shown: list[bytes]
+    ) -> Ending | None:
+        progress = self._progress
+        if progress is not None and progress.states_no_ids:
+            part = progress.without_ids(part, answer)
+        elif progress is not None:
+            try:
+                part = progress.take(as_vllm_writes(part, answer), answer)
+            except Diverged:
+                progress.lose()
+                return "diverged", None
+            if progress.is_behind and progress.states_no_ids:
+                return "diverged", None
+        shown.append(self._before() + part if self._waiting else part)
+        return None
+
+    def _follow_other(self, part: bytes, text: bytes, shown: list[bytes]) -> Ending | None:
+        """Follow what is no object: the end, a comment, or nobody knows what."""
+        progress, has_begun = self._progress, self._begun or bool(shown)
+        if text.strip() == b"[DONE]":
+            if progress is not None:
+                part, progress.is_done = DONE, True
+        elif not has_begun and (text or not is_event(part)):
+            return "not_events", None
+        elif not has_begun and len(self._waiting) + len(part) <= MOST_WAITING_BYTES:
+            self._waiting += part
+            return None
+        elif b"{" in text and progress is not None:
+            progress.lose()
+            if progress.states_no_ids and progress.is_behind:
+                return "diverged", None
+        shown.append(self._before() + part)
+        return None
+
+    def _before(self) -> bytes:
+        """What has waited for the first event."""
+        waiting = bytes(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    def _count(self, answer: dict[str, Any], events: list[Event]) -> bool:
+        """Count the tokens of an event; whether the engine gives the request up in it, as when it
+        shuts down."""
+        is_aborted = False
+        for choice in choices_of(answer):
+            reason = choice.get("finish_reason")
+            if reason is not None:
+                self._truncated |= reason == "length"
+                is_aborted |= reason == "abort"
+            token_ids = choice.get("token_ids")
+            if isinstance(token_ids, list):
+                self._tokens_out += len(token_ids)
+            elif _has_output(choice):
+                self._tokens_out += 1
+                self._exact = False
+        if "type" in answer:
+            self._count_typed(answer)
+            events += usage_of(answer)
+        elif answer.get("usage") is not None:
+            events += usage_of(answer)
+        return is_aborted
+
+    def _count_typed(self, answer: dict[str, Any]) -> None:
+        """An event of the Responses API or of Anthropic's, which have no choices."""
+        kind, number = answer["type"], answer.get("sequence_number")
+        if isinstance(number, int):
+            self._next_event = number + 1
+        if not self.response_id:
+            self.response_id = response_id_of(answer.get("response"))
+        if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
+            self._tokens_out += 1
+            self._exact = False
+        elif is_cut(answer):
+            self._truncated = True
+
+
+def _has_output(choice: dict[str, Any]) -> bool:
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return bool(choice.get("text"))
+    return any(value for name, value in delta.items() if name != "role")

@@ -1,0 +1,395 @@
+"""One attempt: its request goes to the engine that was chosen, the answer to the client."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from foretell.services.process.logs import about
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.lifecycle.context import RequestContext
+from foretell.services.scheduler.lifecycle.judgement import (
+    ANYTHING,
+    Judgement,
+    Verdict,
+    judge,
+    lost,
+)
+from foretell.services.scheduler.placing.attempt import Attempt
+from foretell.services.scheduler.relay.continuation import Progress
+from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
+from foretell.services.scheduler.relay.framing import (
+    LONGEST_BODY_BYTES,
+    Broken,
+    End,
+    Event,
+    Framing,
+    Lines,
+    OpaqueFraming,
+    TooLong,
+    Usage,
+    WholeFraming,
+)
+from foretell.services.scheduler.relay.reply import Reply
+from foretell.services.scheduler.relay.reported import Reported, said_in, with_text
+from foretell.services.scheduler.relay.stream import StreamFraming
+from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
+
+logger = logging.getLogger(__name__)
+
+_FAULT_BYTES = 1 << 16
+"""What is read of the body of an engine's failure, for its text."""
+_FAULT_WAIT_S = 0.5
+"""How long it is waited for: another engine is to answer meanwhile."""
+_JSON = (b"content-type", b"application/json")
+_OF_A_BODY = (b"content-type", b"content-encoding")
+_OF_A_CODING = (b"content-encoding", b"content-md5", b"digest", b"content-digest", b"etag")
+
+
+class Refusal(Exception):
+    """An engine's answer that the client gets if no other engine says anything else."""
+
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        super().__init__(status)
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+class AttemptFailed(Exception):
+    """Another engine may do better: the client has seen nothing, or it can go on from there."""
+
+    def __init__(
+        self, judgement: Judgement, refusal: Refusal | None = None, said: str = ""
+    ) -> None:
+        super().__init__(judgement.reason)
+        self.judgement = judgement
+        self.refusal = refusal
+        self.said = said
+        """What the engine said of it, in a line."""
+
+
+class TakenBack(Exception):
+    """The request was called back from its engine's queue, to be sent elsewhere."""
+
+
+class Transfer:
+    """Carries one attempt to its engine, and the answer back as it comes.
+
+    It listens to the engine's connection: what comes from there goes to the client at once, from
+    the connection's own callback.
+    """
+
+    def __init__(
+        self,
+        context: RequestContext,
+        attempt: Attempt,
+        headers: Mapping[str, str],
+        reply: Reply,
+        progress: Progress | None = None,
+    ) -> None:
+        """`progress`: of the answer, should another engine have to go on; None: none could. Where
+        the reply has begun, this attempt goes on."""
+        self._context = context
+        self._request = context.request
+        self._attempt = attempt
+        self._headers = headers
+        self._reply = reply
+        self._progress = progress
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failure: Exception | None = None
+        self._framing: Framing | None = None
+        self._decoder: Decoder | None = None
+        self._fault: Judgement | None = None
+        """Why the attempt has failed, while what the engine says of it is read."""
+        self._said = bytearray()
+        self._engine_headers: Mapping[bytes, bytes] = {}
+        self._streamed = False
+        self._begun = False
+        """The client has got something of this attempt."""
+        self._broken = False
+
+    async def run(self, engines: EngineClient) -> None:
+        """Relay the answer to its end, or to a break after its first token.
+
+        Raises `AttemptFailed` if another engine may do better, `TakenBack` if the request is to be
+        sent elsewhere, and `ApiError` if no engine could do better.
+        """
+        attempt, progress = self._attempt, self._progress
+        attempt.carrier = self
+        if attempt.continued and not attempt.instance.takes_fields:
+            raise AttemptFailed(lost("cannot_go_on"))
+        output_ids: list[list[int]] = []
+        if progress is not None and attempt.continued:
+            progress.begin_again()
+            output_ids = progress.to_resume
+        body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
+        path, kind = self._request.endpoint.path, self._request.content_type
+        try:
+            upstream = await engines.post(
+                attempt.instance, path, body, self._headers, self, content_type=kind
+            )
+        except Unreachable as error:
+            raise AttemptFailed(lost(error.reason)) from error
+        self._reply.flow(upstream.pause, upstream.resume)
+        try:
+            await self._over
+        finally:
+            upstream.release()
+        if self._failure is not None:
+            raise self._failure
+
+    # --- what the placement core wants ---
+
+    def take_back(self) -> bool:
+        """End the attempt, which tells the engine to stop; False if the client has seen of it."""
+        whole = self._framing is not None and not self._streamed
+        if self._over.done() or self._begun or whole:
+            return False
+        self._end_attempt(TakenBack())
+        return True
+
+    def give_up(self) -> None:
+        """The engine is silent: end the attempt, unless nobody could go on from here."""
+        if not self._begun:
+            self._end_attempt(AttemptFailed(lost("silent")))
+        elif self._progress is not None and self._progress.can_go_on:
+            self.broken("silent")
+
+    # --- what the connection tells ---
+
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The engine begins to answer."""
+        if self._over.done():
+            return  # it was taken back: another engine's answer goes to the client
+        self._attempt.status = status
+        encoding = headers.get(b"content-encoding", b"").strip().lower()
+        is_plain = encoding in IDENTITY
+        if not is_plain and (decoder := decoder_of(encoding)) is not None:
+            self._decoder, is_plain = decoder, True
+            headers = {name: value for name, value in headers.items() if name not in _OF_A_CODING}
+        judgement = judge(status, continued=self._attempt.continued)
+        if judgement.verdict is Verdict.FAULT:
+            self._fault = judgement
+            asyncio.get_running_loop().call_later(_FAULT_WAIT_S, self._end_fault)
+            return
+        self._engine_headers = headers
+        self._streamed = self._request.stream and status < 400
+        endpoint = self._request.endpoint
+        if not is_plain:
+            self._begin_opaque(encoding)
+        elif self._streamed:
+            self._framing = StreamFraming(self._progress, endpoint.opening)
+        else:
+            is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
+            any_form = is_bytes and not endpoint.generates
+            self._framing = WholeFraming(any_form=any_form or endpoint.is_form)
+
+    def _begin_opaque(self, encoding: bytes) -> None:
+        """The answer is passed on as it is, with the header that says how to read it."""
+        logger.warning(
+            "%s answers in the encoding %r, although it was asked for none",
+            self._attempt.instance_id,
+            encoding.decode("latin-1"),
+            extra=about(self._request.request_id),
+        )
+        if self._attempt.continued:
+            self._end_attempt(AttemptFailed(lost("encoded")))
+        elif self._streamed:
+            self._progress, self._framing = None, OpaqueFraming()
+        else:
+            self._framing = WholeFraming(any_form=True)
+
+    def data(self, data: bytes) -> None:
+        """A part of the answer's body has come."""
+        framing = self._framing
+        if self._over.done():
+            return
+        if framing is not None and self._begun and self._decoder is None:
+            shown = framing.pass_on(data)
+            if shown is not None:
+                self._reply.send(shown)
+                return
+        if self._decoder is not None:
+            try:
+                data = self._decoder.feed(data)
+            except Undecodable:
+                self.broken("undecodable")
+                return
+        if self._fault is not None:
+            self._said += data[: _FAULT_BYTES - len(self._said)]
+            if len(self._said) >= _FAULT_BYTES:
+                self._end_fault()
+        elif framing is not None and data:
+            self._carry_out(framing.feed, data)
+
+    def end(self) -> None:
+        """The answer is whole."""
+        self._end_fault()
+        if self._framing is not None and not self._over.done():
+            self._carry_out(self._framing.feed_end)
+
+    def _end_fault(self) -> None:
+        """What the engine says of its failure is here, or late."""
+        if self._fault is not None:
+            self._end_attempt(AttemptFailed(self._fault, said=said_in(bytes(self._said))))
+
+    def broken(self, reason: str) -> None:
+        """The connection was lost, or is given up."""
+        self._end_fault()
+        if self._over.done():
+            return
+        if self._framing is None:
+            self._end_attempt(AttemptFailed(lost(reason)))
+        else:
+            self._carry_out(self._framing.feed_break, reason)
+
+    # --- what becomes of it ---
+
+    @property
+    def response_id(self) -> str:
+        """The id of the response, where it has come and the API keeps responses."""
+        return self._framing.response_id if self._framing is not None else ""
+
+    def _carry_out(self, feed: Callable[..., list[Event]], *fed: object) -> None:
+        framing = self._framing
+        assert framing is not None
+        try:
+            for event in feed(*fed):
+                if type(event) is Lines:
+                    if not self._begun:
+                        self._start_stream()
+                    self._reply.send(event.data)
+                else:
+                    self._take(event, framing)
+        except Exception as error:
+            self._end_attempt(error)
+        else:
+            if framing.ended:
+                self._end_attempt(None)
+
+    def _take(self, event: Event, framing: Framing) -> None:
+        match event:
+            case Usage():
+                self._note_usage(event)
+            case End(data, truncated):
+                self._attempt.truncated = truncated
+                self._attempt.finished = not self._broken
+                self._end_answer(data)
+            case Broken():
+                if not self._begun and not self._attempt.continued and event.reported is not None:
+                    self._refuse(event.reported)
+                    return
+                self._broken = True
+                self._note_break(event)
+                if framing.ended:
+                    self._end_broken(event)
+            case TooLong():
+                raise _too_long()
+
+    def _end_attempt(self, failure: Exception | None) -> None:
+        if not self._over.done():
+            self._failure = failure
+            self._over.set_result(None)
+
+    def _start_stream(self) -> None:
+        self._begun = True
+        self._attempt.first_byte_unix_s = time.time()
+        self._context.placer.started(self._attempt, self._progress is not None)
+        if not self._reply.started:
+            self._reply.start(self._attempt.status, self._response_headers(), has_length=False)
+
+    def _end_answer(self, data: bytes) -> None:
+        if self._begun:
+            self._reply.end(data)
+        elif self._streamed:
+            self._start_stream()
+            self._reply.end(data)
+        else:
+            self._answer(self._response_headers(), data)
+
+    def _refuse(self, reported: Reported) -> None:
+        """A stream began with an error: the client gets it as if it were the engine's answer."""
+        self._attempt.status = reported.status
+        headers = [each for each in self._response_headers() if each[0] not in _OF_A_BODY]
+        self._answer([*headers, _JSON], reported.body, reported.message)
+        self._attempt.finished = True
+
+    def _answer(
+        self, headers: list[tuple[bytes, bytes]], body: bytes, reported: str | None = None
+    ) -> None:
+        """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
+
+        `reported`: what a stream's first event says of its failure.
+        """
+        status = self._attempt.status
+        headers.append((b"content-length", b"%d" % len(body)))
+        judgement = judge(
+            status,
+            body,
+            asked=self._context.asked() if status >= 400 else ANYTHING,
+            as_event=reported is not None,
+        )
+        if judgement.may_be_repeated:
+            is_fault = judgement.verdict is Verdict.FAULT
+            refusal = None if is_fault else Refusal(status, headers, body)
+            raise AttemptFailed(judgement, refusal, (reported or "") if is_fault else "")
+        self._reply.start(status, headers, has_length=True)
+        self._reply.end(body)
+
+    def _note_break(self, broken: Broken) -> None:
+        """Raise `AttemptFailed` for an answer of which the client has seen nothing."""
+        said = broken.reported.message if broken.reported else ""
+        if not self._begun:
+            raise AttemptFailed(lost(broken.reason), said=said)
+        logger.warning(
+            "%s broke off after %s%d tokens: %s%s",
+            self._attempt.instance_id,
+            "" if broken.exact else "at least ",
+            broken.tokens_out,
+            broken.reason,
+            f": {said}" if said else "",
+            extra=about(self._request.request_id),
+        )
+
+    def _end_broken(self, broken: Broken) -> None:
+        """The engine was lost: raise `AttemptFailed`, or end the stream with an error event."""
+        self._attempt.broken = True
+        said = broken.reported.message if broken.reported else ""
+        if self._progress is not None and self._progress.can_go_on:
+            raise AttemptFailed(lost(broken.reason), said=said)
+        self._attempt.abandoned = True
+        if not self._streamed:  # a part of a long answer: nothing in it could tell
+            self._reply.break_off()
+            return
+        self._reply.fail(with_text(engine_lost(), said), broken.next_event)
+
+    def _note_usage(self, usage: Usage) -> None:
+        # Anthropic's API tells the one at the beginning of a stream, the other at its end.
+        attempt = self._attempt
+        attempt.prompt_tokens = usage.prompt_tokens or attempt.prompt_tokens
+        attempt.output_tokens = usage.output_tokens
+        if usage.cached_tokens is not None:
+            attempt.cached_tokens = usage.cached_tokens
+
+    def _response_headers(self) -> list[tuple[bytes, bytes]]:
+        headers = returned(self._engine_headers)
+        headers.append((b"x-request-id", self._request.request_id.encode()))
+        headers += [(n.encode(), v.encode()) for n, v in self._attempt.headers().items()]
+        if self._context.grant is not None:
+            limits = self._context.grant.headers()
+            headers = [each for each in headers if b"ratelimit" not in each[0]]  # its own
+            headers += [(name.encode(), value.encode()) for name, value in limits.items()]
+        return headers
+
+
+def engine_lost() -> ApiError:
+    """The error that ends a stream with which no engine goes on."""
+    return ApiError(502, "the engine failed in mid-answer", code="engine_lost")
+
+
+def _too_long() -> ApiError:
+    return ApiError(
+        502, f"the answer is longer than {LONGEST_BODY_BYTES} bytes", code="answer_too_long"
+    )

@@ -1,0 +1,1 @@
+"""Callers: their keys, what they may use and have spent, and their places among all requests."""

@@ -1,0 +1,155 @@
+"""Authentication of clients by API key."""
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from foretell.config.keys import is_key_file, read_api_keys
+from foretell.services.process.files import file_version
+from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
+from foretell.services.scheduler.tenants.spending import Spending
+
+logger = logging.getLogger(__name__)
+
+_LOOK_EVERY_S = 1.0
+
+
+class ApiKeys:
+    """The keys that clients may use; without any, everyone is served.
+
+    A file of them, in either form, is read again when it changes. One that cannot be read is
+    reported, and what was known stays.
+    """
+
+    def __init__(
+        self,
+        keys: str = "",
+        file: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        traffic: Traffic = OPEN,
+    ) -> None:
+        """`keys` is a list separated by commas, whose tenants are called by their positions from 1.
+        `file` names keys (`foretell.config.keys`), or has one in each line: then it counts only
+        where `keys` are those in it. ValueError if it cannot be read. Whoever knows the secret of
+        `traffic` may call on behalf of any tenant."""
+        listed = [key.strip() for key in keys.split(",") if key.strip()]
+        self._tenants = _listed(listed)
+        self._clock = clock
+        self._traffic = traffic
+        text = Path(file).read_text() if file else ""
+        counts = is_key_file(text) or (bool(listed) and text.split() == listed)
+        self._file = Path(file) if counts else None
+        self._complaint = ""
+        self.spending = Spending(self._limited)
+        """What callers with limits spend, here and at other replicas."""
+        self._version = (0, 0)
+        self._looked_s = clock()
+        if self._file is not None:
+            self._read(self._file)
+
+    @property
+    def needed(self) -> bool:
+        """Clients need a key."""
+        return bool(self._tenants) or self._file is not None
+
+    def tenant(self, headers: Mapping[str, str]) -> Tenant:
+        """The tenant that a request's `Authorization` header names, or its `X-Api-Key`.
+
+        Raises `ApiError` 401 if the headers hold none of the keys.
+        """
+        if not self.needed:
+            return NOBODY
+        self._look()
+        behalf = self._traffic.tenant(headers)
+        if behalf is not None:
+            return self._without_limits(behalf)
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if not scheme and "x-api-key" in headers:  # as Anthropic's clients do
+            scheme, key = "bearer", headers["x-api-key"]
+        given = hashlib.sha256(key.strip().encode()).digest()
+        # All keys are compared, each in constant time, so that timing tells nothing about them.
+        found = [t for known, t in self._tenants.items() if hmac.compare_digest(given, known)]
+        if scheme.lower() != "bearer" or not found:
+            raise ApiError(
+                401,
+                "a valid API key is needed: send 'Authorization: Bearer KEY'",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+        return found[0]
+
+    def check_admin(self, headers: Mapping[str, str]) -> None:
+        """Raises `ApiError` 401 or 403 unless who asks may see what becomes of all requests.
+
+        Where nobody needs a key, anybody may; of keys without names, none does.
+        """
+        tenant = self.tenant(headers)
+        if self.needed and (tenant.key is None or not tenant.key.admin):
+            text = "this needs a key that is named with 'admin: true' in the file of API keys"
+            raise ApiError(403, text, code="admin_key_needed")
+
+    async def watch(self) -> None:
+        """Take in the file whenever it changes, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self._look()
+
+    def _limited(self) -> list[Tenant]:
+        return [each for each in self._tenants.values() if each.key is not None]
+
+    def _without_limits(self, name: str) -> Tenant:
+        """A tenant for whom a service asks that bounds its requests; "": it asks for itself."""
+        if not name:
+            return NOBODY
+        known = next((each for each in self._tenants.values() if each.name == name), None)
+        if known is None:
+            raise ApiError(401, f"'{name}' has no API key any more", code="invalid_api_key")
+        if known.key is None:
+            return known
+        no_limits = {"requests_per_min": 0, "tokens_per_min": 0, "concurrency": 0}
+        return Tenant(name, known.key.model_copy(update=no_limits))
+
+    def _look(self) -> None:
+        """Take in a file that has changed."""
+        now_s = self._clock()
+        if self._file is None or now_s < self._looked_s + _LOOK_EVERY_S:
+            return
+        self._looked_s = now_s
+        try:
+            if file_version(self._file) != self._version:
+                self._read(self._file)
+                logger.info("%d API keys read again from %s", len(self._tenants), self._file)
+        except (OSError, ValueError) as error:
+            if str(error) != self._complaint:  # once, not at every look
+                logger.warning("API keys not taken in, the old ones stay: %s", error)
+            self._complaint = str(error)
+
+    def _read(self, file: Path) -> None:
+        self._version = file_version(file)
+        text = file.read_text()
+        if not is_key_file(text):
+            if not text.split():
+                raise ValueError(f"{file} is empty")
+            self._tenants = _listed(text.split())
+            return
+        before = {tenant.name: tenant for tenant in self._tenants.values()}
+        tenants: dict[bytes, Tenant] = {}
+        for name, key in read_api_keys(text).items():
+            old = before.get(name)
+            same = old is not None and old.key == key
+            tenants[bytes.fromhex(key.sha256)] = (
+                old if old and same else Tenant(name, key, elsewhere=self.spending.in_progress)
+            )
+        self._tenants = tenants
+
+
+def _listed(keys: Sequence[str]) -> dict[bytes, Tenant]:
+    """Tenants of keys without names, by the keys' digests."""
+    digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+    return {digest: Tenant(str(i)) for i, digest in enumerate(digests, 1)}

@@ -1,0 +1,229 @@
+"""How much one caller may do: token buckets, as in RFC 2697, and a count of requests in progress.
+
+Tokens are reserved as predicted when a request is placed, and settled when its answer has ended.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from hashlib import blake2b
+from math import ceil, inf
+
+from foretell.config.keys import ApiKey
+from foretell.services.scheduler.api.errors import ApiError, retry_after
+from foretell.v1 import predictor_pb2
+
+
+class Bucket:
+    """What may be spent: `per_min` at once, refilled in a minute."""
+
+    def __init__(self, per_min: int, clock: Callable[[], float]) -> None:
+        self.per_min = per_min
+        self._clock = clock
+        self._level = float(per_min)
+        self._filled_s = clock()
+
+    @property
+    def level(self) -> float:
+        """What is left now; below 0 where more was spent than was there."""
+        now_s = self._clock()
+        gained = (now_s - self._filled_s) * self.per_min / 60.0
+        self._level, self._filled_s = min(float(self.per_min), self._level + gained), now_s
+        return self._level
+
+    def wait_s(self, amount: float) -> float:
+        """Seconds until `amount` is there; more than fits counts as a full bucket."""
+        return max(0.0, (min(amount, self.per_min) - self.level) * 60.0 / self.per_min)
+
+    def spend(self, amount: float) -> None:
+        """Take out `amount`, or put it back where it is negative."""
+        self._level = min(float(self.per_min), self.level - amount)
+
+
+def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
+    return Bucket(per_min, clock) if per_min else None
+
+
+_NO_LIMITS = nullcontext()
+
+
+class Grant:
+    """One request of a caller, from its arrival to its end."""
+
+    __slots__ = ("_reserved", "_tenant", "ends_s")
+
+    def __init__(self, tenant: "Tenant") -> None:
+        self._tenant = tenant
+        self._reserved = 0.0
+        self.ends_s = inf
+        """When its answer is predicted to end, on the clock of the tenant."""
+
+    def reserve(self, tokens: float) -> None:
+        """The request will take so many tokens; raises `ApiError` 429 if they are not there."""
+        bucket = self._tenant.tokens
+        if bucket is None:
+            return
+        wait_s = bucket.wait_s(tokens)
+        if wait_s > 0:
+            raise self._tenant.refusal(f"{bucket.per_min} tokens per minute", wait_s)
+        self._tenant.spend(0, tokens)
+        self._reserved = tokens
+
+    def foretell(self, e2e_s: float) -> None:
+        """Its answer is predicted to end then."""
+        self.ends_s = self._tenant.clock() + e2e_s
+
+    def settle(self, tokens: float) -> None:
+        """It took so many."""
+        self._tenant.spend(0, tokens - self._reserved)
+        self._reserved = tokens
+
+    def headers(self) -> dict[str, str]:
+        """What is left of the caller's limits, as OpenAI's API tells it."""
+        return self._tenant.headers()
+
+
+class Tenant:
+    """A caller: its name, what it may use, and what it has spent."""
+
+    def __init__(
+        self,
+        name: str,
+        key: ApiKey | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        elsewhere: Callable[[int], int] = lambda caller: 0,
+    ) -> None:
+        """`key`: its limits; None: it has none. `elsewhere`: requests of a `caller` in progress at
+        other replicas."""
+        self.name = name
+        self.caller = int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+        """By which replicas know it in what they tell each other."""
+        self.key = key
+        self.clock = clock
+        self.requests = (
+            Bucket(key.requests_per_min, clock) if key and key.requests_per_min else None
+        )
+        self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
+        self._grants: set[Grant] = set()
+        self._elsewhere = elsewhere
+        self._may_be_active = False
+        self._untold_requests, self._untold_tokens = 0, 0.0
+        """Spent here, and not yet told to other replicas."""
+
+    def check_model(self, model: str) -> None:
+        """Raises `ApiError` 403 for a model that it may not use."""
+        if not self.may_use(model):
+            text = f"your API key does not allow the model '{model}'"
+            raise ApiError(403, text, "model", "model_not_allowed")
+
+    def may_use(self, model: str) -> bool:
+        """Whether it may use the model."""
+        return self.key is None or not self.key.models or model in self.key.models
+
+    def place(self) -> AbstractContextManager[Grant | None]:
+        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit, as it begins.
+
+        There is no grant where there are no limits.
+        """
+        return _NO_LIMITS if self.key is None else self._place(self.key)
+
+    @contextmanager
+    def _place(self, key: ApiKey) -> Iterator[Grant]:
+        most = key.concurrency
+        if most and len(self._grants) + self._elsewhere(self.caller) >= most:
+            soonest_s = min((grant.ends_s for grant in self._grants), default=inf)
+            raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
+        if self.requests is not None:
+            wait_s = self.requests.wait_s(1)
+            if wait_s > 0:
+                raise self.refusal(f"{self.requests.per_min} requests per minute", wait_s)
+            self.spend(1, 0.0)
+        grant = Grant(self)
+        self._grants.add(grant)
+        self._may_be_active = True
+        try:
+            yield grant
+        finally:
+            self._grants.discard(grant)
+
+    def spend(self, requests: int, tokens: float) -> None:
+        """It has spent that much here; below 0: less than was reserved."""
+        self.take_out(requests, tokens)
+        self._untold_requests += requests
+        self._untold_tokens += tokens
+
+    def take_out(self, requests: int, tokens: float) -> None:
+        """It has spent that much, here or elsewhere."""
+        self._may_be_active = True
+        for bucket, amount in ((self.requests, requests), (self.tokens, tokens)):
+            if bucket is not None and amount:
+                bucket.spend(amount)
+
+    def lower(self, requests_left: float, tokens_left: float) -> None:
+        """No more than that is left."""
+        self._may_be_active = True
+        for bucket, left in ((self.requests, requests_left), (self.tokens, tokens_left)):
+            if bucket is not None:
+                bucket.spend(max(0.0, bucket.level - left))
+
+    @property
+    def is_active(self) -> bool:
+        """Other replicas have to know how much it has spent here, or has in progress."""
+        if not self._may_be_active:  # most of many
+            return False
+        untold = self._untold_requests or self._untold_tokens
+        buckets = (bucket for bucket in (self.requests, self.tokens) if bucket is not None)
+        spent = any(each.level < each.per_min for each in buckets)
+        self._may_be_active = bool(self._grants or untold or spent)
+        return self._may_be_active
+
+    def told(self) -> predictor_pb2.Spent:
+        """What other replicas are told, once."""
+        spent = predictor_pb2.Spent(
+            caller=self.caller,
+            requests=self._untold_requests,
+            tokens=self._untold_tokens,
+            in_progress=len(self._grants),
+            requests_left=self.requests.level if self.requests else 0.0,
+            tokens_left=self.tokens.level if self.tokens else 0.0,
+        )
+        self._untold_requests, self._untold_tokens = 0, 0.0
+        return spent
+
+    def told_to_itself(self, in_progress: int) -> dict[str, object]:
+        """Its limits and what it uses of them; `in_progress`: its requests at this replica."""
+        limits = self.key.model_dump(exclude={"sha256", "admin"}) if self.key else {}
+        usage: dict[str, object] = {"in_progress": in_progress}
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                usage[f"{name}_left"] = max(0, int(bucket.level))
+        return {"tenant": self.name, "limits": limits, "usage": usage}
+
+    def refusal(self, limit: str, wait_s: float) -> ApiError:
+        """The error for a request beyond a limit, which is there again after `wait_s`."""
+        headers = retry_after(wait_s if wait_s < inf else 0.0) | self.headers()
+        text = f"'{self.name}' has reached its limit of {limit}; retry in "
+        text += f"{headers['retry-after']} s"
+        return ApiError(429, text, code="rate_limit_exceeded", headers=headers)
+
+    def headers(self) -> dict[str, str]:
+        """What is left of its limits, as OpenAI's API tells it and as the IETF's draft
+        `draft-ietf-httpapi-ratelimit-headers` does."""
+        found: dict[str, str] = {}
+        policies, states = [], []
+        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
+            if bucket is not None:
+                left, full_s = max(0, int(bucket.level)), bucket.wait_s(bucket.per_min)
+                found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
+                found[f"x-ratelimit-remaining-{name}"] = str(left)
+                found[f"x-ratelimit-reset-{name}"] = f"{full_s:.3f}s"
+                policies.append(f'"{name}";q={bucket.per_min};w=60;qu="{name}"')
+                states.append(f'"{name}";r={left};t={ceil(full_s)}')
+        if policies:
+            found["ratelimit-policy"] = ", ".join(policies)
+            found["ratelimit"] = ", ".join(states)
+        return found
+
+
+NOBODY = Tenant("")
+"""The caller where no key is needed."""

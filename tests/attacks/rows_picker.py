@@ -1,0 +1,159 @@
+"""Peers of the picker, which speak HTTP/2: each sends as much as is taken, and reads nothing."""
+
+import contextlib
+import socket
+import threading
+import time
+from functools import partial
+
+from hpack import Encoder
+from vectors import Script, Vector
+from world import World
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST, _SETTINGS, _PING, _WINDOW, _CONTINUATION = 0, 1, 3, 4, 6, 8, 9
+_HEAD = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/envoy.service.ext_proc.v3.ExternalProcessor/Process"),
+    (":authority", "x"),
+    ("content-type", "application/grpc"),
+    ("te", "trailers"),
+]
+_PIECE = 60_000
+_MANY = 40
+_FOR_S = 0.6
+_REQUESTS = 20
+"""Of one other client, one after the other."""
+_TIMES = 50
+"""They take at most so many times as long as without the peers; with 40 equal ones it were 41."""
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+
+def _block(**changed: bytes) -> bytes:
+    encoder = Encoder()
+    encoder.header_table_size = 0
+    return bytes(encoder.encode([*_HEAD, *((f"x-{k}", v) for k, v in changed.items())]))
+
+
+def _message(data: bytes) -> bytes:
+    return b"\0" + len(data).to_bytes(4) + data
+
+
+_BEGUN = _PREFACE + _frame(_SETTINGS, 0, 0)
+_OPENED = _BEGUN + _frame(_HEADERS, 4, 1, _block())
+_STREAMS = [(n, _frame(_HEADERS, 4, n, _block())) for n in range(3, 20_003, 2)]
+_LONG = _message(bytes(4 << 20))
+FLOODS: dict[str, tuple[bytes, bytes, str]] = {
+    "one byte a frame": (
+        _OPENED + _frame(_DATA, 0, 1, b"\0\0\x3d\x09\0"),
+        _frame(_DATA, 0, 1, b"x"),
+        "CVE-2019-9511",
+    ),
+    "empty frames": (_OPENED, _frame(_DATA, 0, 1), "CVE-2019-9518"),
+    "empty messages": (_OPENED, _frame(_DATA, 0, 1, _message(b"") * 1000), "CVE-2019-9518"),
+    "pings": (_BEGUN, _frame(_PING, 0, 0, b"12345678"), "CVE-2019-9512"),
+    "long pings": (_BEGUN, _frame(_PING, 0, 0, b"p" * 16_000), "CVE-2019-9512"),
+    "settings": (
+        _PREFACE,
+        _frame(_SETTINGS, 0, 0, (4).to_bytes(2) + (65_535).to_bytes(4)),
+        "CVE-2019-9515",
+    ),
+    "windows": (_OPENED, _frame(_WINDOW, 0, 1, (1).to_bytes(4)), "CVE-2019-9517"),
+    "rapid resets": (
+        _BEGUN,
+        b"".join(head + _frame(_RST, 0, n, (8).to_bytes(4)) for n, head in _STREAMS),
+        "CVE-2023-44487",
+    ),
+    "headers that are no text": (
+        _BEGUN,
+        _frame(_HEADERS, 5, 1, _block(a=b"\xff\xfe")),
+        "RFC 9110, section 5.5",
+    ),
+    "streams": (_BEGUN, b"".join(head for _, head in _STREAMS), "CVE-2019-9514"),
+    "calls that end at once": (
+        _BEGUN,
+        b"".join(_frame(_HEADERS, 5, n, _block()) for n, _ in _STREAMS),
+        "CVE-2023-44487",
+    ),
+    "long messages in many streams": (
+        _BEGUN,
+        b"".join(
+            head
+            + b"".join(
+                _frame(_DATA, 0, n, _LONG[at : at + 16_384]) for at in range(0, 1 << 19, 16_384)
+            )
+            for n, head in _STREAMS[:80]
+        ),
+        "CVE-2019-9517",
+    ),
+    "a header block without an end": (
+        _BEGUN + _frame(_HEADERS, 0, 1, _block()),
+        _frame(_CONTINUATION, 0, 1, b"\x40\x01a\x01b" * 1000),
+        "CVE-2024-24549 and others of CONTINUATION",
+    ),
+    "a frame that is too long": (
+        _PREFACE + b"\xff\xff\xff\0\0\0\0\0\1",
+        b"x" * 16_384,
+        "RFC 9113, section 4.2",
+    ),
+    "no HTTP/2": (b"GET / HTTP/1.1\r\n\r\n", b"x" * 1000, "RFC 9113, section 3.4"),
+    "a preface that never ends": (_PREFACE[:20], b"", "CVE-2007-6750 (Slowloris)"),
+}
+"""What is sent first, what is sent again and again, and where it is known from."""
+
+
+def _flood(world: World, first: bytes, again: bytes, over: threading.Event) -> None:
+    """Who is closed comes again."""
+    many = again * max(1, _PIECE // max(1, len(again)))
+    while not over.is_set():
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
+            sock.settimeout(0.2)
+            sock.connect(world.picker)
+            sock.sendall(first)
+            at = 0
+            while not over.wait(0.0 if again else 0.1):
+                with contextlib.suppress(TimeoutError):
+                    at += sock.send(many[at : at + _PIECE])
+                    at %= max(1, len(many))
+
+
+def flood(world: World, first: bytes, again: bytes, peers: int) -> None:
+    """So many peers at once; others are served soon, and one after the other at a fair rate."""
+    alone_s = _served_in_s(world)
+    over = threading.Event()
+    made = (world, first, again, over)
+    floods = [threading.Thread(target=_flood, args=made) for _ in range(peers)]
+    for each in floods:
+        each.start()
+    try:
+        with world.watched():
+            began_s = time.monotonic()
+            beside_s = _served_in_s(world)
+            over.wait(began_s + _FOR_S - time.monotonic())
+    finally:
+        over.set()
+        for each in floods:
+            each.join()
+    assert beside_s <= _TIMES * alone_s
+
+
+def _served_in_s(world: World) -> float:
+    began_s = time.monotonic()
+    for _ in range(_REQUESTS):
+        assert world.generate()[0] == 200
+    return time.monotonic() - began_s
+
+
+VECTORS: list[Vector] = [
+    Script(
+        f"picker: {name}, {peers} at once",
+        source,
+        partial(flood, first=first, again=again, peers=peers),
+    )
+    for name, (first, again, source) in FLOODS.items()
+    for peers in (1, _MANY)
+]

@@ -1,0 +1,76 @@
+"""Two data-parallel ranks of a dense model behind one real server: each is placed on, and known,
+by itself."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from tests.e2e.cluster import Cluster, cluster, until
+from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, PATIENCE
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
+
+RANKS, REQUESTS = 2, 8
+
+
+def _there(running: Cluster, rank: int) -> set[str]:
+    """The names of the requests that a rank's own predictor sees in its engine."""
+    with grpc.insecure_channel(f"unix:{running.run_dir}/engine-0.rank{rank}.predictor.sock") as way:
+        stub = predictor_pb2_grpc.PredictorStub(way)
+        snapshot = stub.State(predictor_pb2.StateRequest()).snapshot
+    ids = [*snapshot.running.request_id, *snapshot.waiting.request_id]
+    return {
+        name for name in map("request-{}.".format, range(REQUESTS)) if any(name in i for i in ids)
+    }
+
+
+def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
+    python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
+    args = f"{ENGINE_ARGS} --max-num-seqs 2"  # so that queues form
+    engine = {"kind": "vllm", "ranks": RANKS, "python": python, "args": args}
+    content = {
+        "engines": [engine],
+        "models": {model: {"path": model}},
+        "schedulers": {"replicas": 1},
+    }
+    file = tmp_path / "wanted.yaml"
+    file.write_text(json.dumps(content))  # YAML too
+    flags = (f"--cluster={file}", "--no-restart")
+    with cluster(tmp_path, *flags, start_s=600.0, **PATIENCE) as running:
+        names = [f"engine-0.rank{rank}" for rank in range(RANKS)]
+        seen: list[set[str]] = [set() for _ in range(RANKS)]
+
+        def ask(number: int) -> str:
+            body = {"model": model, "prompt": "the " * (20 + number), "max_tokens": 400}
+            answer = httpx.post(
+                f"{running.endpoint}/v1/completions",
+                json=body | {"ignore_eos": True},
+                headers={"x-request-id": f"request-{number}.", "x-data-parallel-rank": "0"},
+                timeout=300,
+            )
+            return str(answer.raise_for_status().headers["x-foretell-instance"])
+
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            asked = [pool.submit(ask, number) for number in range(REQUESTS)]
+
+            def all_seen() -> bool:
+                for rank in range(RANKS):
+                    seen[rank] |= _there(running, rank)
+                return all(each.done() for each in asked)
+
+            until(all_seen, 300.0)
+            placed = [each.result() for each in asked]
+        assert set(placed) == set(names)
+        for rank, name in enumerate(names):
+            mine = {f"request-{number}." for number, at in enumerate(placed) if at == name}
+            assert mine <= seen[rank]  # and who waited there until called back
+        status = httpx.get(f"{running.endpoint}/status").raise_for_status().json()
+        for instance in status["instances"]:
+            assert not instance["unpredicted"]
+            assert instance["calibration_steps"] > 0

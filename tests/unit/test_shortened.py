@@ -1,0 +1,105 @@
+"""Long bodies as placement reads them."""
+
+import asyncio
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.parsing import for_engine, parse
+from foretell.services.scheduler.api.shortened import MOST_TEXT, Cutter, shortened
+from foretell.services.scheduler.api.surface import ENDPOINTS
+
+CHAT = ENDPOINTS["/v1/chat/completions"]
+WINDOW = 32
+
+texts = st.one_of(
+    st.text(st.sampled_from('ab"\\\n\té\u20ac\U0001f600 ')),
+    st.text(st.sampled_from('\\"')),
+    st.integers(0, 400).map(lambda n: "QUJD" * n),
+    st.integers(0, 400).map(lambda n: "\u6f22\U0001f600" * n),
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | texts,
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(texts.filter(lambda t: len(json.dumps(t)) < 20), inner)
+    ),
+)
+
+
+def cut(raw: bytes, *, text_bytes: int = 0) -> bytes:
+    cutter = Cutter(raw, WINDOW)
+    cutter._text_bytes = text_bytes
+    while not cutter.go_on():
+        pass
+    return b"".join(cutter.kept)
+
+
+def alike(whole: Any, short: Any) -> bool:
+    """`short` is `whole`, but for parts of long texts."""
+    if isinstance(whole, str) and len(whole.encode()) > WINDOW // 8:
+        rest = iter(whole)
+        return isinstance(short, str) and all(each in rest for each in short)
+    if isinstance(whole, list):
+        return len(whole) == len(short) and all(map(alike, whole, short))
+    if isinstance(whole, dict):
+        return list(whole) == list(short) and all(map(alike, whole.values(), short.values()))
+    return bool(whole == short)
+
+
+@given(values, st.booleans())
+@example([None, None, None, "\U0001f600\\\u00e9\u00e9\u00e9\n\\\\"], True)
+@example(["\U0001f600" * 40], True)
+def test_what_is_left_is_json_of_the_same_shape(value: Any, ascii_only: bool) -> None:
+    raw = json.dumps(value, ensure_ascii=ascii_only).encode()
+    assert alike(value, json.loads(cut(raw)))
+    assert cut(raw, text_bytes=1 << 30).count(b" ") == raw.count(b" ")
+
+
+@given(st.binary(max_size=300))
+def test_what_is_no_json_does_not_become_any(raw: bytes) -> None:
+    with pytest.raises((json.JSONDecodeError, UnicodeDecodeError)):
+        json.loads(cut(b'{"a": nothing, "b": ' + raw))
+
+
+async def test_a_picture_goes_and_the_text_after_it_stays() -> None:
+    picture = "data:image/png;base64," + "QUJD" * 1_000_000
+    parts = [{"type": "image_url", "image_url": {"url": picture}}, {"type": "text", "text": "why?"}]
+    body = {"model": "m", "messages": [{"role": "user", "content": parts}], "max_tokens": 7}
+    raw = orjson.dumps(body)
+    short = await shortened(raw)
+    assert len(short) < 200_000
+    request = parse(CHAT, raw, short)
+    assert (request.text, request.max_tokens) == ("why?", 7)
+    sent = json.loads(for_engine(request, "r", 1.0))
+    assert sent["messages"] == body["messages"]
+
+
+async def test_no_more_text_is_read_than_any_context_has() -> None:
+    raw = orjson.dumps(
+        {"model": "m", "messages": [{"role": "user", "content": "a b " * (4 << 20)}]}
+    )
+    assert MOST_TEXT <= len(await shortened(raw)) < 2 * MOST_TEXT
+
+
+async def test_others_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+
+    async def pause(_: float) -> None:
+        nonlocal turns
+        turns += 1
+
+    monkeypatch.setattr(asyncio, "sleep", pause)
+    await shortened(orjson.dumps({"model": "m", "a": '"\\' * (5 << 20)}))
+    assert turns >= 19
+
+
+async def test_what_is_still_long_is_refused_before_it_is_read() -> None:
+    raw = orjson.dumps({"model": "m", "messages": [], "more": ["x y" * 5000] * 2000})
+    with pytest.raises(ApiError) as caught:
+        parse(CHAT, raw, await shortened(raw))
+    assert caught.value.code == "request_too_large"

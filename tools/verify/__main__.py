@@ -1,0 +1,30 @@
+"""`python -m foretell.tools.verify FILE SEEDS`: compare all features, and write what was found.
+
+It runs under the engine's Python; a line of JSON for each feature goes to FILE.
+"""
+
+import json
+import sys
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # vLLM's are not ours to show
+    import vllm
+
+    from foretell.services.backend.verified import installation
+    from foretell.tools.verify.compare import compare
+    from foretell.tools.verify.features import FEATURES
+
+    path, seeds = Path(sys.argv[1]), int(sys.argv[2])
+    key = installation(Path(vllm.__file__).parent, vllm.__version__)
+    with path.open("w") as file:
+        print(json.dumps({"version": vllm.__version__, "installation": key}), file=file)
+        for feature in FEATURES:
+            print(json.dumps(asdict(compare(feature, range(seeds)))), file=file, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,96 @@
+"""Finds the first step at which the twin and the installed vLLM's scheduler differ.
+
+To be run under a Python that has vLLM.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+from foretell.engine.replay import replay
+from foretell.engine.scenario import parse_scenario
+from foretell.tools.verify import recorder
+from foretell.tools.verify.features import Feature
+from foretell.tools.verify.installed import KNOWS_ENCODING, PASSES_OVER_IN_PLACE, as_installed
+from foretell.tools.verify.scenarios import MODES
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one feature."""
+
+    name: str
+    verdict: str
+    """`equal`, `approximated` or `different`."""
+    scenarios: int = 0
+    steps: int = 0
+    reason: str = ""
+    """Why it is approximated."""
+    first: "Difference | None" = None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where twin and vLLM first differ."""
+
+    mode: str
+    seed: int
+    step: int
+    what: str
+    """The key of the replay format."""
+    twin: Any
+    vllm: Any
+
+
+def compare(feature: Feature, seeds: Iterable[int]) -> Finding:
+    """Run the scenarios of a feature until one differs."""
+    if reason := _not_modelled(feature):
+        return Finding(feature.name, "approximated", reason=reason)
+    scenarios = steps = 0
+    for seed in seeds:
+        for mode in MODES:
+            scenarios += 1
+            for made in _steps(feature, seed, mode):
+                steps += 1
+                if made is not None:
+                    return Finding(feature.name, "different", scenarios, steps, first=made)
+    return Finding(feature.name, "equal", scenarios, steps)
+
+
+def same(ours: Any, theirs: Any) -> bool:
+    """Whether two records are equal; the order of what was scheduled counts, too."""
+    return bool(ours == theirs and list(ours["sched"] or ()) == list(theirs["sched"] or ()))
+
+
+def _not_modelled(feature: Feature) -> str:
+    if "images" in feature.kind and not KNOWS_ENCODING:
+        return "this version has another encoder cache"
+    if feature.kind in {"loras", "grammars"} and not PASSES_OVER_IN_PLACE:
+        return "in this version those who are passed over go before all others"
+    return ""
+
+
+def _steps(feature: Feature, seed: int, mode: str) -> Iterator[Difference | None]:
+    """For each step None, or the difference that ends the comparison."""
+    scenario = parse_scenario(as_installed(feature.scenario(seed, mode)))
+    step = -1
+    try:
+        for ours, theirs in zip_longest(replay(scenario), recorder.record(scenario)):
+            if ours is not None and theirs is not None and same(ours, theirs):
+                step = theirs["step"]
+                yield None
+                continue
+            yield Difference(mode, seed, step + 1, *_what(ours or {}, theirs or {}))
+            return
+    except Exception as error:
+        # Whatever a version raises that nobody knows yet, or the twin that cannot go on as it does.
+        yield Difference(mode, seed, step + 1, type(error).__name__, None, str(error)[:200])
+
+
+def _what(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any, Any]:
+    for key in theirs or ours:
+        mine, real = ours.get(key), theirs.get(key)
+        if mine != real or (key == "sched" and list(mine or ()) != list(real or ())):
+            return key, mine, real
+    return "step", ours, theirs
