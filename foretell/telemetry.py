@@ -174,7 +174,7 @@ class SchedulerMetrics(Declared):
         )
         self.degraded = self.counter(
             "foretell_degraded_total",
-            "answers",
+            "predictions",
             "Predictions that placements had to do without, by what was missing.",
             ("missing",),
         )
@@ -192,7 +192,7 @@ class SchedulerMetrics(Declared):
         self.placement = self.histogram(
             "foretell_placement_seconds",
             "seconds",
-            "Time to place a request.",
+            "Time to place a request: predicting, choosing, and any wait for an instance.",
             ("policy",),
             buckets=_OVERHEAD_BUCKETS_S,
         )

@@ -190,7 +190,7 @@ class Ended(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[Seen, _Mapping]] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("sent_unix_s", "heard_unix_s", "snapshot", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "unpredicted", "silent_s")
+    __slots__ = ("sent_unix_s", "heard_unix_s", "snapshot", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "silent_s", "unpredicted")
     SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -199,8 +199,8 @@ class Published(_message.Message):
     CACHED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     EVICTED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     SPENDING_FIELD_NUMBER: _ClassVar[int]
-    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     SILENT_S_FIELD_NUMBER: _ClassVar[int]
+    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     sent_unix_s: float
     heard_unix_s: float
     snapshot: Snapshot
@@ -209,9 +209,9 @@ class Published(_message.Message):
     cached_prefixes: _containers.RepeatedScalarFieldContainer[int]
     evicted_prefixes: _containers.RepeatedScalarFieldContainer[int]
     spending: _containers.RepeatedCompositeFieldContainer[Spending]
-    unpredicted: str
     silent_s: float
-    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., unpredicted: _Optional[str] = ..., silent_s: _Optional[float] = ...) -> None: ...
+    unpredicted: str
+    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
     __slots__ = ("notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "contents", "version", "requests", "reservations", "expected", "inputs")

@@ -43,13 +43,13 @@ class Attempt:
     policy: str
     decision: Decision
     inputs: Scene | None
-    """What its predictions were made from; None where predictors were called, or too long ago."""
+    """What its predictions were made from; None where nothing was predicted, or too long ago."""
     spec: RequestSpec
     prediction: Prediction | None
-    """The prediction by which the instance was chosen; soon after, the answer to `Reserve`."""
+    """The prediction that its client is told."""
     placed_unix_s: float
     took_s: float
-    """To decide, the wait for its turn and the time in which it was held included."""
+    """To decide, the time in which it was held included."""
     tagged: bool = False
     """The tagger was asked about it."""
     carrier: Carrier | None = None

@@ -39,6 +39,8 @@ LONGEST_EVENT_BYTES = 4 << 20
 MOST_WAITING_BYTES = 1 << 20
 """What is held of a stream before its first event that says something; beyond that it goes out."""
 _OBJECT = DATA + b"{"
+_ERROR = b'"error"'
+"""In every event that tells about a failure, and in no text: its quotes are escaped."""
 
 Ending = tuple[str, Reported | None]
 """Why a stream has to end, and what the engine says of it."""
@@ -204,7 +206,7 @@ class StreamFraming:
                 return self._follow_other(part, text, shown)
             if self._progress is not None:
                 part = written(answer, part)
-        reported = reported_error(answer)
+        reported = reported_error(answer) if _ERROR in part else None
         if reported is not None:
             if not (self._begun or any(shown)) or not self._is_alone:
                 return "error_event", reported
@@ -220,15 +222,17 @@ class StreamFraming:
         if self._opening and not self._begun and name_of(part) in self._opening:
             self._waiting += part  # there are few, and each is bounded
             return None
-        return self._follow_answer(part, answer, shown)
+        if self._progress is not None:
+            return self._follow_answer(self._progress, part, answer, shown)
+        shown.append(self._before() + part if self._waiting else part)
+        return None
 
     def _follow_answer(
-        self, part: bytes, answer: dict[str, Any], shown: list[bytes]
+        self, progress: Progress, part: bytes, answer: dict[str, Any], shown: list[bytes]
     ) -> Ending | None:
-        progress = self._progress
-        if progress is not None and progress.states_no_ids:
+        if progress.states_no_ids:
             part = progress.without_ids(part, answer)
-        elif progress is not None:
+        else:
             try:
                 part = progress.take(as_vllm_writes(part, answer), answer)
             except Diverged:
@@ -303,4 +307,6 @@ def _has_output(choice: dict[str, Any]) -> bool:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return bool(choice.get("text"))
-    return any(value for name, value in delta.items() if name != "role")
+    return bool(delta.get("content")) or any(
+        value for name, value in delta.items() if name != "role"
+    )
