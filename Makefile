@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
-	accuracy accuracy-live \
+	accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo proto check-proto reference dashboards compose clean
 
 help: ## List the targets
@@ -205,10 +205,6 @@ bench-watch: setup-dev ## The costs that users pay beside those of an earlier co
 	$(BIN)/python -m bench.watch $(if $(REFERENCE),--reference $(REFERENCE)) \
 		--vllm-python $(VLLM_PYTHON)
 
-accuracy: setup-dev ## Measure the twin against published GPU runs (DATA=folder); writes bench/accuracy/published.md
-	@test -n "$(DATA)" || { echo 'make accuracy needs DATA=folder, see bench/accuracy/published.md' >&2; exit 1; }
-	$(BIN)/python -m bench accuracy.published $(DATA)
-
 accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes bench/accuracy/live.md
 	$(BIN)/python -m bench accuracy.live --python $(abspath $(VLLM_PYTHON)) \
 		--model $(abspath $(DEEP_MODEL))
@@ -260,7 +256,7 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
 
 chart: setup ## Regenerate the schema of the Helm chart's values
-	$(BIN)/python -m foretell.tools.chart.values
+	$(BIN)/python -c 'from foretell.tools.chart.values import main; main()'
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout
 	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .

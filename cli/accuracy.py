@@ -31,7 +31,6 @@ def accuracy(
     kv_blocks: Annotated[
         int, typer.Option(min=0, help="Number of KV blocks; 0: the run's, else the profile's.")
     ] = 0,
-    plot: Annotated[Path | None, typer.Option(help="Scatter plot to write, .svg or .png.")] = None,
     live: Annotated[
         str, typer.Option(metavar="URL", help="Measure this running engine under load instead.")
     ] = "",
@@ -68,7 +67,6 @@ def accuracy(
         measure_live(measured, recording)
         return
     try:
-        from foretell.tools.accuracy.plot import scatter
         from foretell.tools.accuracy.recorded_run import read_run
         from foretell.tools.accuracy.replayed import AccuracyOptions, evaluate
     except ImportError as error:
@@ -91,6 +89,4 @@ def accuracy(
         found = evaluate(read_run(run_dir), options)
     except (ValueError, KeyError, ProfileError) as error:
         raise SystemExit(f"accuracy: {error}") from error
-    if plot is not None:
-        scatter([(found.run.model, found)], plot)
     typer.echo(json.dumps(found.report(), indent=2))

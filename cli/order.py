@@ -16,10 +16,6 @@ def order(
     output: Annotated[
         Path | None, typer.Option(help="File to write the requests to, in the order done soonest.")
     ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(help="Figure of compute and reads over time, .svg or .png."),
-    ] = None,
 ) -> None:
     """Print, as JSON, what a file of offline requests asks of a GPU, and how long a simulated
     engine takes for it as it stands (fcfs), depth-first by shared prefixes (dfs), and blended."""
@@ -28,7 +24,7 @@ def order(
     except ImportError as error:
         raise SystemExit(f"order: {error}; pip install -e '.[length]' in the checkout") from error
     try:
-        found = judge(file, profile, output, plot)
+        found = judge(file, profile, output)
     except (OSError, ValueError) as error:
         raise SystemExit(f"order: {error}") from error
     typer.echo(json.dumps(found, indent=2))

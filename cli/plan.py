@@ -1,7 +1,6 @@
 """`foretell plan`: which engines, and how many, keep a trace's targets."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -44,7 +43,6 @@ def plan(
         ),
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
     processes: Annotated[
         int, typer.Option(min=0, help="Number of processes; 0: one per core.")
     ] = 0,
@@ -68,8 +66,6 @@ def plan(
         found = plans.make_plans(options, wanted, processes)
     except ValueError as error:
         raise SystemExit(f"plan: {error}") from error
-    if draw is not None:
-        plans.draw(found, draw)
     if as_json:
         typer.echo(json.dumps(plans.as_json(found), indent=2))
     else:

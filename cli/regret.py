@@ -12,7 +12,6 @@ def regret(
     folder: Annotated[Path, typer.Argument(help="Folder of a provisioner, with its record.")],
     minutes: Annotated[float, typer.Option(min=1, help="Length of a window.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
 ) -> None:
     """Replay what a provisioner has recorded with one engine less, as many and one more: engine
     hours wasted, requests that one more would have kept within their targets, and the errors of
@@ -31,8 +30,6 @@ def regret(
         typer.echo(f"{recorded.unreadable} lines of the record cannot be read", err=True)
     if not found:
         raise SystemExit("regret: no window has both decisions and answers")
-    if draw is not None:
-        tool.draw(found, draw)
     if as_json:
         typer.echo(json.dumps([asdict(each) for each in found], indent=2))
     else:

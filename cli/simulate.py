@@ -1,7 +1,6 @@
 """`foretell simulate`: run a cluster in virtual time."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -20,7 +19,6 @@ def simulate(
         float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 1,
-    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
     try:
@@ -34,13 +32,8 @@ def simulate(
             options,
             qps,
             seed,
-            sampled=draw is not None,
             provisioning=provisioning_of(options, provision),
         )
     except ValueError as error:
         raise SystemExit(f"simulate: {error}") from error
-    if draw is not None:
-        from foretell.tools.simulate.draw import draw_run
-
-        draw_run(found, draw)
     typer.echo(json.dumps(found.summary(), indent=2))

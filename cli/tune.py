@@ -1,7 +1,6 @@
 """`foretell tune`: find the engines' flags that serve a trace better."""
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -35,12 +34,10 @@ def tune(
         typer.Option(help="Flag that stays as it is, such as kv-cache-dtype; several times."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
-    draw: Annotated[Path | None, typer.Option(help="Figure to write, .png or .svg.")] = None,
 ) -> None:
     """Simulate a trace with other engine flags, and print which to change and what that gains."""
     try:
         from foretell.tools.tune import cluster_file, report, run
-        from foretell.tools.tune import draw as pictures
     except ImportError as error:
         raise SystemExit(f"tune: {error}; {INSTALL}") from error
     try:
@@ -53,8 +50,6 @@ def tune(
         tuned = run.tune(options, tuning, memory, frozenset(keep or ()))
     except ValueError as error:
         raise SystemExit(f"tune: {error}") from error
-    if draw is not None:
-        pictures.draw(tuned, draw)
     if as_json:
         typer.echo(json.dumps(report.as_json(tuned), indent=2))
     else:

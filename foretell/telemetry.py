@@ -174,7 +174,7 @@ class SchedulerMetrics(Declared):
         )
         self.degraded = self.counter(
             "foretell_degraded_total",
-            "answers",
+            "predictions",
             "Predictions that placements had to do without, by what was missing.",
             ("missing",),
         )
@@ -192,7 +192,7 @@ class SchedulerMetrics(Declared):
         self.placement = self.histogram(
             "foretell_placement_seconds",
             "seconds",
-            "Time to place a request.",
+            "Time to place a request: predicting, choosing, and any wait for an instance.",
             ("policy",),
             buckets=_OVERHEAD_BUCKETS_S,
         )
@@ -364,15 +364,6 @@ class PredictorMetrics(Declared):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)
-        self.predictions = self.counter(
-            "foretell_predictions_total", "predictions", "Predictions made for schedulers."
-        )
-        self.predict_seconds = self.histogram(
-            "foretell_predict_seconds",
-            "seconds",
-            "Time to compute one prediction, without the transport.",
-            buckets=_OVERHEAD_BUCKETS_S,
-        )
         self.snapshots = self.counter(
             "foretell_snapshots_total",
             "snapshots",

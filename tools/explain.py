@@ -114,8 +114,8 @@ def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
     text = f"{ended} with status {happened['status'] or 'none'}"
     if happened["e2e_s"]:
         first, last = _s(happened["ttft_s"]), _s(happened["e2e_s"])
-        text += f": first token after {first} (foretold {_s(foretold.get('ttft_s'))}), "
-        text += f"last after {last} (foretold {_s(foretold.get('e2e_s'))}), "
+        text += f": first token after {first} (predicted {_s(foretold.get('ttft_s'))}), "
+        text += f"last after {last} (predicted {_s(foretold.get('e2e_s'))}), "
         expected = told["expected"]["output_tokens"]
         text += f"{happened['output_tokens'] or '?'} tokens (expected {expected:.0f})"
     return f"{text}."

@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean, median
+from time import time
 from typing import Any
 
 from bench.paced import cluster
@@ -45,7 +46,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the runs that are missing, and sum up all."""
     plan = cluster.Plan.of(options, [_POLICY])
-    kept = Kept(BENCH.kept, "quick" if options.quick else "")
+    kept = Kept(BENCH.kept, f"quick {time()}" if options.quick else "")
     kinds = {
         setting.name: {
             "what": setting.what,

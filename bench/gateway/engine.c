@@ -30,7 +30,7 @@ static int epoll_fd, highest_fd;
 
 static const char HEAD[] = "HTTP/1.1 %s\r\ncontent-type: %s\r\n";
 static const char MODELS[] = "{\"object\":\"list\",\"data\":[{\"id\":\"fake\",\"object\":\"model\","
-                             "\"created\":1,\"owned_by\":\"fake\"}]}";
+                             "\"created\":1,\"owned_by\":\"vllm\"}]}";
 static const char WHOLE[] =
     "{\"id\":\"cmpl-0123456789abcdef\",\"object\":\"%s\",\"created\":1,\"model\":\"fake\",\"choices\":"
     "[{\"index\":0,%s,\"logprobs\":null,\"finish_reason\":\"length\"}],\"usage\":"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -23,7 +24,6 @@ from bench.runs import Kept
 from foretell.services.process.memory_log import SHARED_MEMORY
 from foretell.tools.harness.schedulers import Engines, running_schedulers
 
-NEEDS = "`make setup-vllm`, the model of `make run-vllm`, two idle cores"
 _WARM_UP = 30
 """Requests of each run that come first and do not count: they fill the engines."""
 _QUICK_REQUESTS = 15
@@ -50,6 +50,7 @@ class Plan:
     python: Path
     model: Path
     policies: Sequence[str]
+    most_late: float = MOST_LATE
 
     @classmethod
     def of(cls, options: argparse.Namespace, policies: Sequence[str]) -> "Plan":
@@ -58,7 +59,8 @@ class Plan:
             options.rounds, options.requests = 1, _QUICK_REQUESTS
         conversations = read_conversations(options.prompts)
         places = options.python, options.model
-        return cls(conversations, options.requests, options.rounds, *places, policies)
+        most_late = inf if options.quick else MOST_LATE
+        return cls(conversations, options.requests, options.rounds, *places, policies, most_late)
 
     def chains(self, setting: Setting, round_: int) -> list[Chain]:
         """The requests of a round, the same for each policy."""
@@ -113,7 +115,7 @@ async def _make(plan: Plan, setting: Setting, kept: Kept, todo: Sequence[tuple[i
             async with _watching(engines, setting) as watches:
                 for round_, policy in todo:
                     run = await _run(plan, setting, round_, policy, engines, services, watches)
-                    if run.step_lateness <= MOST_LATE:
+                    if run.step_lateness <= plan.most_late:
                         kept.keep((setting.name, round_, policy, plan.requests), asdict(run))
                     print(run.line(), file=sys.stderr, flush=True)
 

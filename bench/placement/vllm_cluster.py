@@ -9,6 +9,7 @@ turns on the same requests, in another order each round.
 import argparse
 from collections.abc import Sequence
 from statistics import fmean
+from time import time
 from typing import Any
 
 from bench.paced import cluster
@@ -38,7 +39,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the runs that are missing, and sum up all."""
     plan = cluster.Plan.of(options, POLICIES)
-    kept = Kept(BENCH.kept, "quick" if options.quick else "")
+    kept = Kept(BENCH.kept, f"quick {time()}" if options.quick else "")
     settings = {}
     for name in options.settings:
         runs = cluster.runs_of(plan, SETTINGS[name], kept)

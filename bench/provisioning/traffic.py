@@ -68,12 +68,6 @@ def scale(rates: Rates, day: Day) -> float:
     return day.mean_qps * len(rates) / total
 
 
-def window_rates(rates: Rates, day: Day) -> list[float]:
-    """Requests a second in each window of the day."""
-    factor, first = scale(rates, day), day.number * WINDOWS
-    return [factor * sum(r for r, _ in rates[first + i].values()) for i in range(WINDOWS)]
-
-
 def arrivals(rates: Rates, lengths: Lengths, day: Day, seed: int) -> list[Arrival]:
     """The requests of a day: each client's gaps are Gamma distributed,
     with the recorded rate and coefficient of variation of the window, of which a random sample of

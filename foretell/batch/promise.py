@@ -18,21 +18,10 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
+from foretell.batch.tuning import PROMISE
 
 CONFIDENCE = 0.9
 """The share of batches that shall have ended by the time that is promised."""
-_INTERVALS = 180
-_LEAST_INTERVALS = 3
-_LEAST_ENDED = 10
-_STEADY_RATIO = 0.1
-"""Requests on their way that grow by less in an interval do not grow."""
-_STEADY_S = 30.0
-"""The pace stays off for so long, as online load, which moves it, changes slowly."""
-_LEAST_RATIO = 0.02
-"""No prediction is more exact, as a share of the expected time."""
-_CORRECTED_BY = 50
-_FEW_FACTOR = 2.0
-_LEAST_EXPECTED_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +57,8 @@ class BatchPace:
     """What was done by requests on their way, from one interval to the next, for minutes."""
 
     def __init__(self) -> None:
-        self._intervals: deque[_Interval] = deque(maxlen=_INTERVALS)
-        self._steady: deque[float] = deque(maxlen=_INTERVALS)
+        self._intervals: deque[_Interval] = deque(maxlen=PROMISE.intervals)
+        self._steady: deque[float] = deque(maxlen=PROMISE.intervals)
         """Requests on their way in intervals in which they did not become more."""
         self._largest = 0.0
         self._before = 0.0
@@ -79,7 +68,7 @@ class BatchPace:
         assert seconds > 0, "intervals have a length"
         self._intervals.append(_Interval(tokens, request_s, seconds))
         requests = request_s / seconds
-        if requests <= self._before * (1.0 + _STEADY_RATIO):
+        if requests <= self._before * (1.0 + PROMISE.steady_ratio):
             self._steady.append(max(requests, self._before))
         self._before = requests
 
@@ -89,7 +78,7 @@ class BatchPace:
 
     @property
     def known(self) -> bool:
-        enough = len(self._intervals) >= _LEAST_INTERVALS
+        enough = len(self._intervals) >= PROMISE.least_intervals
         return enough and any(each.tokens for each in self._intervals)
 
     @property
@@ -131,7 +120,7 @@ def expected(
     """
     if not left:
         return Expected(0.0, 0.0)
-    if not pace.known or lengths.ended < _LEAST_ENDED:
+    if not pace.known or lengths.ended < PROMISE.least_ended:
         return None
     each_per_s, most = pace.each_per_s, max(1.0, pace.steady)
     requests = left + before / lengths.mean
@@ -147,8 +136,8 @@ def expected(
         on_their_way = min(most, most_after(on_their_way))
     seconds += max(0.0, requests - sent - on_their_way) * each_s / on_their_way + tail_s
     lengths_off = lengths.variation * sqrt(1.0 / left + 1.0 / lengths.ended)
-    pace_off = pace.deviation_ratio * sqrt(_STEADY_S / (_STEADY_S + seconds))
-    return Expected(seconds, max(_LEAST_RATIO, sqrt(lengths_off**2 + pace_off**2)))
+    pace_off = pace.deviation_ratio * sqrt(PROMISE.steady_s / (PROMISE.steady_s + seconds))
+    return Expected(seconds, max(PROMISE.least_ratio, sqrt(lengths_off**2 + pace_off**2)))
 
 
 class Correction:
@@ -156,12 +145,14 @@ class Correction:
 
     def __init__(self, confidence: float = CONFIDENCE) -> None:
         self._confidence = confidence
-        self._scores: deque[float] = deque(maxlen=_CORRECTED_BY)
+        self._scores: deque[float] = deque(maxlen=PROMISE.corrected_by)
 
     def learn(self, estimate: Expected, took_s: float) -> None:
         """A batch has ended."""
-        expected_s = max(estimate.seconds, _LEAST_EXPECTED_S)
-        self._scores.append((took_s / expected_s - 1.0) / max(estimate.off_ratio, _LEAST_RATIO))
+        expected_s = max(estimate.seconds, PROMISE.least_expected_s)
+        self._scores.append(
+            (took_s / expected_s - 1.0) / max(estimate.off_ratio, PROMISE.least_ratio)
+        )
 
     def promised_s(self, estimate: Expected) -> float:
         """Seconds within which such a batch will have ended, with this probability.
@@ -174,5 +165,5 @@ class Correction:
             times = sorted(self._scores)[rank - 1]
         else:
             usual = NormalDist().inv_cdf(self._confidence)
-            times = _FEW_FACTOR * max(usual, *self._scores, usual)
+            times = PROMISE.few_factor * max(usual, *self._scores, usual)
         return max(0.0, estimate.seconds * (1.0 + times * estimate.off_ratio))

@@ -1,6 +1,6 @@
 """How many offline requests may be on their way, so that online targets still hold.
 
-Each instance has a window of its own. It grows while the twin foretells that a request that came
+Each instance has a window of its own. It grows while the twin predicts that a request that arrives
 now would get its first token in time, more slowly the less time there is to spare, and shrinks by
 what is too much. What waits in an engine's queue delays what is predicted, so it counts. A
 prediction varies with the step in flight, so the mean of the last looks counts. A window that
@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil, inf
 
+from foretell.batch.tuning import RELEASE
+
 LOOK_S = 0.25
 """Seconds between two looks."""
 UNKNOWN_WINDOW = 8.0
@@ -32,23 +34,6 @@ CANDIDATES = 128
 ALONE_FACTOR, FREE_FACTOR = 1.002, 1.5
 """The mean may be so many times as without offline requests: at least, where a target is missed
 even without them, and where there is no target. What comes of it: docs/adr/0010-cosched.md."""
-_GROWTH, _LEAST_STEP, _DECREASE = 1.1, 1.0, 0.7
-"""A window grows by this factor or by so many at most, and keeps this share at least."""
-_SLOWER_BELOW = 0.2
-"""A window grows more slowly when the mean is this share of the bound below it, or less."""
-_QUEUE_RATIO = 0.125
-_SLOTS_RATIO = 0.9
-"""Share of an engine's `max_num_seqs` that offline requests may take."""
-_MEAN_OF_LOOKS, _KNOWN_BY_LOOKS = 5, 40
-_SPREAD_OF_LOOKS, _FEWEST_FOR_SPREAD, _USUAL_SPREAD = 400, 50, 1.5
-_IN_TIME_RATIO = 0.99
-_BETWEEN_LOOKS = 1.1
-"""What comes between two looks is predicted less well than what is seen in one."""
-_SPACING_RATIO = 0.8
-"""Share of the time between two requests that end, where so many are on their way as may be."""
-_LONGEST_GAP_S = 0.05
-_AT_ONCE = 2
-_SMOOTHING = 0.1
 ONLINE_FOR_S = 60.0
 """So long after the last online request another is expected at any moment."""
 
@@ -78,12 +63,12 @@ class _Instance:
     known_s: dict[int, float] = field(default_factory=dict)
     """Such means of more looks, by the bit length of the number of its requests."""
     looks: dict[int, int] = field(default_factory=dict)
-    """The number of looks that each of them is of, up to `_KNOWN_BY_LOOKS`."""
+    """The number of looks that each of them is of, up to `RELEASE.known_by_looks`."""
 
     def learn(self, ttft_s: float, requests: int) -> None:
-        self.mean_s += (ttft_s - self.mean_s) / (_MEAN_OF_LOOKS if self.mean_s else 1)
+        self.mean_s += (ttft_s - self.mean_s) / (RELEASE.mean_of_looks if self.mean_s else 1)
         place = requests.bit_length()
-        looks = self.looks[place] = min(_KNOWN_BY_LOOKS, self.looks.get(place, 0) + 1)
+        looks = self.looks[place] = min(RELEASE.known_by_looks, self.looks.get(place, 0) + 1)
         before_s = self.known_s.get(place, 0.0)
         self.known_s[place] = before_s + (ttft_s - before_s) / looks
 
@@ -102,7 +87,7 @@ class Release:
         self._target_s = ttft_target_s
         self._free = False
         self._instances: dict[str, _Instance] = {}
-        self._ratios: deque[float] = deque(maxlen=_SPREAD_OF_LOOKS)
+        self._ratios: deque[float] = deque(maxlen=RELEASE.spread_of_looks)
         """The prediction, over its mean."""
 
     @property
@@ -163,9 +148,9 @@ class Release:
         self._ratios.append(seen.ttft_s / known.mean_s)
         bound_s = self._bound_s(known, online)
         if known.mean_s > bound_s:
-            return max(_DECREASE, bound_s / known.mean_s) * window if settled else window
+            return max(RELEASE.decrease, bound_s / known.mean_s) * window if settled else window
         # A few are always on their way to an engine that begins and ends many requests.
-        queue = waiting > 1 + running * _QUEUE_RATIO
+        queue = waiting > 1 + running * RELEASE.queue_ratio
         return window if queue or not used else _grown(window, known.mean_s / bound_s, seen)
 
     def _bound_s(self, known: _Instance, online: float) -> float:
@@ -176,13 +161,15 @@ class Release:
         if self._target_s == inf:
             return alone_s * FREE_FACTOR
         # A target that is missed without offline requests cannot be what holds them back.
-        return max(self._target_s / (_BETWEEN_LOOKS * self._spread()), ALONE_FACTOR * alone_s)
+        return max(
+            self._target_s / (RELEASE.between_looks * self._spread()), ALONE_FACTOR * alone_s
+        )
 
     def _spread(self) -> float:
         """How many times the mean nearly all looks were within."""
-        if len(self._ratios) < _FEWEST_FOR_SPREAD:
-            return _USUAL_SPREAD
-        return max(1.0, sorted(self._ratios)[ceil(_IN_TIME_RATIO * len(self._ratios)) - 1])
+        if len(self._ratios) < RELEASE.fewest_for_spread:
+            return RELEASE.usual_spread
+        return max(1.0, sorted(self._ratios)[ceil(RELEASE.in_time_ratio * len(self._ratios)) - 1])
 
 
 class OnlineSeen:
@@ -201,22 +188,22 @@ class OnlineSeen:
 
 def most_after(window: float) -> float:
     """The most that a window can be at the next look."""
-    return max(window + _LEAST_STEP, _GROWTH * window)
+    return max(window + RELEASE.least_step, RELEASE.growth * window)
 
 
 def _grown(window: float, mean_ratio: float, seen: Seen) -> float:
     """A window that may grow, where the mean is this share of its bound."""
-    pace = min(1.0, (1.0 - mean_ratio) / _SLOWER_BELOW)
+    pace = min(1.0, (1.0 - mean_ratio) / RELEASE.slower_below)
     grown = window + pace * (most_after(window) - window)
-    most = _SLOTS_RATIO * seen.max_num_seqs if seen.max_num_seqs else LARGEST_WINDOW
+    most = RELEASE.slots_ratio * seen.max_num_seqs if seen.max_num_seqs else LARGEST_WINDOW
     return min(max(window, most), LARGEST_WINDOW, grown)
 
 
 class Spacing:
     """When each request is sent; a few that are late may be sent at once.
 
-    Until one was answered they are spaced by `_LONGEST_GAP_S`: all that a batch begins with would
-    come as one burst.
+    Until one was answered they are spaced by `RELEASE.longest_gap_s`: all that a batch begins
+    with would come as one burst.
     """
 
     def __init__(self) -> None:
@@ -226,11 +213,13 @@ class Spacing:
     def ended(self, took_s: float) -> None:
         """A request was answered after so many seconds."""
         known = self._took_s < inf
-        self._took_s = self._took_s + _SMOOTHING * (took_s - self._took_s) if known else took_s
+        self._took_s = (
+            self._took_s + RELEASE.smoothing * (took_s - self._took_s) if known else took_s
+        )
 
     def wait_s(self, window: int, now_s: float) -> float:
         """Seconds until the next request may be sent, of `window` that may be on their way."""
-        gap_s = min(_LONGEST_GAP_S, _SPACING_RATIO * self._took_s / max(1, window))
-        at_s = max(self._next_s, now_s - _AT_ONCE * gap_s)
+        gap_s = min(RELEASE.longest_gap_s, RELEASE.spacing_ratio * self._took_s / max(1, window))
+        at_s = max(self._next_s, now_s - RELEASE.at_once * gap_s)
         self._next_s = at_s + gap_s
         return max(0.0, at_s - now_s)

@@ -17,7 +17,7 @@ def describe(model: type[BaseModel]) -> None:
     """
     docstrings: dict[str, str] = {}
     for base in reversed(model.__mro__):
-        if issubclass(base, BaseModel) and base.__module__.startswith("foretell."):
+        if issubclass(base, BaseModel) and not base.__module__.startswith("pydantic"):
             docstrings |= _below_fields(base)
     for name, field in model.model_fields.items():
         for inner in _models_in(field.annotation):

@@ -31,7 +31,7 @@ from foretell.kernel.forecasts import (
 )
 from foretell.kernel.layout import BLOCK, ENTRY, INPUT, MARK, PLACE
 from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, Pictures
+from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, REQUESTS, Pictures
 from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
@@ -54,7 +54,6 @@ class Call(NamedTuple):
     questions: NDArray[np.void]
     arrivals: NDArray[np.void]
     now_s: float
-    every_step: bool
     seed: int
     answers: Answers
 
@@ -100,6 +99,7 @@ class Forecaster:
         rows[:, : self._capacity] = self.pictures.requests
         self.pictures, self._capacity = self.pictures._replace(requests=rows), capacity
         self._costs = None
+        self._look_at_bytes()
         self.scratch = self._new_scratch()
 
     def add(self) -> int:
@@ -116,6 +116,7 @@ class Forecaster:
             tables=np.pad(models.tables, room),
         )
         self._costs = None
+        self._look_at_bytes()
         return self._engines - 1
 
     def describe(self, index: int, config: EngineConfig) -> None:
@@ -204,6 +205,46 @@ class Forecaster:
         for place, shape in enumerate(shapes):
             header["shapes"][0, place] = shape
 
+    def put(
+        self,
+        index: int,
+        header: bytes,
+        requests: bytes,
+        inputs: bytes,
+        shift_s: float,
+    ) -> None:
+        """Make these rows the picture of engine `index`, one of `PICTURE`, of `REQUEST` and of
+        `INPUT`; all instants are `shift_s` later."""
+        count = len(requests) // REQUEST.itemsize
+        self.make_room(count)
+        version = self._versions[index] + 1
+        # As bytes: numpy copies records field by field.
+        self._header_bytes[index] = np.frombuffer(header, np.uint8)
+        self._request_bytes[index, : len(requests)] = np.frombuffer(requests, np.uint8)
+        self._versions[index] = version
+        if shift_s:
+            self.pictures.headers["begun_s"][index] += shift_s
+            self.pictures.requests["arrival_s"][index, :count] += shift_s
+        if inputs:
+            contents = int(self.pictures.headers["contents"][index])
+            self.show_inputs(index, np.frombuffer(inputs, INPUT), contents)
+
+    def packed(self, index: int) -> tuple[bytes, bytes, bytes]:
+        """The picture of engine `index`, as `put` takes it."""
+        header, inputs = self._header_bytes[index].tobytes(), b""
+        requests = self._request_bytes[index, : self._counts[index] * REQUEST.itemsize].tobytes()
+        if self.pictures.inputs.shape[1]:
+            count = sum(self.pictures.headers[["contents", "inputs"]][index].tolist())
+            inputs = self.pictures.inputs[index, :count].tobytes()
+        return header, requests, inputs
+
+    def _look_at_bytes(self) -> None:
+        """The arrays of `pictures` are other ones."""
+        headers, requests = self.pictures.headers, self.pictures.requests
+        self._header_bytes = headers.view(np.uint8).reshape(len(headers), PICTURE.itemsize)
+        self._versions, self._counts = headers["version"], headers["figures"][:, REQUESTS]
+        self._request_bytes = requests.view(np.uint8)
+
     def still_true(self, index: int, known_s: float) -> None:
         """Until `known_s` nothing has happened on engine `index` but what its picture shows."""
         self.pictures.headers["known_s"][index] = known_s
@@ -213,13 +254,10 @@ class Forecaster:
         return Figures._make(self.pictures.headers["figures"][index].tolist())
 
     def offline_blocks(self, index: int) -> int:
-        """KV blocks of the offline requests that run, where an engine tells them apart.
+        """KV blocks of the offline requests that run on an engine that tells them apart.
 
         Blocks that requests share count for each of them.
         """
-        header = self.pictures.headers[index : index + 1]
-        if not header["engine"]["co_schedules"][0]:
-            return 0
         rows = self.pictures.requests[index, : self.figures(index).running]
         return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
 
@@ -228,14 +266,8 @@ class Forecaster:
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
-        *,
-        every_step_published: bool = True,
     ) -> Call:
-        """The arguments of a forecast that is yet to be made; good until the next call.
-
-        With `every_step_published` silence of an engine means that its step in flight is still
-        running (`kernel.forecasts.forecast`).
-        """
+        """The arguments of a forecast that is yet to be made; good until the next call."""
         rows, arrivals = self._rows(questions, newcomer)
         return Call(
             self.pictures,
@@ -244,7 +276,6 @@ class Forecaster:
             rows,
             arrivals,
             now_s,
-            every_step_published,
             SEED,
             self._answers_for(len(questions), 1 if is_certain(newcomer.length) else MARKS),
         )
@@ -254,11 +285,9 @@ class Forecaster:
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
-        *,
-        every_step_published: bool = True,
     ) -> list[Forecast]:
         """Forecast `newcomer` on each of the engines asked about; the arguments are `prepare`'s."""
-        call = self.prepare(questions, newcomer, now_s, every_step_published=every_step_published)
+        call = self.prepare(questions, newcomer, now_s)
         call.run()
         return forecasts(questions, call.answers, now_s)
 
@@ -267,8 +296,6 @@ class Forecaster:
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
-        *,
-        every_step_published: bool = True,
     ) -> list[Added]:
         """The cost of `newcomer` to the others on each engine; the arguments are `prepare`'s."""
         rows, arrivals = self._rows(questions, newcomer)
@@ -282,7 +309,6 @@ class Forecaster:
             rows,
             arrivals,
             now_s,
-            every_step_published,
             SEED,
             costs,
         )
@@ -293,17 +319,13 @@ class Forecaster:
         question: Question,
         waiting: Arrival,
         now_s: float,
-        *,
-        every_step_published: bool = True,
     ) -> float | None:
         """Mean seconds until the first token of `waiting`, a request of one sequence that is on its
         way to the engine, or waits in its queue; None where it does not, as far as is known."""
         slot = self._waiting_slot(question, waiting.key)
         if slot is None:
             return None
-        firsts_s, _ = self.futures_s(
-            question, waiting, now_s, every_step_published=every_step_published
-        )
+        firsts_s, _ = self.futures_s(question, waiting, now_s)
         return max(0.0, float(firsts_s[slot]) - now_s)
 
     def futures_s(
@@ -311,8 +333,6 @@ class Forecaster:
         question: Question,
         newcomer: Arrival,
         now_s: float,
-        *,
-        every_step_published: bool = True,
     ) -> tuple[Values, Values]:
         """When each request of the engine gets its first and its last token, without `newcomer`.
 
@@ -329,7 +349,6 @@ class Forecaster:
             rows,
             arrivals,
             now_s,
-            every_step_published,
             SEED,
             self._costs,
         )

@@ -1,6 +1,6 @@
 """What was foretold, foretold again later: from what was known when a request was placed.
 
-Pictures are never altered, so to remember what a prediction was made from is to keep references.
+Snapshots are never altered, so to remember what a prediction was made from is to keep references.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,24 +9,20 @@ from typing import NamedTuple
 
 from foretell.engine.forecast import Forecaster
 from foretell.engine.predictor import EnginePredictor, predict
-from foretell.engine.published import PublishedPicture, inputs_of, requests_of, show
+from foretell.engine.published import Snapshot
 from foretell.engine.questions import Arrival, is_certain
-from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, LengthEstimate, Prediction, RequestSpec
 
 
 class Exposure(NamedTuple):
     """One engine as its follower knew it. Instants are of the follower's clock, but those in
-    `picture`, to which `shift_s` is to be added."""
+    `snapshot`, to which `shift_s` is to be added."""
 
-    picture: PublishedPicture
+    snapshot: Snapshot
     shift_s: float
-    sent_s: float
-    """When its predictor sent the picture, by the predictor's clock."""
     known_s: float
-    """Until then nothing had happened but what the picture shows."""
-    model: StepTime
+    """Until then nothing had happened but what the snapshot shows."""
     announced: Sequence[Arrival]
     """The requests on their way to the engine."""
 
@@ -42,7 +38,7 @@ class Scene(NamedTuple):
     @property
     def instance_ids(self) -> list[str]:
         """Whose engines it shows."""
-        return [exposure.picture.instance_id for exposure in self.exposures]
+        return [exposure.snapshot.instance_id for exposure in self.exposures]
 
 
 LengthRow = Callable[[LengthEstimate], Row]
@@ -68,15 +64,19 @@ def replay(
         zip(scene.exposures, scene.answer_delays_s, cached_tokens, strict=True)
     ):
         underway = _Announced(exposure, cached, () if idle else exposure.announced)
-        picture = exposure.picture
+        snapshot = exposure.snapshot
         predictor = EnginePredictor(
-            forecaster, index, picture.instance_id, picture.config, underway, exposure.model
+            forecaster,
+            index,
+            snapshot.instance_id,
+            snapshot.config,
+            underway,
+            snapshot.step_time,
         )
         predictor.answer_delay_s = delay_s
         if not idle:
-            rows = requests_of(picture)
-            inputs = inputs_of(picture, rows)
-            show(forecaster, index, picture, rows, inputs, exposure.shift_s, exposure.sent_s)
+            header, requests, inputs = snapshot.header, snapshot.requests, snapshot.inputs
+            forecaster.put(index, header, requests, inputs, exposure.shift_s)
             forecaster.still_true(index, exposure.known_s)
         asked.append(predictor)
     return predict(
@@ -87,7 +87,6 @@ def replay(
         at_s=scene.now_s,
         now_s=scene.now_s,
         ages_s=[0.0] * len(asked),
-        every_step_published=False,
         announced_only=True,
         externality=not idle,
         with_quantiles=False,
@@ -105,7 +104,7 @@ class _Announced:
     changes = 0
 
     def __init__(self, exposure: Exposure, cached: int, rows: Sequence[Arrival]) -> None:
-        self.dispatch_delay_s = exposure.picture.dispatch_delay_s
+        self.dispatch_delay_s = exposure.snapshot.dispatch_delay_s
         self.reserved = sum(row.sequences for row in rows)
         self.certain = all(is_certain(row.length) for row in rows)
         self._cached = cached

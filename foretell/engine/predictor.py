@@ -95,7 +95,9 @@ class EnginePredictor:
         figures, ledger = self._figures or self._figures_anew(), self.ledger
         if self._load is None or self._loaded_at != ledger.changes:
             self._loaded_at, config = ledger.changes, self.engine_config
-            used_blocks = max(0, config.total_blocks - figures.free_blocks)
+            used_blocks, offline = max(0, config.total_blocks - figures.free_blocks), 0
+            if config.co_schedules:
+                offline = min(used_blocks, self.forecaster.offline_blocks(self.index))
             self._load = Load(
                 running=figures.running,
                 waiting=figures.requests - figures.running,
@@ -105,7 +107,7 @@ class EnginePredictor:
                 waiting_prefill_blocks=figures.waiting_blocks + ledger.reserved_blocks(config),
                 max_num_seqs=config.max_num_seqs,
                 by_priority=config.policy == "priority",
-                offline_blocks=min(used_blocks, self.forecaster.offline_blocks(self.index)),
+                offline_blocks=offline,
             )
         return self._load
 
@@ -141,8 +143,6 @@ class EnginePredictor:
         request: RequestSpec,
         length_row: Row,
         now_s: float,
-        *,
-        every_step_published: bool = True,
     ) -> float | None:
         """Seconds until the first token of a request that was sent here; None where it no longer
         waits, as far as is known, or where it is of several sequences."""
@@ -153,7 +153,6 @@ class EnginePredictor:
             question,
             arrival(request, length_row, now_s),
             now_s,
-            every_step_published=every_step_published,
         )
         return None if found is None else found + self.answer_delay_s
 
@@ -171,7 +170,6 @@ def predict(
     at_s: float,
     now_s: float,
     ages_s: Sequence[float],
-    every_step_published: bool = True,
     announced_only: bool = False,
     externality: bool = False,
     with_quantiles: bool = True,
@@ -184,7 +182,7 @@ def predict(
     do not, which is how to compare engines: how many have come to one says little of where those
     will go that are still to be placed. With `externality` they also say what the request adds to
     the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
-    from. `every_step_published` is `Forecaster.prepare`'s, `with_quantiles` `as_prediction`'s.
+    from. `with_quantiles` is `as_prediction`'s.
     `single`: by one rollout for each engine, with the medians of uncertain lengths, which is
     cheaper.
     """
@@ -193,14 +191,10 @@ def predict(
         predictor.question(request, certain, at_s, announced_only=announced_only, single=single)
         for predictor in asked
     ]
-    found = forecaster.forecast(
-        questions, newcomer, now_s, every_step_published=every_step_published
-    )
+    found = forecaster.forecast(questions, newcomer, now_s)
     added: Sequence[Added | None] = [None] * len(asked)
     if externality:
-        added = forecaster.added(
-            questions, newcomer, now_s, every_step_published=every_step_published
-        )
+        added = forecaster.added(questions, newcomer, now_s)
     return [
         as_prediction(
             predictor.instance_id,

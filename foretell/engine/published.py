@@ -1,34 +1,30 @@
 """What a predictor publishes of its engine, so that schedulers can predict by themselves.
 
-Rows travel as the bytes of the kernel's own arrays. Compiled code does not check what it reads, so
-whoever receives them does: nothing but what a predictor could have published is let in.
+Compiled code does not check what it reads, so whoever receives a snapshot does (`check`): nothing
+but what a predictor could have published is let in.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from math import inf
-from typing import Any
-from zlib import crc32
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.engine.forecast import Forecaster
+from foretell.engine.arrays import engine_record
 from foretell.engine.questions import Arrival, Figures
 from foretell.kernel.layout import INPUT
 from foretell.kernel.lengths import LEVELS
-from foretell.kernel.pictures import ARRIVAL, REQUEST, STEPS
+from foretell.kernel.pictures import PICTURE, REQUEST, STEPS
 from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
 from foretell.latency.linear import sums
 from foretell.model import BatchShape, EngineConfig
 
-LAYOUT = crc32(repr((REQUEST, ARRIVAL, INPUT, LEVELS, COEFFICIENTS)).encode())
-"""Fingerprint of the rows: those of another release may mean something else."""
 MOST_REQUESTS = 20_000
-"""Most rows of one picture."""
+"""Most rows of one snapshot."""
 MOST_INPUTS = 20_000
-"""Most multimodal inputs of one picture, with what is in the encoder cache."""
+"""Most multimodal inputs of one snapshot, with what is in the encoder cache."""
 _MOST_NUMBER = 1 << 40
 _COUNTS = tuple(name for name in REQUEST.names or () if REQUEST[name] == np.int32)
 _NUMBERS = ("prompt", "max_tokens", "priority", "cached_tokens", "key", "sequences")
@@ -36,151 +32,114 @@ _MOST_NUMBERS = (_MOST_NUMBER, _MOST_NUMBER, inf, *[_MOST_NUMBER] * 3)
 _COLUMNS = len(LEVELS)  # of a length row, before its tail
 
 
-class PictureError(ValueError):
-    """What was received is no picture; the first argument is a word for metrics."""
+class SnapshotError(ValueError):
+    """What was received is no snapshot; the first argument is a word for metrics."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedPicture:
+class Snapshot(NamedTuple):
     """One engine as its predictor knows it. Instants are of the predictor's clock."""
 
     instance_id: str
     config: EngineConfig
     taken_s: float
-    """When the snapshot was taken that it shows."""
-    running: int
-    """The first of `requests`."""
-    free_blocks: int
-    waiting_blocks: int
-    shapes: tuple[BatchShape, ...]
-    """Those of the steps in flight, the oldest first."""
-    step_began_s: float
-    """The oldest step in flight."""
-    online_ttft_s: float
-    """This and the next three as in `EngineSnapshot`."""
-    usual_online_blocks: float
-    drafted_ratio: tuple[float, ...]
-    accepted_ratio: tuple[float, ...]
+    """When the engine was in the state that it shows."""
+    header: bytes
+    """One row of `kernel.pictures.PICTURE`."""
     requests: bytes
     """Rows of `kernel.pictures.REQUEST`."""
-    reservations: bytes
-    """Rows of `kernel.pictures.ARRIVAL`, in the order in which they were made."""
-    expected: bytes
-    """At most one such row."""
+    inputs: bytes
+    """Rows of `kernel.layout.INPUT`, as `kernel.pictures.Pictures` has them."""
+    reservations: Sequence[Arrival]
+    """The requests on their way, in the order in which they were dispatched."""
+    expected: Sequence[Arrival]
+    """At most one row: who will come though nobody has announced it."""
     dispatch_delay_s: float
-    step_time: tuple[float, ...]
-    """`StepTime.coefficients`."""
+    step_time: StepTime
     step_error: tuple[float, float]
     """`latency.residuals.Residuals.variances`."""
     calibration_steps: int
-    step_tables: StepTime | None = None
-    """The model's tables; None: as before."""
-    notices: int = 0
-    """Those of the follower that are reckoned with here."""
-    inputs: bytes = b""
-    """Rows of `kernel.layout.INPUT`, as `kernel.pictures.Pictures` has them."""
-    contents: int = 0
-    """The first of them."""
-
-    @property
-    def checksum(self) -> int:
-        """CRC-32 of all rows."""
-        parts = self.requests, self.reservations, self.expected, self.inputs
-        return reduce(lambda known, part: crc32(part, known), parts, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(NamedTuple):
     """One message of a predictor to a follower. Instants are of the predictor's clock."""
 
     sent_s: float
     heard_s: float
     """When the engine was last heard from."""
-    picture: PublishedPicture | None = None
+    snapshot: Snapshot | None = None
     """None: as before."""
     all_prefixes: bool = False
     """`cached_prefixes` are all that there are."""
     cached_prefixes: tuple[int, ...] = ()
     evicted_prefixes: tuple[int, ...] = ()
+    notices: int = 0
+    """Those of the follower that are reckoned with in the snapshot."""
     silent_s: float = 0.0
     """For so long before `sent_s` the engine may have made steps that it has not told yet."""
 
 
-def show(
-    forecaster: Forecaster,
-    index: int,
-    picture: PublishedPicture,
-    rows: NDArray[np.void],
-    inputs: NDArray[np.void],
-    shift_s: float,
-    sent_s: float,
-) -> None:
-    """Make `picture`, with its checked `rows` and `inputs`, that of engine `index`.
+def header_of(
+    config: EngineConfig,
+    figures: Figures,
+    shapes: Sequence[BatchShape],
+    begun_s: float,
+    *,
+    contents: int,
+    inputs: int,
+    online: tuple[float, float],
+    draft_ratios: tuple[Sequence[float], Sequence[float]],
+) -> bytes:
+    """The header of a snapshot; SnapshotError where it cannot be true.
 
-    Instants are `shift_s` later. Its predictor knew of nothing else when it sent it, at `sent_s`.
+    `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. `inputs`
+    are rows behind `contents`. `online` are the TTFT and the blocks that are expected of online
+    requests, `draft_ratios` those of drafted and of accepted tokens.
     """
-    count = len(rows)
-    forecaster.make_room(count)
-    forecaster.expect_online(index, picture.online_ttft_s, picture.usual_online_blocks)
-    forecaster.expect_drafts(index, picture.drafted_ratio, picture.accepted_ratio)
-    forecaster.show_inputs(index, inputs, picture.contents)
-    own = forecaster.pictures.requests[index, :count]
-    own[:] = rows
-    own["arrival_s"] += shift_s
-    lengths = rows["length"]
-    certain = (lengths[:, 0] == lengths[:, -2]) & (lengths[:, -1] == 0)
-    figures = Figures(
-        count,
-        picture.running,
-        picture.free_blocks,
-        picture.waiting_blocks,
-        int(certain.all()),
-    )
-    forecaster.finish_picture(
-        index,
-        figures,
-        list(map(sums, picture.shapes)),
-        sent_s + shift_s,
-        min(picture.step_began_s, sent_s) + shift_s,
-    )
+    packed = list(map(sums, shapes))
+    _check(0 <= figures.running <= figures.requests <= MOST_REQUESTS, "count")
+    _check(0 <= figures.free_blocks <= config.total_blocks, "blocks")
+    _check(0 <= figures.waiting_blocks < _MOST_NUMBER, "blocks")
+    _check(len(packed) <= STEPS, "steps")
+    _check(all(0 <= n < _MOST_NUMBER for shape in packed for n in shape), "steps")
+    _check(online[0] >= 0 and 0 <= online[1] < inf, "online")
+    header = np.zeros(1, PICTURE)
+    header["engine"], header["figures"] = engine_record(config), figures
+    header["steps"] = len(packed)
+    if packed:
+        header["shapes"][0, : len(packed)] = packed
+    header["begun_s"], header["contents"], header["inputs"] = begun_s, contents, inputs
+    engine = header["engine"]
+    engine["online_ttft_s"], engine["usual_online_blocks"] = online
+    for name, ratios in zip(("drafted_ratio", "accepted_ratio"), draft_ratios, strict=True):
+        if ratios:
+            engine[name][0, : len(ratios)] = ratios
+    return header.tobytes()
 
 
-def packed_requests(forecaster: Forecaster, index: int) -> bytes:
-    """The rows of engine `index` as bytes."""
-    count = forecaster.figures(index).requests
-    return forecaster.pictures.requests[index, :count].tobytes()
+def check(snapshot: Snapshot) -> None:
+    """SnapshotError where the rows of a snapshot, whose header is true, cannot be."""
+    _check(all(0 <= part < _MOST_NUMBER for part in snapshot.step_error), "step_time")
+    (header,) = np.frombuffer(snapshot.header, PICTURE)
+    requests = np.frombuffer(snapshot.requests, REQUEST)
+    inputs = np.frombuffer(snapshot.inputs, INPUT)
+    _check_requests(requests, snapshot.config)
+    _check_inputs(inputs, int(header["contents"]), requests, snapshot.config)
 
 
-def packed_inputs(forecaster: Forecaster, index: int) -> tuple[bytes, int]:
-    """The multimodal inputs of engine `index` as bytes, and how many of the rows are contents."""
-    header = forecaster.pictures.headers[index : index + 1]
-    contents, inputs = int(header["contents"][0]), int(header["inputs"][0])
-    return forecaster.pictures.inputs[index, : contents + inputs].tobytes(), contents
+def are_certain(requests: NDArray[np.void]) -> bool:
+    """Whether the lengths of all rows of `REQUEST` are taken at their word."""
+    lengths = requests["length"]
+    return bool(((lengths[:, 0] == lengths[:, -2]) & (lengths[:, -1] == 0)).all())
 
 
-def packed_arrivals(rows: Sequence[Arrival]) -> bytes:
-    """Requests on their way as bytes."""
-    return np.array(rows, ARRIVAL).tobytes() if rows else b""
-
-
-def requests_of(picture: PublishedPicture) -> NDArray[np.void]:
-    """The rows of `picture.requests`, read-only; PictureError where they cannot be true."""
-    rows = _rows(picture.requests, REQUEST)
-    config, count = picture.config, len(rows)
-    _check(count <= MOST_REQUESTS and picture.running <= count, "count")
-    _check(0 <= picture.free_blocks <= config.total_blocks, "blocks")
-    _check(0 <= picture.waiting_blocks < _MOST_NUMBER, "blocks")
-    _check(len(picture.shapes) <= STEPS, "steps")
-    _check(all(0 <= part < _MOST_NUMBER for part in picture.step_error), "step_time")
-    _check(all(0 <= n < _MOST_NUMBER for shape in picture.shapes for n in sums(shape)), "steps")
-    _check(picture.online_ttft_s >= 0 and 0 <= picture.usual_online_blocks < inf, "online")
-    if count:
-        _check_lengths(rows)
-        _check_targets(rows)
-        _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
-        _check_ranges(_side_by_side(rows, np.int32, _COUNTS), _COUNTS, _most_of(config))
-        _check(bool((rows["left"] <= rows["blocks"]).all()), "left")
-    return rows
+def _check_requests(rows: NDArray[np.void], config: EngineConfig) -> None:
+    if not len(rows):
+        return
+    _check_lengths(rows)
+    _check_targets(rows)
+    _check(bool(np.isfinite(rows["arrival_s"]).all()), "time")
+    _check_ranges(_side_by_side(rows, np.int32, _COUNTS), _COUNTS, _most_of(config))
+    _check(bool((rows["left"] <= rows["blocks"]).all()), "left")
 
 
 @lru_cache(maxsize=16)
@@ -198,39 +157,34 @@ def _most_of(config: EngineConfig) -> tuple[float, ...]:
     return tuple(most[name] for name in _COUNTS)
 
 
-def inputs_of(picture: PublishedPicture, requests: NDArray[np.void]) -> NDArray[np.void]:
-    """The rows of `picture.inputs`, read-only; PictureError where they cannot be true.
-
-    `requests` are the checked rows of its requests.
-    """
-    rows, contents = _rows(picture.inputs, INPUT), picture.contents
+def _check_inputs(
+    rows: NDArray[np.void], contents: int, requests: NDArray[np.void], config: EngineConfig
+) -> None:
+    """`requests` are the checked rows of the requests that have these inputs."""
     _check(int(requests["inputs"].sum()) == len(rows) - contents, "inputs")
     if not len(rows):
-        return rows
+        return
     _check(len(rows) <= MOST_INPUTS, "inputs")
     own, cached = rows[contents:], rows["cached"][:contents]
     names = ("content", "offset", "length", "first_embed", "end_embed", "held")
-    length = picture.config.max_model_len
+    length = config.max_model_len
     most = (contents - 1, length, length, length, length, 1)
     if len(own):
         _check_ranges(_side_by_side(own, np.int32, names), names, most)
         _check(bool(cached[own["content"][own["held"] > 0]].all()), "inputs")
     _check(bool((cached >> 1 == 0).all()) and int(rows["embeds"].min()) >= 0, "inputs")
-    room = picture.config.encoder_cache_size
+    room = config.encoder_cache_size
     _check(int((rows["embeds"][:contents] * cached).sum(dtype=np.int64)) <= room, "inputs")
-    return rows
 
 
-def arrivals_of(
-    packed: bytes, max_model_len: int, shift_s: float, latest_s: float = inf
-) -> list[Arrival]:
-    """Requests on their way, `shift_s` later; PictureError where they cannot be true.
+def arrivals_of(rows: NDArray[np.void], latest_s: float = inf) -> list[Arrival]:
+    """Rows of `kernel.pictures.ARRIVAL` as requests on their way; SnapshotError where they cannot
+    be true.
 
     What was sent after `latest_s` was sent before the predictor's clock was set back.
     """
-    if not packed:
+    if not len(rows):
         return []
-    rows = _rows(packed, ARRIVAL)
     _check(len(rows) <= MOST_REQUESTS, "count")
     _check_lengths(rows)
     _check_targets(rows)
@@ -242,24 +196,24 @@ def arrivals_of(
     _check(int(rows["sequences"].min()) >= 1, "sequences")
     _check(int(rows["sequences"].sum()) <= MOST_REQUESTS, "sequences")
     return [
-        Arrival(tuple(length.tolist()), min(at_s, latest_s) + shift_s, *rest)
+        Arrival(tuple(length.tolist()), min(at_s, latest_s), *rest)
         for length, at_s, *rest in rows.tolist()
     ]
 
 
 def step_time_of(step_time: Sequence[float], tables: StepTime) -> StepTime:
-    """The model of those `StepTime.coefficients` with those `tables`; PictureError where it cannot
-    be one."""
-    coefficients = np.array(step_time)
-    _check(coefficients.shape == (COEFFICIENTS,), "step_time")
-    _check(bool(np.isfinite(coefficients).all()), "step_time")
+    """The model of those `StepTime.coefficients` with those `tables`; SnapshotError where it cannot
+    be one.
+
+    Coefficients are only ever appended: those that an older writer lacks are 0, those of a newer
+    one are left out.
+    """
+    coefficients = np.zeros(COEFFICIENTS)
+    known = step_time[:COEFFICIENTS]
+    coefficients[: len(known)] = known
+    _check(len(known) > 0 and bool(np.isfinite(coefficients).all()), "step_time")
     _check(not coefficients[TABLES_SCALE] or len(tables.values) > 0, "step_time")
     return tables._replace(coefficients=coefficients)
-
-
-def _rows(packed: bytes, kind: np.dtype[np.void]) -> NDArray[np.void]:
-    _check(len(packed) % kind.itemsize == 0, "size")
-    return np.frombuffer(packed, kind)
 
 
 def _check_lengths(rows: NDArray[np.void]) -> None:
@@ -292,4 +246,4 @@ def _check_ranges(table: NDArray[Any], names: Sequence[str], most: Sequence[floa
 
 def _check(true: bool, what: str) -> None:
     if not true:
-        raise PictureError(what)
+        raise SnapshotError(what)

@@ -114,6 +114,11 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
     )
 
 
+def shifted(rows: Seq[Arrival], shift_s: float) -> Seq[Arrival]:
+    """The rows, so many seconds later."""
+    return [row._replace(at_s=row.at_s + shift_s) for row in rows] if shift_s else rows
+
+
 def key_of(request_id: str) -> int:
     """The number that stands for a request in pictures and draws."""
     return crc32(request_id.encode())

@@ -8,14 +8,8 @@ from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Ledger, Observed
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import PrefixIndex
-from foretell.engine.published import (
-    PublishedPicture,
-    packed_arrivals,
-    packed_inputs,
-    packed_requests,
-)
+from foretell.engine.published import Snapshot
 from foretell.engine.snapshots import fill_picture
-from foretell.kernel.pictures import STEPS
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime, StepTimeModel
@@ -152,7 +146,6 @@ class SnapshotPredictor:
             at_s=now_unix_s,
             now_s=now_unix_s,
             ages_s=[self.age_s(now_unix_s)],
-            every_step_published=False,
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
@@ -174,39 +167,29 @@ class SnapshotPredictor:
             within_s = snapshot.config.told_soon_s
         return max(0.0, min(within_s, now_unix_s - snapshot.published_unix_s))
 
-    def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> PublishedPicture | None:
+    def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> Snapshot | None:
         """What is known of the engine now, for those who predict by themselves.
 
-        None before any snapshot.
+        None before any snapshot of the engine.
         """
-        snapshot, predictor = self.snapshot, self._show()
-        if snapshot is None or predictor is None:
+        engine, predictor = self.snapshot, self._show()
+        if engine is None or predictor is None:
             return None
         self.ledger.expire(now_unix_s)
-        figures = predictor.figures
-        inputs, contents = packed_inputs(self._forecaster, 0)
-        return PublishedPicture(
-            instance_id=snapshot.instance_id,
-            config=snapshot.config,
-            taken_s=snapshot.taken_unix_s,
-            running=figures.running,
-            free_blocks=figures.free_blocks,
-            waiting_blocks=figures.waiting_blocks,
-            shapes=tuple(step.shape for step in snapshot.steps_in_flight[-STEPS:]),
-            step_began_s=float(self._forecaster.pictures.headers["begun_s"][0]),
-            online_ttft_s=snapshot.online_ttft_s,
-            usual_online_blocks=snapshot.usual_online_blocks,
-            drafted_ratio=snapshot.drafted_ratio,
-            accepted_ratio=snapshot.accepted_ratio,
-            requests=packed_requests(self._forecaster, 0),
-            reservations=packed_arrivals(self.ledger.rows()),
-            expected=packed_arrivals(self.ledger.expected(now_unix_s + self.dispatch_delay_s)),
+        header, requests, inputs = self._forecaster.packed(0)
+        return Snapshot(
+            instance_id=engine.instance_id,
+            config=engine.config,
+            taken_s=engine.taken_unix_s,
+            header=header,
+            requests=requests,
+            inputs=inputs,
+            reservations=self.ledger.rows(),
+            expected=self.ledger.expected(now_unix_s + self.dispatch_delay_s),
             dispatch_delay_s=self.dispatch_delay_s,
-            step_time=tuple(step_time.packed().coefficients.tolist()),
+            step_time=step_time.packed(),
             step_error=step_time.variances,
             calibration_steps=step_time.steps,
-            inputs=inputs,
-            contents=contents,
         )
 
     def _show(self) -> EnginePredictor | None:

@@ -1,6 +1,5 @@
 """The simulated engines of a cluster: compiled code runs their steps and takes their pictures."""
 
-from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -17,6 +16,7 @@ class EngineTable:
 
     def __init__(self, engines: int) -> None:
         self._twins: list[Twin | None] = [None] * engines
+        self._indices = list(np.arange(engines).reshape(-1, 1))
         self._kept: list[object] = [None] * engines  # the arrays whose addresses are written
         self._engines = Engines(
             np.zeros(engines, PLACED),
@@ -84,9 +84,9 @@ class EngineTable:
         """The index of the engine that made the latest step."""
         return int(self._engines.outcome[0])
 
-    def publish(self, pictures: Pictures, indices: Sequence[int], now_s: float) -> None:
-        """Take a picture of each of these engines; it has its engine's index in `pictures`."""
-        publish_all(self._engines, pictures, np.array(indices), now_s)
+    def publish(self, pictures: Pictures, index: int, now_s: float) -> None:
+        """Take a picture of an engine; it has its engine's index in `pictures`."""
+        publish_all(self._engines, pictures, self._indices[index], now_s)
 
     def _ended(self) -> list[EngineSequence]:
         index, count, batch = self._engines.outcome.tolist()

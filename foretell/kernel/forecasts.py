@@ -4,9 +4,9 @@ Each question asks what becomes of one newcomer on one engine. The arrivals of a
 `pictures.ARRIVAL`: for each question those that are on their way to its engine, then those that are
 expected there though nobody has announced them, and behind all of them the newcomer.
 
-`every_step`: every step is published, so silence means that the step in flight is still running.
-Otherwise that holds only until the moment up to which a picture is known to be true, and the engine
-is rolled on from there. `compiled.ImpossibleState` where a picture shows one.
+Until the moment up to which a picture is known to be true, silence means that the step in flight is
+still running; the engine is rolled on from there. `compiled.ImpossibleState` where a picture shows
+one.
 """
 
 from typing import NamedTuple

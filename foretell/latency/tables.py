@@ -29,6 +29,8 @@ from foretell.model import Curve, GpuProfile, Grid, StepTables
 
 _Axis = tuple[float, ...]
 
+NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
+"""The tables of a model that has none."""
 _MOST_DECODES = 1024
 """Sequences of a decode step that are looked up at once; more are searched for."""
 

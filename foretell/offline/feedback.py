@@ -151,11 +151,6 @@ class Feedback:
         self._running[self._group_list[request]] -= 1
         self._waiting.ended(request, tokens)
 
-    @property
-    def remaining_ratio(self) -> float:
-        """τ: remaining seconds of computing over remaining seconds of reading memory."""
-        return self._tau
-
     def _budget_s(self) -> float:
         """Seconds of computing prompts that the next step may take."""
         if not self._overlaps:

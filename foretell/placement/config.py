@@ -14,13 +14,11 @@ class PlacementConfig:
     """
 
     candidates: int = 16
-    """Predictors asked for one placement at most (`foretell.policy.shortlist`); 0: all."""
+    """Instances compared for one placement at most (`foretell.policy.shortlist`); 0: all."""
     max_attempts: int = 3
     """Instances tried for one request before its first token."""
     retry_pause_s: float = 0.05
     """Pause before the second attempt; before the third it is twice as long, and so on."""
-    turn_deadline_s: float = 0.5
-    """Longest wait for the placements before; then one is made without asking predictors."""
     instance_wait_s: float = 0.0
     """Longest wait for an instance where none that serves a request's model is up; 0: none."""
     recall: bool = True

@@ -1,8 +1,8 @@
 """Which instance gets which request, and when: all of placement as one state machine."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretell.length import says_more
 from foretell.model import RequestSpec
@@ -13,14 +13,17 @@ from foretell.placement.decision import Decision, decide
 from foretell.placement.instances import Lease
 from foretell.placement.needs import MOST_REFUSALS, Unfit
 from foretell.placement.patience import Patience
-from foretell.placement.predictors import is_missing
+from foretell.placement.ports import Predict
 from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
 from foretell.placement.retries import LONGEST_PAUSE_S, LOOK_AGAIN, RetryBudget
 from foretell.placement.shares import MOST_HELD, has_room
-from foretell.placement.state import State, expect
+from foretell.placement.state import State
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
+
+if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
+    from foretell.engine.hindsight import Scene
 
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
@@ -29,11 +32,11 @@ MOST_WITHOUT_INSTANCE = 1000
 class PlacementCore:
     """One scheduler's placements. Deterministic, given its events and draws; for one thread.
 
-    A request goes through these stages: it takes its turn, if the policy asks predictors;
-    predictors are asked; the policy chooses; the request is reserved and dispatched, and called
-    back from its engine's queue where it would wait far less elsewhere; it ends, or fails and is
-    placed again elsewhere. Whatever is missing degrades the choice: without a predictor the last
-    known load counts, without anything the outstanding requests.
+    A request goes through these stages: it is predicted for, the policy chooses, the request is
+    reserved and dispatched, all in the step in which it arrived; it is called back from its
+    engine's queue where it would wait far less elsewhere; it ends, or fails and is placed again
+    elsewhere. Whatever is missing degrades the choice: without a snapshot the last known load
+    counts, without anything the outstanding requests.
     """
 
     def __init__(
@@ -41,19 +44,18 @@ class PlacementCore:
         policy: Policy,
         config: PlacementConfig,
         random: Callable[[], float],
+        predict: Predict,
     ) -> None:
         """`random` draws uniformly from [0, 1)."""
         self.policy = policy
         self.config = config
-        self._state = State(policy, config, random)
+        self._state = State(policy, config, random, predict)
         self.instances = self._state.instances
         self._requests = self._state.requests
-        self._predictors = self._state.predictors
         self._efforts = self._state.efforts
-        self._turns = self._state.turns
         self._shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
-        self._passing_turns = self._releasing = False
+        self._releasing = False
         self._patience = Patience()
         self._budget = RetryBudget()
         self._without_instance: dict[str, None] = {}
@@ -61,8 +63,6 @@ class PlacementCore:
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.Arrived: self._arrived,
             on.Estimated: self._estimated,
-            on.Heard: self._heard,
-            on.Reviewed: self._reviewed,
             on.Started: self._started,
             on.Recalled: self._recalled,
             on.TimePassed: self._time_passed,
@@ -143,7 +143,7 @@ class PlacementCore:
     def _place(self, request: Request) -> None:
         """Begin an attempt."""
         if not self._state.eligible(request):
-            self._await_instance(request)  # or it would wait for its turn in vain
+            self._await_instance(request)
             return
         if request.stage is not Stage.SHARE:
             request.next_attempt()
@@ -151,12 +151,10 @@ class PlacementCore:
                 self._hold(request)
                 return
         if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
-            self._place_unasked(request)
-        elif self._turns.take(request.key):
-            self._ask(request)
+            eligible = self._state.open_to(request)
+            self._choose(request, self._state.candidates.of(eligible, (), self._now_s), None)
         else:
-            self._queue(request)
-            self._state.wait(request, self.config.turn_deadline_s)
+            self._predict(request)
 
     def _await_instance(self, request: Request) -> None:
         """Nobody who serves the request is up: it waits, or is refused.
@@ -171,7 +169,7 @@ class PlacementCore:
         request.stage = Stage.INSTANCE
         self._without_instance[request.key] = None
         self._state.wait(request, request.instance_by_s - self._now_s)
-        self._free_turn(request.key)
+        self._stop_trying(request.key)
 
     def _place_who_waited(self) -> None:
         """Another instance may get requests: place those that it serves."""
@@ -182,68 +180,38 @@ class PlacementCore:
                 request.ticket = 0
                 self._place(request)
 
-    def _queue(self, request: Request) -> None:
-        request.stage = Stage.TURN
-        self._turns.queue(request.key, request.urgency)
-
-    def _place_unasked(self, request: Request) -> None:
-        """Choose by what is known already."""
-        eligible = self._state.open_to(request)
-        if not eligible:
-            self._await_instance(request)
-            return
-        self._choose(request, self._predictors.candidates(eligible, {}, self._now_s))
-
-    def _ask(self, request: Request) -> None:
-        """It is the request's turn: ask the predictors of the most promising instances."""
-        eligible = self._predictors.near(self._state.open_to(request))
-        if not eligible:
-            self._await_instance(request)
-            return
+    def _predict(self, request: Request) -> None:
+        """Choose by what is predicted for the most promising instances, or by their loads where
+        there is no time to predict."""
+        state, now_s = self._state, self._now_s
+        eligible = state.candidates.known(state.open_to(request))
         effort = self._efforts.of(request.arrived.spec.priority)
-        request.plan = plan = effort.plan(len(eligible), self._now_s)
-        picked = self._predictors.pick(eligible, plan.candidates, self._now_s)
-        request.candidates, request.stage = picked, Stage.ANSWERS
-        asked = tuple(self.instances.answering(picked, self._now_s))
-        if not asked:
-            self._choose_among(request, {})
-            return
-        needs = self.policy.needs
-        if plan.candidates == 0:
-            needs = Needs.LOAD
-            self._state.do(do.Degraded(request.key, "effort"))
-        trial, calls = request.trial, plan.candidates > 0
-        self._state.do(
-            do.Ask(request.key, trial, asked, needs, trial.slo.given, plan.single, calls)
+        plan = effort.plan(len(eligible), now_s)
+        picked = state.candidates.pick(eligible, plan.candidates, now_s)
+        needs = self.policy.needs if plan.candidates else Needs.LOAD
+        if not plan.candidates:
+            state.do(do.Degraded(request.key, "effort"))
+        trial = request.trial
+        predicted = state.predict.predict(
+            trial,
+            picked,
+            now_s,
+            needs=needs,
+            with_quantiles=trial.slo.given,
+            single=plan.single,
         )
+        if plan.candidates:
+            effort.took(plan, len(predicted.answers), predicted.took_s)
+        if missing := len(picked) - len(predicted.answers):
+            state.do(do.Degraded(request.key, "predictor", missing))
+        request.single = plan.single
+        candidates = state.candidates.of(picked, predicted.answers, now_s)
+        self._choose(request, candidates, predicted.inputs)
 
-    def _heard(self, event: on.Heard) -> None:
-        said = self._predictors.learn(event.answers, self._now_s)
-        request = self._requests.get(event.key)
-        if request is None:
-            return  # its client has left, and the turn is somebody else's
-        expect(request, Stage.ANSWERS)
-        took_s, plan = event.took_s, request.plan
-        if took_s > 0 and plan.candidates and not any(answer.silent for answer in event.answers):
-            effort = self._efforts.of(request.arrived.spec.priority)
-            effort.took(plan, len(event.answers), took_s)
-        self._choose_among(request, said)
-
-    def _choose_among(self, request: Request, said: Mapping[str, on.Answer]) -> None:
-        """The predictors have answered, as far as they do."""
-        asked, now_s = request.candidates, self._now_s
-        loads_only = self.policy.needs is Needs.LOAD or request.plan.candidates == 0
-        candidates = self._predictors.candidates(asked, said, now_s)
-        missing = sum(is_missing(said.get(c.instance_id), loads_only) for c in candidates)
-        if missing:
-            self._state.do(do.Degraded(request.key, "predictor", missing))
-        if not candidates:
-            self._await_instance(request)
-            return
-        self._choose(request, candidates)
-
-    def _choose(self, request: Request, candidates: Sequence[Candidate]) -> None:
-        """The policy chooses."""
+    def _choose(
+        self, request: Request, candidates: Sequence[Candidate], inputs: "Scene | None"
+    ) -> None:
+        """The policy chooses; `inputs` are what was predicted from."""
         arrived = request.arrived
         if self._state.is_over_share(request):
             candidates = [each for each in candidates if has_room(each.load)]
@@ -259,7 +227,7 @@ class PlacementCore:
             if why is not None:
                 self._refuse(request, "late", why)
                 return
-        self._dispatch(request, spec, decide(self.policy, spec, candidates, draw))
+        self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
 
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
         chosen = decision.chosen
@@ -274,12 +242,13 @@ class PlacementCore:
             foretold_s = request.foretold_s(prediction)
             self._patience.sent(key, instance.instance_id, foretold_s, self._now_s)
         attempt, name = request.attempt, instance.instance_id
+        if prediction is not None and not request.single:
+            prediction = self._state.predict.foretold(spec, name, self._now_s) or prediction
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
-        predict = prediction is not None and not request.plan.single
-        if request.arrived.foreseeable:
-            self._state.do(do.Reserve(key, spec, instance.instance_id, predict))
+        if request.arrived.foreseeable:  # at once: whoever is placed next must see it
+            self._state.predict.reserve(spec, name, self._now_s)
         had_waited = self._shares.trying == key
-        self._free_turn(key)
+        self._stop_trying(key)
         if had_waited:
             self._release()
 
@@ -291,7 +260,7 @@ class PlacementCore:
             return
         request.stage = Stage.SHARE
         self._shares.hold(request.arrived.tenant, request.urgency, request.key)
-        self._free_turn(request.key)
+        self._stop_trying(request.key)
 
     def _release(self) -> None:
         """There may be room: look again for an instance, for one after the other."""
@@ -307,22 +276,13 @@ class PlacementCore:
 
     # Requests that wait in an engine's queue.
 
-    def _reviewed(self, event: on.Reviewed) -> None:
-        if not self._recalls.reviewed(event):
-            self._free_turn(event.key)
-
     def _started(self, event: on.Started) -> None:
         request = self._requests.get(event.key)
         if request is not None:
-            self._keep(request)
+            self._recalls.keep(request)
             self._patience.began(event.key, self._now_s, goes_on=event.goes_on)
             if request.lease is not None:
                 self.instances.answered(request.lease)
-
-    def _keep(self, request: Request) -> None:
-        """The request cannot be called back, should it have been about to."""
-        if self._recalls.keep(request):
-            self._free_turn(request.key)
 
     def _recalled(self, event: on.Recalled) -> None:
         request = self._requests[event.key]
@@ -334,12 +294,11 @@ class PlacementCore:
             self._dispatch(request, self._state.with_time_left(request), decision)
             self._recalls.review()
         else:  # it went down in this moment
-            self._free_turn(event.key)
             self._place(request)
 
     def _failed(self, event: on.Failed) -> None:
         request = self._requests[event.key]
-        self._keep(request)
+        self._recalls.keep(request)
         lease = self._state.give_back(request)
         cost_s = self._patience.ended(event.key, self._now_s)
         if event.unfit:
@@ -407,7 +366,7 @@ class PlacementCore:
 
     def _ended(self, event: on.Ended) -> None:
         request = self._requests[event.key]
-        self._keep(request)
+        self._recalls.keep(request)
         lease = self._state.give_back(request)
         del self._requests[event.key]
         self._patience.ended(event.key, self._now_s)
@@ -420,24 +379,22 @@ class PlacementCore:
 
     def _gone(self, event: on.Gone) -> None:
         request = self._requests[event.key]
-        sent = request.stage in (Stage.END, Stage.RECALL)
+        sent = request.stage in (Stage.ANSWER, Stage.RECALL)
         assert not sent, f"{event.key} is dispatched: tell its end"
         del self._requests[event.key]
         self._without_instance.pop(event.key, None)
-        if request.stage is Stage.TURN:
-            self._turns.leave(event.key)
-        elif request.stage is Stage.SHARE:
+        if request.stage is Stage.SHARE:
             self._shares.leave(request.arrived.tenant, event.key)
-        self._free_turn(request.key)
+        self._stop_trying(request.key)
 
     def _refuse(
         self, request: Request, because: do.RefusedBecause, why: Unattainable | None = None
     ) -> None:
         del self._requests[request.key]
         self._state.do(do.Refuse(request.key, because, why))
-        self._free_turn(request.key)
+        self._stop_trying(request.key)
 
-    # Time and turns.
+    # Time.
 
     def _time_passed(self, event: on.TimePassed) -> None:
         request = self._requests.get(event.key)
@@ -451,28 +408,10 @@ class PlacementCore:
         elif request.stage is Stage.INSTANCE:
             del self._without_instance[request.key]
             self._refuse(request, "no_instance")
-        elif request.stage is Stage.TURN:
-            self._turns.leave(request.key)
-            self._state.do(do.Degraded(request.key, "turn"))
-            self._place_unasked(request)
 
-    def _free_turn(self, key: str) -> None:
+    def _stop_trying(self, key: str) -> None:
         if self._shares.trying == key:
             self._shares.trying = None
-        if self._turns.holder == key:
-            self._turns.give_back()
-            self._pass_turns()
-
-    def _pass_turns(self) -> None:
-        """The most urgent is next; and the one behind, where that was placed without asking."""
-        if self._passing_turns:
-            return  # the loop below goes on
-        self._passing_turns = True
-        while (key := self._turns.take_next()) is not None:
-            request = self._requests[key]
-            request.ticket = 0
-            self._ask(request)
-        self._passing_turns = False
 
     # Instances.
 
@@ -482,7 +421,7 @@ class PlacementCore:
         if known is not None and not known.up:  # what failed there was another process
             for request in self._requests.values():
                 request.avoid.discard(name)
-        if self.instances.put_up(name, models, event.has_predictor, now_s, event.lengths):
+        if self.instances.put_up(name, models, now_s, event.lengths):
             self._place_who_waited()
         self._give_up_silent(event)
         self._release()

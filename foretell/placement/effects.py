@@ -8,40 +8,7 @@ from typing import Literal
 
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.decision import Decision
-from foretell.policy import Needs
 from foretell.policy.admission import Unattainable
-
-
-@dataclass(slots=True)
-class Ask:
-    """Ask these predictors about the request, and tell `events.Heard` of all, in any case."""
-
-    key: str
-    spec: RequestSpec
-    instance_ids: tuple[str, ...]
-    needs: Needs
-    """`LOAD`: their load; otherwise a prediction, with what `needs.externality` says."""
-    with_quantiles: bool
-    """The predictions' quantiles are wanted beside their means."""
-    single: bool = False
-    """There is no time for more than one rollout each."""
-    calls: bool = True
-    """False: there is no time for calls either, only for what is known."""
-
-
-@dataclass(slots=True)
-class Review:
-    """Find out what a request that waits in an engine's queue would gain elsewhere, and tell
-    `events.Reviewed`, in any case."""
-
-    key: str
-    spec: RequestSpec
-    instance_id: str
-    """The instance that it was sent to."""
-    others: tuple[str, ...]
-    """Those that it could be sent to; that same one, too, where it would get a higher priority."""
-    needs: Needs
-    with_quantiles: bool
 
 
 @dataclass(slots=True)
@@ -71,18 +38,6 @@ class WaitUntil:
 
 
 @dataclass(slots=True)
-class Reserve:
-    """Tell the chosen instance's predictor that the request is on its way."""
-
-    key: str
-    spec: RequestSpec
-    instance_id: str
-    predict: bool
-    """The instance was chosen by its prediction: its predictor is asked for a last one, which
-    reckons with requests that will come later."""
-
-
-@dataclass(slots=True)
 class Revise:
     """Tell the instance's predictor what was estimated since the request was dispatched."""
 
@@ -101,7 +56,7 @@ class Dispatch:
     this one's reservation. `slo` is what is left of the targets now."""
     instance_id: str
     prediction: Prediction | None
-    """The prediction by which the instance was chosen."""
+    """What is predicted there, with the requests that are to be expected later."""
     attempt: int
     """1 for the first."""
     decision: Decision | None = field(default=None, repr=False)
@@ -131,13 +86,11 @@ class Refuse:
 
 @dataclass(slots=True)
 class Degraded:
-    """A placement does without answers that it wanted; to be counted."""
+    """A placement does without predictions that it wanted; to be counted."""
 
     key: str
-    missing: Literal["predictor", "turn", "effort"]
+    missing: Literal["predictor", "effort"]
     count: int = 1
 
 
-Effect = (
-    Ask | Review | Recall | GiveUp | WaitUntil | Reserve | Revise | Dispatch | Refuse | Degraded
-)
+Effect = Recall | GiveUp | WaitUntil | Revise | Dispatch | Refuse | Degraded

@@ -38,7 +38,7 @@ class Plan(NamedTuple):
     """What is predicted for one placement."""
 
     candidates: int
-    """Instances that are asked; 0: none, their loads have to do."""
+    """Instances that are compared; 0: none are predicted for, their loads have to do."""
     single: bool
     """One rollout with middling lengths for each, instead of several with drawn ones."""
 
@@ -73,17 +73,14 @@ class Effort:
         self._rate_weight = 1.0 + self._faded(now_s)
         self._latest_s = now_s
 
-    def took(self, plan: Plan, asked: int, seconds: float) -> None:
-        """Predicting for `asked` instances as planned took so long."""
-        if asked > 0 and seconds > 0:
-            (self._single_s if plan.single else self._full_s).append(seconds / asked)
+    def took(self, plan: Plan, instances: int, seconds: float) -> None:
+        """Predicting for so many instances as planned took so long."""
+        if instances > 0 and seconds > 0:
+            (self._single_s if plan.single else self._full_s).append(seconds / instances)
 
     def plan(self, instances: int, now_s: float) -> Plan:
         """What is to be predicted for a request that `instances` could serve."""
-        if not self._full_s:  # predictors are called: what that costs is not known
-            self._tried_s, least = now_s, min(instances, LEAST_CANDIDATES)
-            return Plan(max(least, int(instances * self._factor)), False)
-        if now_s - self._tried_s > _TRY_EVERY_S:
+        if not self._full_s or now_s - self._tried_s > _TRY_EVERY_S:
             self._tried_s = now_s
             return Plan(instances, False)
         full_s = median(self._full_s)

@@ -5,12 +5,11 @@ changes an event; they are not frozen because each request has some, and making 
 three times as long.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
-from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
+from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement.needs import ANY, Need, Unfit
 from foretell.policy.admission import Late
 
@@ -51,26 +50,6 @@ class Estimated:
     length: LengthEstimate
 
 
-class Answer(NamedTuple):
-    """One predictor's answer, or the fact that none came in time."""
-
-    instance_id: str
-    load: Load | None = None
-    prediction: Prediction | None = None
-    silent: bool = False
-    """It failed or was late. One that answers may still know no load and no prediction."""
-
-
-@dataclass(slots=True)
-class Heard:
-    """The answer to `effects.Ask`: of every predictor that was asked, what it said."""
-
-    key: str
-    answers: Sequence[Answer]
-    took_s: float = 0.0
-    """Seconds that answering kept the scheduler from its other work."""
-
-
 @dataclass(slots=True)
 class TimePassed:
     """The time that `effects.WaitUntil` named has come."""
@@ -78,19 +57,6 @@ class TimePassed:
     key: str
     ticket: int
     """The ticket of the effect: a time that the request no longer waits for is ignored."""
-
-
-@dataclass(slots=True)
-class Reviewed:
-    """The answer to `effects.Review`."""
-
-    key: str
-    wait_s: float | None
-    """Seconds until its first token where it is; None where it does not wait or nobody knows."""
-    answers: Sequence[Answer] = ()
-    """The answers of the other instances."""
-    begun: bool = False
-    """Its engine computes it: it is not reviewed again."""
 
 
 @dataclass(slots=True)
@@ -144,7 +110,6 @@ class InstanceUp:
 
     instance_id: str
     models: frozenset[str] = frozenset({""})
-    has_predictor: bool = True
     heard_s: float = -inf
     """When its engine last sent a byte of any answer."""
     worked_s: float = -inf
@@ -183,7 +148,7 @@ class InstanceRemoved:
 
 @dataclass(slots=True)
 class InstanceFollowed:
-    """An instance's predictor answers at once from now on, or no longer."""
+    """There is a snapshot of an instance from now on, or no longer."""
 
     instance_id: str
     followed: bool = True
@@ -192,8 +157,6 @@ class InstanceFollowed:
 Event = (
     Arrived
     | Estimated
-    | Heard
-    | Reviewed
     | Started
     | Recalled
     | TimePassed

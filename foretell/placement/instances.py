@@ -13,33 +13,6 @@ QPM_WINDOW_S = 60.0
 LONGEST_SHUN_S = 60.0
 
 
-class Breaker:
-    """Spares a peer that fails: after each failure in a row it is left alone twice as long."""
-
-    FIRST_S, LONGEST_S = 0.1, 5.0
-
-    __slots__ = ("_failures", "_retry_at_s")
-
-    def __init__(self) -> None:
-        self._failures = 0
-        self._retry_at_s = -inf
-
-    def open(self, now_s: float) -> bool:
-        """Whether the peer is to be left alone."""
-        return now_s < self._retry_at_s
-
-    def failed(self, now_s: float) -> None:
-        """The peer did not answer."""
-        pause_s = min(self.LONGEST_S, self.FIRST_S * 2 ** min(self._failures, 10))
-        self._failures += 1
-        self._retry_at_s = now_s + pause_s
-
-    def succeeded(self) -> None:
-        """The peer answered."""
-        self._failures = 0
-        self._retry_at_s = -inf
-
-
 @dataclass(slots=True, eq=False)
 class Instance:
     """One instance as this scheduler knows it."""
@@ -50,7 +23,6 @@ class Instance:
     """Longest context of each model in tokens, where it is known."""
     lacks: set[tuple[str, str]] = field(default_factory=set)
     """Models and the kinds of inputs that it has refused for them since it came up."""
-    has_predictor: bool = True
     up: bool = False
     draining: bool = False
     suspected: bool = False
@@ -70,12 +42,11 @@ class Instance:
     dispatched_total: int = 0
     load: Load | None = None
     heard_s: float = -inf
-    """The time at which the predictor reported `load`."""
+    """The time at which a snapshot showed `load`."""
     heard_outstanding: int = 0
     """`outstanding` at that time."""
     shortlisted: bool = False
-    """Its predictor has been asked while others were not."""
-    breaker: Breaker = field(default_factory=Breaker)
+    """It was a candidate while others were not."""
     _dispatched_s: deque[float] = field(default_factory=deque)
 
     def lease(self, now_s: float) -> "Lease":
@@ -158,9 +129,8 @@ class Instances:
         self._eligible: dict[str, list[str]] = {}
         self._differ: dict[str, bool] = {}
         """By model: whether it matters what a request needs."""
-        self._doubtful: set[str] = set()  # those that have no predictor, or whose latest was silent
         self.followed: set[str] = set()
-        """Those whose predictors answer at once."""
+        """Those of which there are snapshots."""
 
     def __getitem__(self, instance_id: str) -> Instance:
         return self._known[instance_id]
@@ -179,7 +149,6 @@ class Instances:
         self,
         instance_id: str,
         models: frozenset[str],
-        has_predictor: bool,
         now_s: float,
         lengths: Mapping[str, int] | None = None,
     ) -> bool:
@@ -187,14 +156,12 @@ class Instances:
         known = self._known.get(instance_id)
         if known is None:
             known = self._known[instance_id] = Instance(instance_id)
-        before = known.up, known.suspected, known.models, known.has_predictor, known.lengths
+        before = known.up, known.suspected, known.models, known.lengths
         suspected = known.suspected and now_s < known.shunned_until_s
-        after = True, suspected, models, has_predictor, lengths or {}
-        known.up, known.suspected, known.models, known.has_predictor, known.lengths = after
+        after = True, suspected, models, lengths or {}
+        known.up, known.suspected, known.models, known.lengths = after
         if before == after:
             return False
-        if not has_predictor:
-            self._doubtful.add(instance_id)
         self._changed()
         return True
 
@@ -203,29 +170,10 @@ class Instances:
         self._eligible.clear()
         self._differ.clear()
 
-    def heard(self, instance: Instance, load: Load | None, now_s: float) -> None:
-        """The instance's predictor has answered, perhaps with the load."""
-        if load is not None:
-            instance.load, instance.heard_s = load, now_s
-            instance.heard_outstanding = instance.outstanding
-        if instance.instance_id in self._doubtful and instance.has_predictor:
-            instance.breaker.succeeded()
-            self._doubtful.discard(instance.instance_id)
-
-    def silent(self, instance: Instance, now_s: float) -> None:
-        """The instance's predictor has not answered in time."""
-        instance.breaker.failed(now_s)
-        self._doubtful.add(instance.instance_id)
-
-    def answering(self, instance_ids: Sequence[str], now_s: float) -> Sequence[str]:
-        """Those of the instances whose predictors are to be asked."""
-        if not self._doubtful:
-            return instance_ids
-        return [i for i in instance_ids if i not in self._doubtful or self._answers(i, now_s)]
-
-    def _answers(self, instance_id: str, now_s: float) -> bool:
-        instance = self._known[instance_id]
-        return instance.has_predictor and not instance.breaker.open(now_s)
+    def heard(self, instance: Instance, load: Load, now_s: float) -> None:
+        """A snapshot shows the instance's load."""
+        instance.load, instance.heard_s = load, now_s
+        instance.heard_outstanding = instance.outstanding
 
     def put_down(self, instance_id: str) -> None:
         """The instance is down."""
@@ -253,7 +201,6 @@ class Instances:
     def remove(self, instance_id: str) -> None:
         """The instance no longer belongs to the cluster; leases on it stay valid."""
         self.followed.discard(instance_id)
-        self._doubtful.discard(instance_id)
         if self._known.pop(instance_id, None) is not None:
             self._changed()
 

@@ -12,7 +12,6 @@ from math import inf
 
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import effects as do
-from foretell.placement import events as on
 from foretell.placement.decision import Decision, decide
 from foretell.placement.instances import Instances
 from foretell.placement.request import Request, Stage
@@ -116,6 +115,7 @@ class Recalls:
         self._enabled = enabled and state.policy.needs.prediction
         self._unstarted = Unstarted()
         self._orders: dict[str, LargestLast] = {}
+        self._recalled_key = ""  # the one that is being called back
 
     def arrived(self, request: Request) -> None:
         """A new request finds its place among the others to its model."""
@@ -150,65 +150,64 @@ class Recalls:
     def review(self) -> None:
         """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
         state = self._state
-        if state.turns.holder is not None:
-            return
-        key = self._unstarted.pick(state.instances, state.now_s)
+        key = None if self._recalled_key else self._unstarted.pick(state.instances, state.now_s)
         if key is None:
             return
         request = state.requests[key]
         here, spec = lease_of(request).instance.instance_id, state.with_time_left(request)
-        better = [i for i in state.eligible(request) if i != here]
+        others = [i for i in state.eligible(request) if i != here]
         if self._unstarted.is_overdue(key, state.now_s):
             first = sooner(request.arrived.spec).priority
             request.spec = replace(request.spec, priority=first)
             spec = replace(spec, priority=first)
-            better.append(here)
-        others = tuple(state.instances.answering(better, state.now_s))
-        if others and state.efforts.online.is_spare(len(others), state.now_s):
-            state.turns.take(key)
-            state.do(do.Review(key, spec, here, others, state.policy.needs, spec.slo.given))
-
-    def reviewed(self, event: on.Reviewed) -> bool:
-        """Whether the request is called back now; otherwise its turn has ended."""
-        state = self._state
-        request = state.requests.get(event.key)
-        if request is None or request.stage is not Stage.END:
-            return False
-        chosen = self._better(request, event)
+            others.append(here)
+        if not others or not state.efforts.online.is_spare(len(others), state.now_s):
+            return
+        waits = state.predict.wait(spec, here, state.now_s)
+        if waits.begun:
+            self._unstarted.discard(key)
+        if waits.wait_s is None:
+            return
+        chosen = self._better(request, spec, others, waits.wait_s)
         if chosen is not None:
-            self._unstarted.discard(event.key)
-            request.stage, request.better = Stage.RECALL, chosen
-            state.do(do.Recall(event.key, lease_of(request).instance.instance_id))
-            return True
-        if event.begun:
-            self._unstarted.discard(event.key)
-        return False
+            self._unstarted.discard(key)
+            self._recalled_key, request.stage, request.better = key, Stage.RECALL, chosen
+            state.do(do.Recall(key, here))
 
-    def _better(self, request: Request, event: on.Reviewed) -> Decision | None:
+    def _better(
+        self, request: Request, spec: RequestSpec, others: Sequence[str], wait_s: float
+    ) -> Decision | None:
         """Where the request would wait much less than where it is."""
-        state = self._state
-        told = {a.instance_id: a for a in event.answers if a.prediction}
-        candidates = state.predictors.candidates(list(told), told, state.now_s)
-        if event.wait_s is None or not candidates:
+        state, policy = self._state, self._state.policy
+        predicted = state.predict.predict(
+            spec,
+            others,
+            state.now_s,
+            needs=policy.needs,
+            with_quantiles=spec.slo.given,
+            single=False,
+        )
+        known = [a.instance_id for a in predicted.answers if a.prediction is not None]
+        if not known:
             return None
+        candidates = state.candidates.of(known, predicted.answers, state.now_s)
         spec = state.with_time_left(request)
-        found = decide(state.policy, spec, candidates, state.random())
-        assert found.chosen.prediction is not None
-        if not is_worth_it(event.wait_s, found.chosen.prediction.ttft_s):
+        found = decide(policy, spec, candidates, state.random(), predicted.inputs)
+        assert found.chosen.prediction is not None, "it needs predictions"
+        if not is_worth_it(wait_s, found.chosen.prediction.ttft_s):
             return None
-        return found._replace(waited_s=event.wait_s)
+        return found._replace(waited_s=wait_s)
 
-    def keep(self, request: Request) -> bool:
-        """The request cannot be called back any more; whether it was about to."""
+    def keep(self, request: Request) -> None:
+        """The request cannot be called back any more, should it have been about to."""
         self._unstarted.discard(request.key)
-        if request.stage is not Stage.RECALL:
-            return False
-        request.stage, request.better = Stage.END, None
-        return True
+        if request.stage is Stage.RECALL:
+            self._recalled_key, request.stage, request.better = "", Stage.ANSWER, None
 
     def recalled(self, request: Request) -> Decision:
         """The request is back; where it goes."""
         expect(request, Stage.RECALL)
-        request.stage, chosen, request.better = Stage.END, request.better, None
+        request.stage, chosen, request.better = Stage.ANSWER, request.better, None
+        self._recalled_key = ""
         assert chosen is not None, f"{request.key} was called back for nothing"
         return chosen

@@ -1,6 +1,5 @@
 """One request on its way through the placement core."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import inf
@@ -9,7 +8,6 @@ from foretell.length import clip
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import events as on
 from foretell.placement.decision import Decision
-from foretell.placement.effort import Plan
 from foretell.placement.instances import Lease
 from foretell.policy import Urgency
 
@@ -17,20 +15,16 @@ from foretell.policy import Urgency
 class Stage(Enum):
     """The stages of a request's life, each named after what it waits for."""
 
-    TURN = "turn"
-    ANSWERS = "answers"
+    PLACEMENT = "placement"
     RETRY = "retry"
     INSTANCE = "instance"
     """Nobody who serves it is up."""
     SHARE = "share"
     """Its tenant has more than its share, and no engine has room."""
-    END = "end"
+    ANSWER = "answer"
     """It is dispatched."""
     RECALL = "recall"
     """It is dispatched, and its engine is asked to give it back."""
-
-
-_ALL = Plan(0, False)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +35,7 @@ class Request:
     arrived_s: float
     spec: RequestSpec
     """With its length, and its priority among the others to its model."""
-    stage: Stage = Stage.TURN
+    stage: Stage = Stage.PLACEMENT
     attempt: int = 0
     trial: RequestSpec = field(init=False)
     """`spec` for the attempt under way: its own id, perhaps its original priority."""
@@ -50,8 +44,8 @@ class Request:
     """Instances that cannot serve it, as they or others like them say."""
     refusals: int = 0
     """How often one has said so."""
-    candidates: Sequence[str] = ()
-    plan: Plan = _ALL
+    single: bool = False
+    """Each instance was predicted for by one rollout only."""
     lease: Lease | None = None
     ticket: int = 0
     failures: int = 0
@@ -74,7 +68,7 @@ class Request:
 
     @property
     def urgency(self) -> Urgency:
-        """Its place among those that wait for a turn."""
+        """Its place among those that wait for their tenants' shares."""
         return Urgency(self.arrived.spec.priority, self.arrived_s)
 
     def next_attempt(self) -> None:

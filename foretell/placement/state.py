@@ -4,14 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from foretell.model import RequestSpec
+from foretell.placement.candidates import Candidates
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effects import Effect, WaitUntil
 from foretell.placement.effort import Efforts
 from foretell.placement.instances import Instance, Instances, Lease
-from foretell.placement.predictors import Predictors
+from foretell.placement.ports import Predict
 from foretell.placement.request import Request, Stage
 from foretell.placement.shares import Shares, work_of
-from foretell.placement.turns import Turns
 from foretell.policy import Policy
 
 
@@ -19,15 +19,15 @@ class State:
     """The requests of one scheduler, the instances, and the effects of the event under way."""
 
     def __init__(
-        self, policy: Policy, config: PlacementConfig, random: Callable[[], float]
+        self, policy: Policy, config: PlacementConfig, random: Callable[[], float], predict: Predict
     ) -> None:
         """`random` draws uniformly from [0, 1)."""
         self.policy = policy
         self.random = random
         self.instances = Instances()
-        self.predictors = Predictors(self.instances, config.candidates, random)
+        self.predict = predict
+        self.candidates = Candidates(self.instances, config.candidates, random)
         self.efforts = Efforts()
-        self.turns = Turns()
         self.shares = Shares()
         self.requests: dict[str, Request] = {}
         """Those that have arrived and not ended."""
@@ -48,8 +48,6 @@ class State:
     def check_idle(self) -> None:
         """AssertionError unless nothing is left of any request."""
         assert not self.requests, f"requests never ended: {sorted(self.requests)}"
-        assert self.turns.holder is None, "a turn was never given back"
-        assert not len(self.turns), "a placement was forgotten"
         self.shares.check_idle()
         assert all(i.outstanding == 0 for i in self.instances), "a lease was never given back"
 
@@ -81,13 +79,13 @@ class State:
 
     def lease(self, request: Request, instance: Instance, spec: RequestSpec) -> None:
         """The request is in progress at the instance from now on."""
-        request.lease, request.stage = instance.lease(self.now_s), Stage.END
+        request.lease, request.stage = instance.lease(self.now_s), Stage.ANSWER
         request.work = work_of(spec)
         self.shares.sent(request.arrived.tenant, request.work)
 
     def give_back(self, request: Request) -> Lease:
         """The request is no longer in progress at its instance; the lease that it had."""
-        expect(request, Stage.END)
+        expect(request, Stage.ANSWER)
         lease, request.lease = lease_of(request), None
         lease.give_back()
         self.shares.ended(request.arrived.tenant, request.work)

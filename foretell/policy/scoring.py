@@ -15,13 +15,6 @@ def pick_lowest(
     return lowest(candidates, score).choose(draw)
 
 
-def pick_lowest_known(
-    candidates: Sequence[Candidate], score: Callable[[Candidate], float | None], draw: float
-) -> str:
-    """Like `pick_lowest` for a score that may be unknown: see `lowest_known`."""
-    return lowest_known(candidates, [score(candidate) for candidate in candidates]).choose(draw)
-
-
 def lowest(candidates: Sequence[Candidate], score: Callable[[Candidate], float]) -> Judgement:
     """The least score is the best."""
     return Judgement(candidates, [(score(candidate), 1.0) for candidate in candidates])

@@ -13,13 +13,14 @@ from typing import Protocol
 
 from foretell.batch.release import LOOK_S, Seen, Spacing
 from foretell.engine.sequence import Sequence as EngineSequence
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.engine.table import EngineTable
-from foretell.length.distribution import certain
+from foretell.length.distribution import certain, knots
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.sim.config import ClusterConfig
 from foretell.sim.events import Events
 from foretell.sim.node import Node
-from foretell.sim.predictor import SimForecaster, predict
+from foretell.sim.predictor import Camera, Link
 from foretell.workload import Arrival
 
 LOWEST_PRIORITY = 2**31 - 1
@@ -85,12 +86,26 @@ class OfflineRun:
         self.found = Beside()
         self.events = Events()
         self.in_flight = 0
+        self._until_s = inf
         self._table = EngineTable(len(config.instances))
-        self._forecaster = SimForecaster(self._table, len(config.instances))
+        camera = Camera(self._table, len(config.instances))
         self._nodes = [
-            Node(index, config, self._table, self._forecaster, watched=True, counted_s=(0.0, 0.0))
+            Node(
+                index,
+                config,
+                self._table,
+                camera,
+                self.events,
+                is_awaited=lambda: self.events.now_s < self._until_s,
+                counted_s=(0.0, 0.0),
+            )
             for index in range(len(config.instances))
         ]
+        self._cache = SnapshotCache(knots)
+        if not isinstance(windows, Fixed):  # others look at what is predicted
+            for node in self._nodes:
+                followed = self._cache.follow(node.instance_id)
+                node.follow(Link(followed, knots, self.events, config.network_delay_s))
         self._here = [0] * len(config.instances)
         self._online = {arrival.request_id: arrival for arrival in online}
         self._offline = offline
@@ -98,7 +113,6 @@ class OfflineRun:
         self._sent_s: dict[str, float] = {}
         self._windows, self._spacing = windows, Spacing()
         self._looked, self._tell_ended = looked, ended
-        self._until_s = inf
         for arrival in online:
             self.events.at(arrival.t_s, partial(self._send, arrival))
 
@@ -117,32 +131,27 @@ class OfflineRun:
         if isinstance(self._windows, Fixed):
             pass  # to see what is foretold costs as much as many steps
         elif self.in_flight or due:
-            seen = dict(zip((n.instance_id for n in self._nodes), self._seen(), strict=True))
-            self._windows.observe(seen, self.in_flight)
+            self._windows.observe(self._seen(), self.in_flight)
         else:
             self._windows.observe({}, 0)
         self._looked()
         self._release()
         self.events.at(now_s + LOOK_S, self._look)
 
-    def _seen(self) -> list[Seen]:
+    def _seen(self) -> dict[str, Seen]:
         """What a scheduler's status would show of each engine."""
         now_s = self.events.now_s
-        for node in self._nodes:
-            node.hears_questions(now_s)
-        self._forecaster.take(now_s)
-        found = predict(
-            self._forecaster,
-            [node.predictor for node in self._nodes],
+        names = self._cache.fresh([node.instance_id for node in self._nodes], now_s)
+        found = self._cache.predict(
+            names,
             _NEXT,
-            certain(_NEXT.length.expected_tokens),
-            at_s=now_s + _SENT_S,
-            now_s=now_s,
-            ages_s=[0.0] * len(self._nodes),
+            now_s,
+            announced_only=True,
+            externality=False,
             with_quantiles=False,
         )
-        return [
-            Seen(
+        return {
+            p.instance_id: Seen(
                 True,
                 p.load.waiting,
                 p.ttft_s,
@@ -150,7 +159,7 @@ class OfflineRun:
                 max_num_seqs=p.load.max_num_seqs,
             )
             for p in found
-        ]
+        }
 
     def _release(self) -> None:
         """Send as many offline requests as the window has room for, spaced."""
@@ -174,11 +183,13 @@ class OfflineRun:
         self.events.at(self.events.now_s + _SENT_S, partial(self._deliver, arrival, index))
 
     def _deliver(self, arrival: Arrival, index: int) -> None:
-        instance, now_s = self._nodes[index].instance, self.events.now_s
+        node, now_s = self._nodes[index], self.events.now_s
+        instance = node.instance
         tokens = arrival.prompt_tokens, arrival.output_tokens
         row = certain(arrival.output_tokens)
         slo, priority = arrival.slo, arrival.priority
         instance.deliver(arrival.request_id, *tokens, None, row, now_s, priority, slo)
+        node.changed()
         if not instance.in_step:
             self.events.at(now_s, partial(self._wake, index))
 

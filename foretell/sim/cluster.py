@@ -14,15 +14,15 @@ from foretell.engine import Sequence as EngineSequence
 from foretell.engine.table import EngineTable
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import EngineConfig, RequestSpec
-from foretell.policy import Needs, Policy
+from foretell.policy import Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
 from foretell.sim.events import Events
 from foretell.sim.fleet import Fleet
 from foretell.sim.instance import InvariantError, check
 from foretell.sim.node import Node
-from foretell.sim.placer import Open, Placer
-from foretell.sim.predictor import SimForecaster
+from foretell.sim.predictor import Camera
 from foretell.sim.report import Report, Served, free_block_moments
+from foretell.sim.schedulers import Open, Schedulers, Ways
 from foretell.workload import Arrival, Draws
 
 
@@ -85,37 +85,26 @@ class _Cluster:
         self._first_s = self._arrivals[0].t_s if arrivals else 0.0
         self._last_s = self._arrivals[-1].t_s if arrivals else 0.0
         self._table = EngineTable(len(config.instances))
-        forecaster = SimForecaster(self._table, len(config.instances))
-        watched = any(policy.needs is not Needs.NOTHING for policy in policies)
-        self._each_step = watched and config.publish_interval_s > 0
+        camera = Camera(self._table, len(config.instances))
         self._nodes = [
             Node(
                 index,
                 config,
                 self._table,
-                forecaster,
-                watched=watched,
+                camera,
+                self._events,
+                is_awaited=lambda: self._left > 0,
                 counted_s=(self._first_s, self._last_s),
                 present=config.provisioning is None or index < config.provisioning.initial,
             )
             for index in range(len(config.instances))
         ]
-        self._placer = Placer(
-            config,
-            policies,
-            self._nodes,
-            forecaster,
-            draws,
-            self._events,
-            deliver=self._deliver,
-            lose=self._lose,
-            reject=self._reject,
-            withdraw=self._withdraw,
-        )
+        ways = Ways(self._deliver, self._lose, self._reject, self._withdraw)
+        self._schedulers = Schedulers(config, policies, self._nodes, draws, self._events, ways)
         self._fleet = Fleet(
             config.provisioning,
             self._nodes,
-            self._placer,
+            self._schedulers,
             self._events,
             busy=lambda: self._left > 0,
             expected=lambda engine_id: self._sent[engine_id].spec.length.expected_tokens,
@@ -138,8 +127,9 @@ class _Cluster:
         for node in self._nodes:
             if node.up:
                 node.instance.check_empty()
-                check(node.predictor.reservations == 0, "a reservation outlived its request")
-        self._placer.check_idle()
+                left = node.predictor.reservations if node.predictor is not None else 0
+                check(left == 0, "a reservation outlived its request")
+        self._schedulers.check_idle()
 
     def _report(self) -> Report:
         served = tuple(
@@ -204,7 +194,7 @@ class _Cluster:
         )
         self._arrived.add(key)
         self._fleet.arrived(spec)
-        self._placer.arrive(arrival, spec)
+        self._schedulers.arrive(arrival, spec)
 
     def _lose(self, request: Open) -> None:
         request.ended = True
@@ -227,7 +217,7 @@ class _Cluster:
     def _deliver(self, request: Open, node: Node, generation: int) -> None:
         if node.generation != generation or not node.up:
             if request.node is node:  # otherwise its end there was told when the engine died
-                self._placer.retry(request)
+                self._schedulers.retry(request)
             return
         arrival, instance, engine_id = request.arrival, node.instance, request.spec.request_id
         self._sent[engine_id] = request
@@ -243,11 +233,10 @@ class _Cluster:
             request.spec.priority,
             arrival.slo,
         )
-        if request.core.policy.needs is not Needs.NOTHING:
+        if node.predictor is not None:
             node.predictor.arrived(request.spec)
-        if instance.in_step:
-            self._changed(node)
-        else:
+        self._changed(node)
+        if not instance.in_step:
             # Not at once: an engine drains all that has arrived before it schedules.
             self._events.at(self._events.now_s, partial(self._wake, node, generation))
 
@@ -273,7 +262,7 @@ class _Cluster:
     def _run_engines(self, until_s: float) -> bool:
         """Steps end; False when no more of note do up to `until_s`."""
         try:
-            found = self._table.run(until_s, each=self._each_step)
+            found = self._table.run(until_s, each=False)
         except ImpossibleState as error:
             name = self._nodes[self._table.stepped].instance_id
             raise InvariantError(f"{name}: {error}") from error
@@ -298,8 +287,8 @@ class _Cluster:
         )
         check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
         request.ended = True
-        self._placer.ended(request)
         node.served(seq)
+        self._schedulers.ended(request)
         self._fleet.ended(self._events.now_s - arrival.t_s)
         self._served[arrival.request_id] = Served(
             request_id=arrival.request_id,
@@ -320,13 +309,7 @@ class _Cluster:
 
     def _changed(self, node: Node) -> None:
         self._tell_started(node)
-        node.changed(
-            self._events.now_s, lambda due_s: self._events.at(due_s, partial(self._publish, node))
-        )
-
-    def _publish(self, node: Node) -> None:
-        node.publish_pending = False
-        node.publish(self._events.now_s)
+        node.changed()
 
     def _tell_started(self, node: Node) -> None:
         """Whoever has its first token by now: as good as at once, and much cheaper."""
@@ -336,7 +319,7 @@ class _Cluster:
             if seq is None:
                 del unstarted[engine_id]
             elif seq.row["first_token_s"] < inf:
-                self._placer.started(unstarted.pop(engine_id))
+                self._schedulers.started(unstarted.pop(engine_id))
 
     def _sample(self) -> None:
         present = (node for node in self._nodes if node.present)
@@ -358,25 +341,23 @@ class _Cluster:
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(fault.factor)
         elif fault.kind is FaultKind.MUTE:
-            node.publish(self._events.now_s)
             node.heard = False
         else:
-            node.answers = False
+            node.end_predictor()
         if fault.for_s < inf:
             self._events.at(self._events.now_s + fault.for_s, partial(self._recover, fault))
 
     def _crash(self, node: Node) -> None:
         left = node.die(self._events.now_s)
-        self._placer.found_down(node)
+        self._schedulers.found_down(node)
         for request_id, answering in left:
             request = self._sent.pop(request_id)
             check(request.node is node, f"{request_id} died where it was not served")
             if answering:
-                self._placer.let_go(request)
-                self._placer.ended(request, broken=True)
+                self._schedulers.ended(request, broken=True)
                 self._lose(request)
             else:
-                self._placer.retry(request)
+                self._schedulers.retry(request)
 
     def _recover(self, fault: Fault) -> None:
         if not self._left:
@@ -386,12 +367,11 @@ class _Cluster:
             if node.up or not node.present:
                 return  # what crashed is gone for good, or another one is in its place
             node.restart(self._events.now_s)
-            self._placer.found_up(node)
+            self._schedulers.found_up(node)
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(1.0)
         elif fault.kind is FaultKind.MUTE:
             node.heard = True
-        else:
-            node.answers = True
-            node.forget(self._events.now_s)
+        elif node.up:
+            node.begin_predictor()
         self._changed(node)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
+from foretell.engine.publishing import INTERVAL_S
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, LengthEstimate
@@ -79,22 +80,20 @@ class ClusterConfig:
     estimate: Callable[[Arrival], LengthEstimate] = true_length
     """Called once for each arrival, in their order."""
     length_rule: LengthRule = "survival"
-    publish_interval_s: float = 0.0
-    """Least time between two snapshots of an engine; 0 publishes every change."""
+    publish_interval_s: float = INTERVAL_S
+    """Least time between two snapshots of an engine, but for one that is urgent."""
     network_delay_s: float = 0.0
     """Seconds from a scheduler to a predictor, and again back."""
+    prediction_s: float = 1e-4
+    """Seconds that a scheduler takes to predict for one engine (`bench/overhead/predict.md`)."""
     dispatch_delay_s: float = 0.002
     """Seconds from a scheduler's choice to the engine's queue."""
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     """The parameters of every scheduler's placement core."""
-    silent_ratio: float = 0.0
-    """The ratio of questions that a predictor does not answer in time."""
     foretell_every: int = 1
-    """Every n-th request, the chosen instance is asked again, now reckoning with requests that will
-    come later; `Served` keeps that prediction. The service does so for each request. 0: `Served`
-    keeps the prediction by which the instances were compared."""
-    choose_by_announced: bool = True
-    """Instances are compared as if no other request came, as the service does it."""
+    """Every n-th request it is predicted again for the chosen instance, now with the requests that
+    will come later; `Served` keeps that prediction. The service does so for each request. 0:
+    `Served` keeps the prediction by which the instances were compared."""
     prefix_cache: bool = False
     """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
     predict_hits: bool = True
@@ -112,6 +111,8 @@ class ClusterConfig:
             raise ValueError("a cluster needs at least one engine")
         if self.foretell_every < 0:
             raise ValueError("foretell_every must be at least 0")
+        if self.publish_interval_s <= 0:
+            raise ValueError("publish_interval_s must be positive")
         if self.provisioning and self.provisioning.initial > len(self.instances):
             raise ValueError("there are fewer instances than shall be there at first")
         for fault in self.faults:

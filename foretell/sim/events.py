@@ -11,17 +11,31 @@ MAX_EVENTS = 500_000_000
 """Events after which a run counts as endless; a bound, not a tuning knob."""
 
 
+class Timer:
+    """What is to happen at some time, unless it is cancelled."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        self.action = None
+
+
 class Events:
     """A queue in order of time; what is due at one instant runs in the order it was made."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Timer]] = []
         self._order = count()
 
-    def at(self, at_s: float, action: Callable[[], None]) -> None:
+    def at(self, at_s: float, action: Callable[[], None]) -> Timer:
         """`action` at that time."""
-        heappush(self._queue, (at_s, next(self._order), action))
+        timer = Timer(action)
+        heappush(self._queue, (at_s, next(self._order), timer))
+        return timer
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Now, or later."""
@@ -41,8 +55,24 @@ class Events:
                 continue
             if not self._queue:
                 return
-            at_s, _, action = heappop(self._queue)
+            at_s, _, timer = heappop(self._queue)
+            if timer.action is None:
+                continue
             check(at_s >= self.now_s, f"time went from {self.now_s} back to {at_s}")
             self.now_s = at_s
-            action()
+            timer.action()
         raise InvariantError(f"no end after {MAX_EVENTS} events")
+
+
+class VirtualClock:
+    """The queue's time as `foretell.model.clock.Clock`."""
+
+    def __init__(self, events: Events) -> None:
+        self._events = events
+
+    def now_s(self) -> float:
+        return self._events.now_s
+
+    def at(self, at_s: float, action: Callable[[], None]) -> Timer:
+        """`action` at that time, or now if it has passed."""
+        return self._events.at(max(at_s, self._events.now_s), action)

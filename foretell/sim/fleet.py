@@ -23,8 +23,8 @@ from foretell.sim.config import Provisioning
 from foretell.sim.events import Events
 from foretell.sim.instance import check
 from foretell.sim.node import Node
-from foretell.sim.placer import Placer
 from foretell.sim.report import FleetSize
+from foretell.sim.schedulers import Schedulers
 
 DRAINED_EVERY_S = 1.0
 """Pause between two looks at whether a draining engine is empty."""
@@ -39,7 +39,7 @@ class Fleet:
         self,
         provisioning: Provisioning | None,
         nodes: Sequence[Node],
-        placer: Placer,
+        schedulers: Schedulers,
         clock: Events,
         *,
         busy: Callable[[], bool],
@@ -54,7 +54,7 @@ class Fleet:
         self._provisioner = Provisioner(strategy, self._provisioning.config)
         self._decides = provisioning is not None
         self._nodes = nodes
-        self._placer = placer
+        self._schedulers = schedulers
         self._clock = clock
         self._busy = busy
         self._expected = expected
@@ -119,7 +119,7 @@ class Fleet:
             instances,
             arrived=self._arrived,
             lengths=tuple(self._lengths),
-            held=self._placer.unplaced if none_up else 0,
+            held=self._schedulers.unplaced if none_up else 0,
             worst_e2e_s=self._worst_e2e_s,
             worst_predicted_e2e_s=self._worst_predicted_e2e_s,
         )
@@ -132,7 +132,7 @@ class Fleet:
         if phase is Phase.WARMING:
             return InstanceFacts(self._name(node), phase, since_s)
         engine, twin = node.instance.config, node.instance.twin
-        running, outstanding = len(twin.running), self._placer.outstanding(node)
+        running, outstanding = len(twin.running), self._schedulers.outstanding(node)
         wanted = self._provisioner.strategy.needs_snapshots and phase is Phase.READY and node.up
         return InstanceFacts(
             self._name(node),
@@ -176,22 +176,22 @@ class Fleet:
         node.restart(self._clock.now_s)
         self._phases[node.index] = Phase.READY, self._clock.now_s
         self._note_size(self._clock.now_s)
-        self._placer.found_up(node)
+        self._schedulers.found_up(node)
 
     def _drain(self, node: Node) -> None:
         self._phases[node.index] = Phase.DRAINING, self._clock.now_s
-        self._placer.draining(node)
+        self._schedulers.draining(node)
         self._clock.after(DRAINED_EVERY_S, partial(self._look, node, self._clock.now_s))
 
     def _take_back(self, node: Node) -> None:
         self._phases[node.index] = Phase.READY, self._clock.now_s
-        self._placer.taken_back(node)
+        self._schedulers.taken_back(node)
 
     def _look(self, node: Node, drained_s: float) -> None:
         if self._phases.get(node.index) != (Phase.DRAINING, drained_s):
             return  # it was taken back
-        if self._placer.outstanding(node) == 0:
-            self._placer.removed(node)
+        if self._schedulers.outstanding(node) == 0:
+            self._schedulers.removed(node)
             left = node.die(self._clock.now_s) if node.up else []
             check(not left, f"{self._name(node)} was stopped with {len(left)} requests")
             self._gone(node)

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from foretell.latency.tables import profile_step_time
 from foretell.length.bins import EDGES, LONGEST_TOKENS
 from foretell.length.small import SmallModel, Weights, shipped
-from foretell.model import BatchShape, EngineConfig, GpuProfile
+from foretell.model import EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback, OfflineJob
 from foretell.offline.lengths import Lengths, sources
 from foretell.offline.ordering import demand
 from foretell.offline.requests import Line
 from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
-from foretell.offline.work import Ints, WorkModel, measured_work
+from foretell.offline.work import Ints, measured_work
 from foretell.sim.offline import plain, run
 
 BLOCK_TOKENS = 16
@@ -35,13 +35,10 @@ Read = Callable[[], Iterable[tuple[Line, Prompt]]]
 
 @dataclass(slots=True)
 class Watched:
-    """A feed that remembers what it sent, and what the engine's steps did meanwhile."""
+    """A feed that remembers what it sent."""
 
     feed: Feed
-    work: WorkModel
     sent: list[int]
-    steps: list[tuple[float, float, float, float]]
-    """(begin, duration, computing, reading) of each step, in seconds."""
 
     def admit(self, waiting: int) -> Sequence[int]:
         chosen = self.feed.admit(waiting)
@@ -59,13 +56,6 @@ class Watched:
 
     def ended(self, request: int, tokens: int) -> None:
         self.feed.ended(request, tokens)
-
-    def watch(self, begin_s: float, duration_s: float, shape: BatchShape) -> None:
-        """Note one step."""
-        compute_s = self.work.prefill_token_s * shape.prefill_tokens
-        compute_s += self.work.decode_token_s * shape.decode_seqs
-        memory_s = self.work.decode_pair_s * shape.decode_pairs
-        self.steps.append((begin_s, duration_s, compute_s, memory_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +111,10 @@ def judged(
         "dfs": Sequential(tree.first_seen().tolist()),
         "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
     }
-    watched = {name: Watched(feed, work, [], []) for name, feed in feeds.items()}
+    watched = {name: Watched(feed, []) for name, feed in feeds.items()}
     orders = {}
     for name, each in watched.items():
-        found = run(tree, outputs, each, config, plain(step_time), each.watch)
+        found = run(tree, outputs, each, config, plain(step_time))
         orders[name] = {
             "seconds": round(found.seconds, 1),
             "tokens_per_s": round(found.tokens_per_s, 1),

@@ -1,99 +1,97 @@
-"""Predictor sidecars in virtual time.
+"""Predictors in virtual time: they publish their engines' states as those of the services do.
 
-They predict as those of the services do (`foretell.engine.predictor`), but their engines' pictures
-are taken from the simulated engines themselves. They see them as they were at the last snapshot.
-Their dispatch delay they know; real ones learn it.
+Snapshots are taken from the simulated engines themselves. Their dispatch delay predictors know;
+real ones learn it.
 """
+
+from collections.abc import Callable
+from functools import partial
 
 from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Ledger
-from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import PrefixIndex
-from foretell.engine.sequence import Sequence as EngineSequence
+from foretell.engine.published import Published, Snapshot
+from foretell.engine.publishing import PrefixNews, Publisher
+from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.engine.table import EngineTable
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
-from foretell.model import EngineConfig, RequestSpec
+from foretell.model import LengthEstimate, RequestSpec
+from foretell.sim.events import Events, Timer, VirtualClock
 from foretell.sim.instance import Instance
 
-__all__ = ["SimForecaster", "SimPredictor", "predict"]
 
-
-class SimForecaster(Forecaster):
-    """The pictures of a cluster's engines, taken together when they are due."""
+class Camera:
+    """Takes the states of a cluster's engines, as predictors know them."""
 
     def __init__(self, table: EngineTable, engines: int) -> None:
-        super().__init__(engines)
         self._table = table
-        self._due: list[int] = []
+        self._taken = Forecaster(engines)
 
-    def show(self, index: int, capacity: int) -> None:
-        """A picture of engine `index`, which has at most `capacity` requests, is due."""
-        self.make_room(capacity)
-        self._due.append(index)
-
-    def take(self, now_s: float) -> None:
-        """Take all pictures that are due, before anything happens to their engines."""
-        if self._due:
-            self._table.publish(self.pictures, self._due, now_s)
-            self._due.clear()
+    def take(self, index: int, most: int, now_s: float) -> tuple[bytes, bytes, bytes]:
+        """The state of engine `index`, which has at most `most` requests, as `Snapshot` has it."""
+        self._taken.make_room(most)
+        self._table.publish(self._taken.pictures, index, now_s)
+        return self._taken.packed(index)
 
 
-class SimPredictor(EnginePredictor):
-    """Knows only what was published and what was reserved."""
+class SimPredictor:
+    """Beside one engine, until either dies. Implements `publishing.Source`."""
 
     def __init__(
         self,
         index: int,
-        instance_id: str,
-        config: EngineConfig,
+        instance: Instance,
         step_time: StepTime,
-        forecaster: SimForecaster,
+        camera: Camera,
+        events: Events,
         *,
+        dispatch_delay_s: float,
+        interval_s: float,
+        is_heard: Callable[[], bool],
+        is_awaited: Callable[[], bool],
         prefixes: PrefixIndex | None = None,
     ) -> None:
-        """`index` is its own in `forecaster`, which all of a cluster share; without `prefixes` it
-        expects no hits."""
-        ledger = Ledger(0.0, prefixes)
-        super().__init__(forecaster, index, instance_id, config, ledger, step_time)
-        self.ledger: Ledger = ledger
-        self.published_s = 0.0
-        self._pictures = forecaster
+        """`index` is the engine's own in `camera`; its steps are believed to take as long as
+        `step_time` says. `interval_s`: `publishing.INTERVAL_S`. `is_heard`: the engine's snapshots
+        reach its predictor; `is_awaited`: somebody is there who may still ask. Without `prefixes`
+        it expects no hits."""
+        self.ledger = Ledger(dispatch_delay_s, prefixes)
+        self.publisher = Publisher(_UntilIdle(events, is_awaited), self, interval_s)
+        self._index = index
+        self._instance = instance
+        self._step_time = step_time
+        self._camera = camera
+        self._events = events
+        self._is_heard = is_heard
+        self._seen = -1  # the version of the engine that it knows
+        self._heard_s = self._taken_s = events.now_s
         self._arrived: dict[str, RequestSpec] = {}
         self._untold: dict[str, int] = {}
+        self._taken = b"", b"", b""
 
-    def see(self, instance: Instance, now_s: float) -> None:
-        """A newer snapshot, which `forecaster.take` is about to take.
-
-        The requests that it shows need no reservation any more.
-        """
-        self.published_s = now_s
-        if self.ledger.prefixes is not None:
-            self._see_hits(self.ledger.prefixes, instance)
-        self.published()
-        self._pictures.show(self.index, instance.twin.capacity)
-        if self._arrived:
-            for request_id, spec in self._arrived.items():
-                if request_id in instance:
-                    self.ledger.meet(spec, now_s, now_s, None)
-            self._arrived.clear()
-
-    def reserve(self, spec: RequestSpec, length_row: Row, at_s: float, now_s: float) -> None:
-        """`spec` is being dispatched here, and will be in the engine's queue `at_s`."""
-        cached_tokens = self.ledger.reserve(spec, length_row, at_s, now_s)
-        if self.ledger.prefixes is not None:
-            self._untold[spec.request_id] = cached_tokens // self.engine_config.block_size_tokens
+    # What the engine tells it.
 
     def arrived(self, spec: RequestSpec) -> None:
-        """The next snapshot will show `spec`, unless it has ended."""
+        """The engine's next snapshot will show `spec`, unless it has ended."""
         self._arrived[spec.request_id] = spec
 
-    def complete(
-        self, request_id: str, *, answered: bool = False, shown: EngineSequence | None = None
-    ) -> None:
-        """The request has ended, perhaps between two snapshots; `shown` is how they showed it."""
-        if shown is not None:
-            self.ledger.admitted(request_id, shown.cached_tokens, shown.prompt_tokens)
+    def served(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:
+        """The engine's snapshots have shown a request from its beginning to its end."""
+        if self._is_heard():
+            self.ledger.admitted(request_id, cached_tokens, prompt_tokens)
+
+    # What schedulers tell it.
+
+    def reserve(self, spec: RequestSpec, length_row: Row, made_s: float) -> None:
+        """`spec` is on its way since `made_s`."""
+        cached_tokens = self.ledger.reserve(spec, length_row, made_s, self._events.now_s)
+        if self.ledger.prefixes is not None:
+            blocks = cached_tokens // self._instance.config.block_size_tokens
+            self._untold[spec.request_id] = blocks
+
+    def complete(self, request_id: str, *, answered: bool) -> None:
+        """The request has ended."""
         self.ledger.complete(request_id, answered=answered)
         self._untold.pop(request_id, None)
         self._arrived.pop(request_id, None)
@@ -103,15 +101,165 @@ class SimPredictor(EnginePredictor):
         """Dispatched requests that no snapshot has shown yet."""
         return self.ledger.reserved
 
-    def _see_hits(self, prefixes: PrefixIndex, instance: Instance) -> None:
+    # What its publisher asks.
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._taken[1])
+
+    def has_changed(self) -> bool:
+        """Look at the engine, each of whose steps it is told."""
+        if not self._is_heard():
+            return False
+        self._heard_s = self._events.now_s
+        version = self._instance.version
+        if self._seen == version:
+            return False
+        self._seen = version
+        self._see()
+        return True
+
+    def publish(self) -> Snapshot | None:
+        if self._seen < 0:
+            return None
+        now_s, ledger = self._events.now_s, self.ledger
+        ledger.expire(now_s)
+        return Snapshot(
+            self._instance.instance_id,
+            self._instance.config,
+            self._taken_s,
+            *self._taken,
+            ledger.rows(),
+            ledger.expected(now_s + ledger.dispatch_delay_s),
+            ledger.dispatch_delay_s,
+            self._step_time,
+            (0.0, 0.0),
+            0,
+        )
+
+    def told(self, snapshot: Snapshot | None) -> Published:
+        return Published(self._events.now_s, self._heard_s, snapshot)
+
+    def _see(self) -> None:
+        now_s, instance = self._events.now_s, self._instance
+        if self.ledger.prefixes is not None:
+            self._see_hits(self.ledger.prefixes)
+        self._taken_s = now_s
+        self._taken = self._camera.take(self._index, instance.twin.capacity, now_s)
+        if self._arrived:
+            for request_id, spec in self._arrived.items():
+                if request_id in instance:
+                    self.ledger.meet(spec, now_s, now_s, None)
+            self._arrived.clear()
+
+    def _see_hits(self, prefixes: PrefixIndex) -> None:
         """Learn what was found cached; the engine's rows of those who wait are given what is
-        believed of them, for the picture."""
+        believed of them, for the snapshot."""
         for request_id in list(self._untold):
-            if (seq := instance.sequence(request_id)) is not None:
+            if (seq := self._instance.sequence(request_id)) is not None:
                 seq.row["hits"] = self._untold.pop(request_id)
         for request_id in prefixes.pending:
-            if (seq := instance.sequence(request_id)) is None:
+            if (seq := self._instance.sequence(request_id)) is None:
                 continue
             if not seq.computed_tokens:
                 break  # nor are those behind it admitted
             self.ledger.admitted(request_id, seq.cached_tokens, seq.prompt_tokens)
+
+
+class _UntilIdle(VirtualClock):
+    """Comes to an end when nobody is there any more: publishers would go on forever."""
+
+    def __init__(self, events: Events, is_awaited: Callable[[], bool]) -> None:
+        super().__init__(events)
+        self._is_awaited = is_awaited
+
+    def at(self, at_s: float, action: Callable[[], None]) -> Timer:
+        return super().at(at_s, action if self._is_awaited() else _nothing)
+
+
+def _nothing() -> None:
+    return
+
+
+class Link:
+    """What a scheduler and the predictors of one engine, one after the other, tell each other.
+
+    Implements `publishing.Follower`. Both ways take `delay_s`.
+    """
+
+    is_settling = False
+
+    def __init__(
+        self,
+        engine: FollowedEngine,
+        length_row: Callable[[LengthEstimate], Row],
+        events: Events,
+        delay_s: float,
+    ) -> None:
+        """`length_row` makes a distribution of an estimate, as predictors do it."""
+        self.engine = engine
+        self.changes = -1
+        self._length_row = length_row
+        self._events = events
+        self._delay_s = delay_s
+        self._predictor: SimPredictor | None = None
+        self._notices = 0
+        self._prefixes = PrefixNews()
+
+    def connect(self, predictor: SimPredictor | None) -> None:
+        """There is another predictor, or none; what was on its way to the one before is lost."""
+        self._predictor, self._notices, self.changes = predictor, 0, -1
+        self._prefixes = PrefixNews()
+        if predictor is None:
+            return
+        now_s = self._events.now_s
+        for spec, age_s in self.engine.begin(now_s):
+            self._notify(partial(self._reserved, spec, now_s - age_s))
+        predictor.publisher.join(self)
+
+    def reserve(self, spec: RequestSpec) -> None:
+        """The scheduler sends a request to the engine."""
+        now_s = self._events.now_s
+        self.engine.reserve(spec, now_s)
+        self._notify(partial(self._reserved, spec, now_s))
+
+    def revise(self, spec: RequestSpec) -> None:
+        """More is known of a request that was reserved."""
+        now_s = self._events.now_s
+        age_s = self.engine.revise(spec, now_s)
+        if age_s is not None:
+            self._notify(partial(self._reserved, spec, now_s - age_s))
+
+    def ended(self, request_id: str, *, answered: bool) -> None:
+        """A request has ended."""
+        self.engine.ended(request_id)
+        self._notify(lambda to: to.complete(request_id, answered=answered))
+
+    def settle(self, now_s: float) -> int:
+        return 0
+
+    def publish(self, message: Published, changes: int) -> None:
+        predictor = self._predictor
+        assert predictor is not None, "nobody publishes"
+        if message.snapshot is not None:
+            message, self.changes = message._replace(notices=self._notices), changes
+        message = self._prefixes.add(message, predictor.ledger.prefixes)
+        self._events.after(self._delay_s, lambda: self._hear(predictor, message))
+
+    def _hear(self, predictor: SimPredictor, message: Published) -> None:
+        if self._predictor is predictor:
+            self.engine.hear(message, self._events.now_s)
+
+    def _reserved(self, spec: RequestSpec, made_s: float, predictor: SimPredictor) -> None:
+        predictor.reserve(spec, self._length_row(spec.length), made_s)
+
+    def _notify(self, notice: Callable[[SimPredictor], None]) -> None:
+        predictor = self._predictor
+        if predictor is not None:
+            self._events.after(self._delay_s, lambda: self._told(predictor, notice))
+
+    def _told(self, predictor: SimPredictor, notice: Callable[[SimPredictor], None]) -> None:
+        if self._predictor is predictor:
+            self._notices += 1
+            notice(predictor)
+            predictor.publisher.changed(self)

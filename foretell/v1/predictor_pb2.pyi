@@ -1,6 +1,7 @@
 from foretell.v1 import snapshot_pb2 as _snapshot_pb2
 from foretell.v1 import tagger_pb2 as _tagger_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
@@ -64,75 +65,7 @@ class Load(_message.Message):
     offline_blocks: int
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., by_priority: bool = ..., offline_blocks: _Optional[int] = ...) -> None: ...
 
-class PredictRequest(_message.Message):
-    __slots__ = ("request", "externality", "announced_only", "means_only")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    EXTERNALITY_FIELD_NUMBER: _ClassVar[int]
-    ANNOUNCED_ONLY_FIELD_NUMBER: _ClassVar[int]
-    MEANS_ONLY_FIELD_NUMBER: _ClassVar[int]
-    request: RequestSpec
-    externality: bool
-    announced_only: bool
-    means_only: bool
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., externality: bool = ..., announced_only: bool = ..., means_only: bool = ...) -> None: ...
-
-class LatencyQuantile(_message.Message):
-    __slots__ = ("level", "seconds")
-    LEVEL_FIELD_NUMBER: _ClassVar[int]
-    SECONDS_FIELD_NUMBER: _ClassVar[int]
-    level: float
-    seconds: float
-    def __init__(self, level: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
-
-class PredictResponse(_message.Message):
-    __slots__ = ("instance_id", "ttft_s", "e2e_s", "tpot_s", "snapshot_age_s", "load", "calibration_steps", "preemptions", "ttft_quantiles", "e2e_quantiles", "added_ttft_s", "added_e2e_s", "cached_tokens", "approximations")
-    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
-    TTFT_S_FIELD_NUMBER: _ClassVar[int]
-    E2E_S_FIELD_NUMBER: _ClassVar[int]
-    TPOT_S_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
-    LOAD_FIELD_NUMBER: _ClassVar[int]
-    CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
-    PREEMPTIONS_FIELD_NUMBER: _ClassVar[int]
-    TTFT_QUANTILES_FIELD_NUMBER: _ClassVar[int]
-    E2E_QUANTILES_FIELD_NUMBER: _ClassVar[int]
-    ADDED_TTFT_S_FIELD_NUMBER: _ClassVar[int]
-    ADDED_E2E_S_FIELD_NUMBER: _ClassVar[int]
-    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    APPROXIMATIONS_FIELD_NUMBER: _ClassVar[int]
-    instance_id: str
-    ttft_s: float
-    e2e_s: float
-    tpot_s: float
-    snapshot_age_s: float
-    load: Load
-    calibration_steps: int
-    preemptions: float
-    ttft_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
-    e2e_quantiles: _containers.RepeatedCompositeFieldContainer[LatencyQuantile]
-    added_ttft_s: float
-    added_e2e_s: float
-    cached_tokens: int
-    approximations: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, instance_id: _Optional[str] = ..., ttft_s: _Optional[float] = ..., e2e_s: _Optional[float] = ..., tpot_s: _Optional[float] = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., preemptions: _Optional[float] = ..., ttft_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., e2e_quantiles: _Optional[_Iterable[_Union[LatencyQuantile, _Mapping]]] = ..., added_ttft_s: _Optional[float] = ..., added_e2e_s: _Optional[float] = ..., cached_tokens: _Optional[int] = ..., approximations: _Optional[_Iterable[str]] = ...) -> None: ...
-
-class ReserveRequest(_message.Message):
-    __slots__ = ("request", "ttl_s", "predict")
-    REQUEST_FIELD_NUMBER: _ClassVar[int]
-    TTL_S_FIELD_NUMBER: _ClassVar[int]
-    PREDICT_FIELD_NUMBER: _ClassVar[int]
-    request: RequestSpec
-    ttl_s: float
-    predict: bool
-    def __init__(self, request: _Optional[_Union[RequestSpec, _Mapping]] = ..., ttl_s: _Optional[float] = ..., predict: bool = ...) -> None: ...
-
-class ReserveResponse(_message.Message):
-    __slots__ = ("prediction",)
-    PREDICTION_FIELD_NUMBER: _ClassVar[int]
-    prediction: PredictResponse
-    def __init__(self, prediction: _Optional[_Union[PredictResponse, _Mapping]] = ...) -> None: ...
-
-class CompleteRequest(_message.Message):
+class RequestEnded(_message.Message):
     __slots__ = ("request_id", "answered", "x_request_id")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
@@ -142,7 +75,7 @@ class CompleteRequest(_message.Message):
     x_request_id: str
     def __init__(self, request_id: _Optional[str] = ..., answered: bool = ..., x_request_id: _Optional[str] = ...) -> None: ...
 
-class CompleteResponse(_message.Message):
+class Seen(_message.Message):
     __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens", "cached_tokens")
     TTFT_S_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -161,7 +94,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "predictions", "dispatch_delay_s", "unpredicted")
+    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "dispatch_delay_s", "unpredicted")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -170,7 +103,6 @@ class StatusResponse(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
     STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
-    PREDICTIONS_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
     UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
@@ -181,10 +113,9 @@ class StatusResponse(_message.Message):
     load: Load
     calibration_steps: int
     step_error_ratio: float
-    predictions: int
     dispatch_delay_s: float
     unpredicted: str
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., predictions: _Optional[int] = ..., dispatch_delay_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
+    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
 class StateRequest(_message.Message):
     __slots__ = ()
@@ -219,10 +150,10 @@ class Notice(_message.Message):
     SPENDING_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     reserved: RequestSpec
-    ended: CompleteRequest
+    ended: RequestEnded
     spending: Spending
     age_s: float
-    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[CompleteRequest, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[RequestEnded, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Spending(_message.Message):
     __slots__ = ("replica", "number", "spent")
@@ -255,14 +186,14 @@ class Ended(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SEEN_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    seen: CompleteResponse
-    def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[CompleteResponse, _Mapping]] = ...) -> None: ...
+    seen: Seen
+    def __init__(self, request_id: _Optional[str] = ..., seen: _Optional[_Union[Seen, _Mapping]] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("sent_unix_s", "heard_unix_s", "picture", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "silent_s", "unpredicted")
+    __slots__ = ("sent_unix_s", "heard_unix_s", "snapshot", "ended", "all_prefixes", "cached_prefixes", "evicted_prefixes", "spending", "silent_s", "unpredicted")
     SENT_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     HEARD_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    PICTURE_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     ALL_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     CACHED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
@@ -272,7 +203,7 @@ class Published(_message.Message):
     UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     sent_unix_s: float
     heard_unix_s: float
-    picture: Picture
+    snapshot: Snapshot
     ended: _containers.RepeatedCompositeFieldContainer[Ended]
     all_prefixes: bool
     cached_prefixes: _containers.RepeatedScalarFieldContainer[int]
@@ -280,12 +211,10 @@ class Published(_message.Message):
     spending: _containers.RepeatedCompositeFieldContainer[Spending]
     silent_s: float
     unpredicted: str
-    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., picture: _Optional[_Union[Picture, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
+    def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
-class Picture(_message.Message):
-    __slots__ = ("layout", "checksum", "notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "requests", "reservations", "expected", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "inputs", "contents")
-    LAYOUT_FIELD_NUMBER: _ClassVar[int]
-    CHECKSUM_FIELD_NUMBER: _ClassVar[int]
+class Snapshot(_message.Message):
+    __slots__ = ("notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "contents", "version", "requests", "reservations", "expected", "inputs")
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -295,9 +224,6 @@ class Picture(_message.Message):
     WAITING_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STEPS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     STEP_BEGAN_UNIX_S_FIELD_NUMBER: _ClassVar[int]
-    REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_FIELD_NUMBER: _ClassVar[int]
     STEP_ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -307,10 +233,12 @@ class Picture(_message.Message):
     USUAL_ONLINE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     DRAFTED_RATIO_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_RATIO_FIELD_NUMBER: _ClassVar[int]
-    INPUTS_FIELD_NUMBER: _ClassVar[int]
     CONTENTS_FIELD_NUMBER: _ClassVar[int]
-    layout: int
-    checksum: int
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
     notices: int
     instance_id: str
     config: _snapshot_pb2.EngineConfig
@@ -320,9 +248,6 @@ class Picture(_message.Message):
     waiting_blocks: int
     steps_in_flight: _containers.RepeatedCompositeFieldContainer[_snapshot_pb2.BatchShape]
     step_began_unix_s: float
-    requests: bytes
-    reservations: bytes
-    expected: bytes
     dispatch_delay_s: float
     step_time: _containers.RepeatedScalarFieldContainer[float]
     step_error: _containers.RepeatedScalarFieldContainer[float]
@@ -332,6 +257,38 @@ class Picture(_message.Message):
     usual_online_blocks: float
     drafted_ratio: _containers.RepeatedScalarFieldContainer[float]
     accepted_ratio: _containers.RepeatedScalarFieldContainer[float]
-    inputs: bytes
     contents: int
-    def __init__(self, layout: _Optional[int] = ..., checksum: _Optional[int] = ..., notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., requests: _Optional[bytes] = ..., reservations: _Optional[bytes] = ..., expected: _Optional[bytes] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., inputs: _Optional[bytes] = ..., contents: _Optional[int] = ...) -> None: ...
+    version: int
+    requests: Table
+    reservations: Table
+    expected: Table
+    inputs: Table
+    def __init__(self, notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., contents: _Optional[int] = ..., version: _Optional[int] = ..., requests: _Optional[_Union[Table, _Mapping]] = ..., reservations: _Optional[_Union[Table, _Mapping]] = ..., expected: _Optional[_Union[Table, _Mapping]] = ..., inputs: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
+
+class Table(_message.Message):
+    __slots__ = ("rows", "columns")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "kind", "width", "values")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        FLOAT64: _ClassVar[Column.Kind]
+        INT64: _ClassVar[Column.Kind]
+        INT32: _ClassVar[Column.Kind]
+    FLOAT64: Column.Kind
+    INT64: Column.Kind
+    INT32: Column.Kind
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    kind: Column.Kind
+    width: int
+    values: bytes
+    def __init__(self, name: _Optional[str] = ..., kind: _Optional[_Union[Column.Kind, str]] = ..., width: _Optional[int] = ..., values: _Optional[bytes] = ...) -> None: ...

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PredictorStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """For whoever looks once. Schedulers follow a predictor's stream instead (below).
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -34,21 +35,6 @@ class PredictorStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.Predict = channel.unary_unary(
-                '/foretell.v1.Predictor/Predict',
-                request_serializer=foretell_dot_v1_dot_predictor__pb2.PredictRequest.SerializeToString,
-                response_deserializer=foretell_dot_v1_dot_predictor__pb2.PredictResponse.FromString,
-                _registered_method=True)
-        self.Reserve = channel.unary_unary(
-                '/foretell.v1.Predictor/Reserve',
-                request_serializer=foretell_dot_v1_dot_predictor__pb2.ReserveRequest.SerializeToString,
-                response_deserializer=foretell_dot_v1_dot_predictor__pb2.ReserveResponse.FromString,
-                _registered_method=True)
-        self.Complete = channel.unary_unary(
-                '/foretell.v1.Predictor/Complete',
-                request_serializer=foretell_dot_v1_dot_predictor__pb2.CompleteRequest.SerializeToString,
-                response_deserializer=foretell_dot_v1_dot_predictor__pb2.CompleteResponse.FromString,
-                _registered_method=True)
         self.Status = channel.unary_unary(
                 '/foretell.v1.Predictor/Status',
                 request_serializer=foretell_dot_v1_dot_predictor__pb2.StatusRequest.SerializeToString,
@@ -62,30 +48,8 @@ class PredictorStub(object):
 
 
 class PredictorServicer(object):
-    """Missing associated documentation comment in .proto file."""
-
-    def Predict(self, request, context):
-        """Runs the engine's twin forward with the request added. Changes nothing.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Reserve(self, request, context):
-        """Announces a request that is being dispatched, so that predictions count it
-        before the engine's next snapshot shows it. Expires after ttl_s.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Complete(self, request, context):
-        """The request has ended: drops its reservation and returns what the predictor
-        saw the engine do with it.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
+    """For whoever looks once. Schedulers follow a predictor's stream instead (below).
+    """
 
     def Status(self, request, context):
         """The engine's load without a twin run.
@@ -104,21 +68,6 @@ class PredictorServicer(object):
 
 def add_PredictorServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'Predict': grpc.unary_unary_rpc_method_handler(
-                    servicer.Predict,
-                    request_deserializer=foretell_dot_v1_dot_predictor__pb2.PredictRequest.FromString,
-                    response_serializer=foretell_dot_v1_dot_predictor__pb2.PredictResponse.SerializeToString,
-            ),
-            'Reserve': grpc.unary_unary_rpc_method_handler(
-                    servicer.Reserve,
-                    request_deserializer=foretell_dot_v1_dot_predictor__pb2.ReserveRequest.FromString,
-                    response_serializer=foretell_dot_v1_dot_predictor__pb2.ReserveResponse.SerializeToString,
-            ),
-            'Complete': grpc.unary_unary_rpc_method_handler(
-                    servicer.Complete,
-                    request_deserializer=foretell_dot_v1_dot_predictor__pb2.CompleteRequest.FromString,
-                    response_serializer=foretell_dot_v1_dot_predictor__pb2.CompleteResponse.SerializeToString,
-            ),
             'Status': grpc.unary_unary_rpc_method_handler(
                     servicer.Status,
                     request_deserializer=foretell_dot_v1_dot_predictor__pb2.StatusRequest.FromString,
@@ -138,88 +87,8 @@ def add_PredictorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Predictor(object):
-    """Missing associated documentation comment in .proto file."""
-
-    @staticmethod
-    def Predict(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/foretell.v1.Predictor/Predict',
-            foretell_dot_v1_dot_predictor__pb2.PredictRequest.SerializeToString,
-            foretell_dot_v1_dot_predictor__pb2.PredictResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Reserve(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/foretell.v1.Predictor/Reserve',
-            foretell_dot_v1_dot_predictor__pb2.ReserveRequest.SerializeToString,
-            foretell_dot_v1_dot_predictor__pb2.ReserveResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Complete(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/foretell.v1.Predictor/Complete',
-            foretell_dot_v1_dot_predictor__pb2.CompleteRequest.SerializeToString,
-            foretell_dot_v1_dot_predictor__pb2.CompleteResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
+    """For whoever looks once. Schedulers follow a predictor's stream instead (below).
+    """
 
     @staticmethod
     def Status(request,

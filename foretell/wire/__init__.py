@@ -39,8 +39,6 @@ from foretell.wire.requests import (
     length_to_proto,
     load_from_proto,
     load_to_proto,
-    prediction_from_proto,
-    prediction_to_proto,
     request_from_proto,
     request_to_proto,
 )
@@ -69,8 +67,6 @@ __all__ = [
     "length_to_proto",
     "load_from_proto",
     "load_to_proto",
-    "prediction_from_proto",
-    "prediction_to_proto",
     "request_from_proto",
     "request_to_proto",
     "shape_from_proto",

@@ -6,119 +6,183 @@ It needs numpy and the compiled kernel, which the rest of `foretell.wire` does n
 from collections.abc import Callable
 from math import isfinite
 
+import numpy as np
+
 from foretell import wire
-from foretell.engine.published import LAYOUT, PictureError, Published, PublishedPicture
+from foretell.engine.published import (
+    MOST_INPUTS,
+    MOST_REQUESTS,
+    Published,
+    Snapshot,
+    SnapshotError,
+    are_certain,
+    arrivals_of,
+    check,
+    header_of,
+    step_time_of,
+)
+from foretell.engine.questions import Figures
+from foretell.kernel.layout import INPUT
+from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST
 from foretell.kernel.step_time import StepTime
+from foretell.model import BatchShape
 from foretell.v1 import predictor_pb2
+from foretell.wire.columns import table_from_proto, table_to_proto
+
+VERSION = 1
+"""Version of the snapshots that are written; the one before and the one after are read, too."""
+_REQUEST, _ARRIVAL = REQUEST.names or (), ARRIVAL.names or ()
+_INPUT = ("content", "offset", "length", "first_embed", "end_embed", "held", "embeds", "cached")
 
 ProfileTables = Callable[[str], StepTime]
 """The tables of a GPU profile, given as JSON; ValueError where it is none."""
 
 
-def published_to_proto(message: Published, profile: str = "") -> predictor_pb2.Published:
-    """`profile`: JSON of the one whose tables the picture's step times need."""
-    picture = message.picture
-    return predictor_pb2.Published(
+def published_to_proto(
+    message: Published, snapshot: predictor_pb2.Snapshot | None, profile: str = ""
+) -> predictor_pb2.Published:
+    """The message with its snapshot, which is converted (`snapshot_to_proto`).
+
+    `profile`: JSON of the one whose tables the snapshot's step times need.
+    """
+    published = predictor_pb2.Published(
         sent_unix_s=message.sent_s,
         heard_unix_s=message.heard_s,
-        picture=None if picture is None else _picture_to_proto(picture, profile),
+        snapshot=snapshot,
         all_prefixes=message.all_prefixes,
         cached_prefixes=message.cached_prefixes,
         evicted_prefixes=message.evicted_prefixes,
         silent_s=message.silent_s,
     )
+    if snapshot is not None:
+        published.snapshot.notices, published.snapshot.profile = message.notices, profile
+    return published
 
 
-def published_from_proto(message: predictor_pb2.Published, tables_of: ProfileTables) -> Published:
-    """Raises `PictureError` for a message of another version, or one that was torn."""
-    times = message.sent_unix_s, message.heard_unix_s, message.silent_s
-    if not all(map(isfinite, times)) or message.silent_s < 0.0:
-        raise PictureError("time")
-    picture = None
-    if message.HasField("picture"):
-        picture = _picture_from_proto(message.picture, tables_of)
-    return Published(
-        message.sent_unix_s,
-        message.heard_unix_s,
-        picture,
-        message.all_prefixes,
-        tuple(message.cached_prefixes),
-        tuple(message.evicted_prefixes),
-        message.silent_s,
+class Reader:
+    """Reads the messages of one stream, in their order."""
+
+    version = VERSION
+
+    def __init__(self, tables_of: ProfileTables, no_tables: StepTime) -> None:
+        self._tables_of = tables_of
+        self._tables = no_tables
+
+    def read(self, message: predictor_pb2.Published) -> Published:
+        """Raises `SnapshotError` for a message of a version too far from our own, or one that
+        cannot be true."""
+        times = message.sent_unix_s, message.heard_unix_s, message.silent_s
+        if not all(map(isfinite, times)) or message.silent_s < 0.0:
+            raise SnapshotError("time")
+        snapshot = None
+        if message.HasField("snapshot"):
+            snapshot = self._snapshot(message.snapshot, message.sent_unix_s)
+        return Published(
+            message.sent_unix_s,
+            message.heard_unix_s,
+            snapshot,
+            message.all_prefixes,
+            tuple(message.cached_prefixes),
+            tuple(message.evicted_prefixes),
+            message.snapshot.notices,
+            message.silent_s,
+        )
+
+    def _snapshot(self, message: predictor_pb2.Snapshot, sent_s: float) -> Snapshot:
+        if abs(message.version - self.version) > 1:
+            raise SnapshotError("version")
+        times = (message.taken_unix_s, message.step_began_unix_s, message.dispatch_delay_s)
+        if not all(map(isfinite, times)) or message.dispatch_delay_s < 0:
+            raise SnapshotError("time")
+        if len(message.step_error) != 2:
+            raise SnapshotError("step_time")
+        tables = self._tables
+        try:
+            config = wire.config_from_proto(message.config)
+            if message.profile:
+                tables = self._tables_of(message.profile)
+            drafts = wire.draft_ratios(message.drafted_ratio)
+            accepted = wire.draft_ratios(message.accepted_ratio)
+        except ValueError as error:
+            raise SnapshotError("config") from error
+        try:
+            requests = table_from_proto(message.requests, REQUEST, MOST_REQUESTS)
+            inputs = table_from_proto(message.inputs, INPUT, MOST_INPUTS)
+            reservations, expected = (
+                table_from_proto(table, ARRIVAL, MOST_REQUESTS)
+                for table in (message.reservations, message.expected)
+            )
+        except wire.WireError as error:
+            raise SnapshotError(str(error)) from error
+        if message.contents > len(inputs):
+            raise SnapshotError("inputs")
+        header = header_of(
+            config,
+            Figures(
+                len(requests),
+                message.running,
+                message.free_blocks,
+                message.waiting_blocks,
+                int(are_certain(requests)),
+            ),
+            list(map(wire.shape_from_proto, message.steps_in_flight)),
+            min(message.step_began_unix_s, sent_s),
+            contents=message.contents,
+            inputs=len(inputs) - message.contents,
+            online=(message.online_ttft_s, message.usual_online_blocks),
+            draft_ratios=(drafts, accepted),
+        )
+        snapshot = Snapshot(
+            instance_id=message.instance_id,
+            config=config,
+            taken_s=message.taken_unix_s,
+            header=header,
+            requests=requests.tobytes(),
+            inputs=inputs.tobytes(),
+            reservations=arrivals_of(reservations, sent_s),
+            expected=arrivals_of(expected),
+            dispatch_delay_s=message.dispatch_delay_s,
+            step_time=step_time_of(message.step_time, tables),
+            step_error=(message.step_error[0], message.step_error[1]),
+            calibration_steps=message.calibration_steps,
+        )
+        check(snapshot)
+        self._tables = tables
+        return snapshot
+
+
+def snapshot_to_proto(snapshot: Snapshot) -> predictor_pb2.Snapshot:
+    """One pass over each column."""
+    (header,) = np.frombuffer(snapshot.header, PICTURE)
+    _, running, free_blocks, waiting_blocks, _ = header["figures"].tolist()
+    engine, steps = header["engine"], int(header["steps"])
+    reservations, expected = (
+        np.array(rows, ARRIVAL) if rows else np.zeros(0, ARRIVAL)
+        for rows in (snapshot.reservations, snapshot.expected)
     )
-
-
-def _picture_to_proto(picture: PublishedPicture, profile: str) -> predictor_pb2.Picture:
-    return predictor_pb2.Picture(
-        layout=LAYOUT,
-        checksum=picture.checksum,
-        notices=picture.notices,
-        instance_id=picture.instance_id,
-        config=wire.config_to_proto(picture.config),
-        taken_unix_s=picture.taken_s,
-        running=picture.running,
-        free_blocks=picture.free_blocks,
-        waiting_blocks=picture.waiting_blocks,
-        steps_in_flight=list(map(wire.shape_to_proto, picture.shapes)),
-        step_began_unix_s=picture.step_began_s,
-        online_ttft_s=picture.online_ttft_s,
-        usual_online_blocks=picture.usual_online_blocks,
-        drafted_ratio=picture.drafted_ratio,
-        accepted_ratio=picture.accepted_ratio,
-        requests=picture.requests,
-        reservations=picture.reservations,
-        expected=picture.expected,
-        dispatch_delay_s=picture.dispatch_delay_s,
-        step_time=picture.step_time,
-        step_error=picture.step_error,
-        calibration_steps=picture.calibration_steps,
-        profile=profile,
-        inputs=picture.inputs,
-        contents=picture.contents,
+    return predictor_pb2.Snapshot(
+        version=VERSION,
+        instance_id=snapshot.instance_id,
+        config=wire.config_to_proto(snapshot.config),
+        taken_unix_s=snapshot.taken_s,
+        running=running,
+        free_blocks=free_blocks,
+        waiting_blocks=waiting_blocks,
+        steps_in_flight=[
+            wire.shape_to_proto(BatchShape(*shape)) for shape in header["shapes"][:steps].tolist()
+        ],
+        step_began_unix_s=float(header["begun_s"]),
+        online_ttft_s=float(engine["online_ttft_s"]),
+        usual_online_blocks=float(engine["usual_online_blocks"]),
+        drafted_ratio=np.trim_zeros(engine["drafted_ratio"], "b").tolist(),
+        accepted_ratio=np.trim_zeros(engine["accepted_ratio"], "b").tolist(),
+        requests=table_to_proto(np.frombuffer(snapshot.requests, REQUEST), _REQUEST),
+        reservations=table_to_proto(reservations, _ARRIVAL),
+        expected=table_to_proto(expected, _ARRIVAL),
+        dispatch_delay_s=snapshot.dispatch_delay_s,
+        step_time=snapshot.step_time.coefficients.tolist(),
+        step_error=snapshot.step_error,
+        calibration_steps=snapshot.calibration_steps,
+        inputs=table_to_proto(np.frombuffer(snapshot.inputs, INPUT), _INPUT),
+        contents=int(header["contents"]),
     )
-
-
-def _picture_from_proto(
-    message: predictor_pb2.Picture, tables_of: ProfileTables
-) -> PublishedPicture:
-    if message.layout != LAYOUT:
-        raise PictureError("version")
-    times = (message.taken_unix_s, message.step_began_unix_s, message.dispatch_delay_s)
-    if not all(map(isfinite, times)) or message.dispatch_delay_s < 0:
-        raise PictureError("time")
-    if len(message.step_error) != 2:
-        raise PictureError("step_time")
-    try:
-        config = wire.config_from_proto(message.config)
-        tables = tables_of(message.profile) if message.profile else None
-        drafted, accepted = map(wire.draft_ratios, (message.drafted_ratio, message.accepted_ratio))
-    except ValueError as error:
-        raise PictureError("config") from error
-    picture = PublishedPicture(
-        instance_id=message.instance_id,
-        config=config,
-        taken_s=message.taken_unix_s,
-        running=message.running,
-        free_blocks=message.free_blocks,
-        waiting_blocks=message.waiting_blocks,
-        shapes=tuple(map(wire.shape_from_proto, message.steps_in_flight)),
-        step_began_s=message.step_began_unix_s,
-        online_ttft_s=message.online_ttft_s,
-        usual_online_blocks=message.usual_online_blocks,
-        drafted_ratio=drafted,
-        accepted_ratio=accepted,
-        requests=message.requests,
-        reservations=message.reservations,
-        expected=message.expected,
-        dispatch_delay_s=message.dispatch_delay_s,
-        step_time=tuple(message.step_time),
-        step_error=(message.step_error[0], message.step_error[1]),
-        calibration_steps=message.calibration_steps,
-        step_tables=tables,
-        notices=message.notices,
-        inputs=message.inputs,
-        contents=message.contents,
-    )
-    if picture.checksum != message.checksum:
-        raise PictureError("checksum")
-    return picture

@@ -8,13 +8,11 @@ from foretell.length.prefix import MOST_CHUNKS
 from foretell.model import (
     LengthEstimate,
     Load,
-    Prediction,
     RequestSpec,
     Slo,
     Turn,
 )
 from foretell.v1 import predictor_pb2, tagger_pb2
-from foretell.wire.engine import checked_approximations
 from foretell.wire.error import WireError
 
 _LOAD_FIELDS = Load._fields
@@ -128,8 +126,8 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
     )
 
 
-def ended_to_proto(request: RequestSpec, *, answered: bool) -> predictor_pb2.CompleteRequest:
-    return predictor_pb2.CompleteRequest(
+def ended_to_proto(request: RequestSpec, *, answered: bool) -> predictor_pb2.RequestEnded:
+    return predictor_pb2.RequestEnded(
         request_id=request.request_id, answered=answered, x_request_id=request.x_request_id
     )
 
@@ -146,54 +144,3 @@ def load_to_proto(load: Load) -> predictor_pb2.Load:
 
 def load_from_proto(load: predictor_pb2.Load) -> Load:
     return Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
-
-
-def prediction_to_proto(prediction: Prediction) -> predictor_pb2.PredictResponse:
-    return predictor_pb2.PredictResponse(
-        instance_id=prediction.instance_id,
-        ttft_s=prediction.ttft_s,
-        e2e_s=prediction.e2e_s,
-        tpot_s=prediction.tpot_s,
-        preemptions=prediction.preemptions,
-        snapshot_age_s=prediction.snapshot_age_s,
-        load=load_to_proto(prediction.load),
-        calibration_steps=prediction.calibration_steps,
-        ttft_quantiles=_quantiles_to_proto(prediction.ttft_quantiles),
-        e2e_quantiles=_quantiles_to_proto(prediction.e2e_quantiles),
-        added_ttft_s=prediction.added_ttft_s,
-        added_e2e_s=prediction.added_e2e_s,
-        cached_tokens=prediction.cached_tokens,
-        approximations=prediction.approximations,
-    )
-
-
-def prediction_from_proto(response: predictor_pb2.PredictResponse) -> Prediction:
-    """Raises `WireError` for latencies that are no durations; infinity (never) is one."""
-    if not (response.ttft_s >= 0 and response.e2e_s >= 0 and response.tpot_s >= 0):
-        raise WireError("prediction: latencies must not be negative")
-    if not (response.added_ttft_s > -inf and response.added_e2e_s > -inf):
-        raise WireError("prediction: what is added must be a number, or infinite")
-    return Prediction(
-        instance_id=response.instance_id,
-        ttft_s=response.ttft_s,
-        e2e_s=response.e2e_s,
-        tpot_s=response.tpot_s,
-        preemptions=response.preemptions,
-        snapshot_age_s=response.snapshot_age_s,
-        load=load_from_proto(response.load),
-        calibration_steps=response.calibration_steps,
-        ttft_quantiles=tuple((q.level, q.seconds) for q in response.ttft_quantiles),
-        e2e_quantiles=tuple((q.level, q.seconds) for q in response.e2e_quantiles),
-        added_ttft_s=response.added_ttft_s if response.HasField("added_ttft_s") else None,
-        added_e2e_s=response.added_e2e_s if response.HasField("added_e2e_s") else None,
-        cached_tokens=response.cached_tokens,
-        approximations=checked_approximations(response.approximations),
-    )
-
-
-def _quantiles_to_proto(
-    quantiles: Iterable[tuple[float, float]],
-) -> list[predictor_pb2.LatencyQuantile]:
-    return [
-        predictor_pb2.LatencyQuantile(level=level, seconds=seconds) for level, seconds in quantiles
-    ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foretell.config import EmulatorSettings, LauncherSettings
-from foretell.services.backend.publisher import endpoint_of_rank
+from foretell.services.backend.endpoints import endpoint_of_rank
 from foretell.services.process.keeper import Program
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"

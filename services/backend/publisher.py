@@ -15,16 +15,6 @@ HEARTBEAT_S = 0.5
 _SEND_QUEUE_LENGTH = 64  # snapshots; a slow reader loses old ones, it never slows the engine
 
 
-def endpoint_of_rank(endpoint: str, rank: int) -> str:
-    """Where a data-parallel rank publishes, if its engine is told `endpoint`: each elsewhere."""
-    if not rank:
-        return endpoint
-    if endpoint.startswith("tcp://"):
-        address, _, port = endpoint.rpartition(":")
-        return f"{address}:{int(port) + rank}"
-    return f"{endpoint}.rank{rank}"
-
-
 class _Sender(Protocol):
     def write(self, rest: bytes, base: bytes) -> None: ...
 

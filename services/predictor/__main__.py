@@ -13,7 +13,7 @@ from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
-from foretell.services.predictor.pictures import Publisher
+from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
 from foretell.services.predictor.subscriber import cancel, subscriber_to
 from foretell.services.process import calls, runtime
@@ -53,15 +53,12 @@ def _profile_json(name: str) -> str:
     return json.dumps(profile_to_json(load_profile(name))) if name in list_profiles() else ""
 
 
-async def _serve_pictures(
-    publisher: Publisher, address: str, traffic: Traffic
-) -> asyncio.Server | None:
+async def _serve_snapshots(streams: Streams, address: str, traffic: Traffic) -> asyncio.Server:
     where = frames_address(address)
     try:
-        server, _ = await serve_frames(publisher.stream, where, traffic)
+        server, _ = await serve_frames(streams.new, where, traffic)
     except OSError as error:
-        logger.warning("no pictures are published, schedulers will call: %s: %s", where, error)
-        return None
+        raise SystemExit(f"cannot publish snapshots at {where}: {error}") from error
     return server
 
 
@@ -89,8 +86,8 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     port = calls.bind(traffic, server, with_free_port(settings.grpc_address))
     address = settings.listen or f"{settings.host}:{port}"
     await server.start()
-    publisher = Publisher(service, traffic)
-    pictures = await _serve_pictures(publisher, address, traffic)
+    streams = Streams(service, traffic)
+    serving = await _serve_snapshots(streams, address, traffic)
     metrics_port = -1
     if settings.metrics_port >= 0:
         http, _ = start_http_server(settings.metrics_port, settings.host, registry=metrics.registry)
@@ -98,9 +95,8 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({stopped, listening}, return_when=asyncio.FIRST_COMPLETED)
-    if pictures is not None:
-        pictures.close()
-    publisher.close()
+    serving.close()
+    streams.close()
     await server.stop(_SHUTDOWN_GRACE_S)
     if listening.done():
         listening.result()  # a listener that ended by itself has failed: say why

@@ -1,4 +1,4 @@
-"""The gRPC face of the sidecar."""
+"""What a predictor does with what it hears, and its gRPC face."""
 
 import logging
 import math
@@ -10,7 +10,7 @@ import grpc
 
 from foretell import wire
 from foretell.engine import SnapshotPredictor
-from foretell.engine.published import PublishedPicture
+from foretell.engine.published import Published, Snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
@@ -24,11 +24,11 @@ Clock = Callable[[], float]
 Context = grpc.aio.ServicerContext[Any, Any]
 
 _WORTH_TELLING = 0.01
-"""Change of step times or the dispatch delay, as a ratio, for which a picture is published."""
+"""Change of step times or the dispatch delay, as a ratio, for which a snapshot is published."""
 
 
 class PredictorService(predictor_pb2_grpc.PredictorServicer):
-    """Answers for one engine from its predictor and its calibrated step time."""
+    """One engine's predictor and its calibrated step time; says how they are."""
 
     def __init__(
         self,
@@ -52,7 +52,6 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         )
         self.step_time = step_time
         self.metrics = metrics
-        self.predictions = 0
         self.changed: Callable[[], None] = lambda: None
         """Is told when a snapshot has come, a request was reserved or has ended."""
         self.unpredicted = ""
@@ -92,10 +91,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
 
     def reserve(self, spec: RequestSpec, age_s: float = 0.0) -> None:
         """Count `spec` as on its way since `age_s` seconds ago."""
-        self._reserve(spec, self._clock() - age_s, self._reserve_ttl_s)
-
-    def _reserve(self, spec: RequestSpec, made_s: float, ttl_s: float) -> None:
-        self.predictor.reserve(spec, made_s, ttl_s)
+        self.predictor.reserve(spec, self._clock() - age_s, self._reserve_ttl_s)
         logger.debug(
             "on its way to %s: %d tokens of prompt, some %.0f of output",
             self.instance_id,
@@ -104,7 +100,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             extra=about(spec.x_request_id),
         )
 
-    def complete(self, request: predictor_pb2.CompleteRequest) -> predictor_pb2.CompleteResponse:
+    def complete(self, request: predictor_pb2.RequestEnded) -> predictor_pb2.Seen:
         """The request has ended; what was seen of it."""
         seen = self.predictor.complete(request.request_id, answered=request.answered)
         self.metrics.preemptions.inc(seen.preemptions)
@@ -116,7 +112,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             seen.preemptions,
             extra=about(request.x_request_id),
         )
-        return predictor_pb2.CompleteResponse(
+        return predictor_pb2.Seen(
             ttft_s=seen.ttft_s,
             output_tokens=seen.output_tokens,
             preemptions=seen.preemptions,
@@ -124,18 +120,25 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             cached_tokens=seen.cached_tokens,
         )
 
-    def publish(self) -> PublishedPicture | None:
+    def publish(self) -> Snapshot | None:
         """What is known of the engine; None before any snapshot."""
         self._rest()
-        picture = self.predictor.publish(self.step_time, self._clock())
+        snapshot = self.predictor.publish(self.step_time, self._clock())
         self._told = self.step_time.speed_factor, self.predictor.dispatch_delay_s
-        return picture
+        return snapshot
 
-    def silent_s(self) -> float:
-        """For how long the engine may have made steps that it has not told yet."""
-        return self.predictor.silent_s(self.step_time, self._clock())
+    def told(self, snapshot: Snapshot | None) -> Published:
+        """The message with that snapshot."""
+        now_s = self._clock()
+        silent_s = self.predictor.silent_s(self.step_time, now_s)
+        return Published(now_s, self.predictor.heard_unix_s, snapshot, silent_s=silent_s)
 
-    def has_faded(self) -> bool:
+    @property
+    def is_busy(self) -> bool:
+        """The engine has requests."""
+        return self.predictor.is_busy
+
+    def has_changed(self) -> bool:
         """Whether the engine's step times, or its dispatch delay, are believed to be others than
         those last published, though nothing has happened since."""
         self._rest()
@@ -152,80 +155,6 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         if not self.predictor.is_busy:
             self.step_time.rest(max(0.0, now_s - self._rested_s))
         self._rested_s = now_s
-
-    def now_s(self) -> float:
-        """Seconds of the clock that snapshots and pictures are stamped with."""
-        return self._clock()
-
-    async def Predict(
-        self,
-        request: predictor_pb2.PredictRequest,
-        context: Context,
-    ) -> predictor_pb2.PredictResponse:
-        spec = await self._spec(request.request, context)
-        answer = self._predict(
-            spec,
-            announced_only=request.announced_only,
-            externality=request.externality,
-            with_quantiles=not request.means_only,
-        )
-        if answer is None:
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, f"{self.instance_id} has published no snapshot yet"
-            )
-            raise AssertionError("abort() does not return")
-        return answer
-
-    def _predict(
-        self,
-        spec: RequestSpec,
-        *,
-        announced_only: bool = False,
-        externality: bool = False,
-        with_quantiles: bool = True,
-    ) -> predictor_pb2.PredictResponse | None:
-        started = time.perf_counter()
-        self._rest()
-        prediction = self.predictor.predict(
-            spec,
-            self.step_time.current(),
-            self._clock(),
-            spread=self.step_time.spread,
-            calibration_steps=self.step_time.steps,
-            announced_only=announced_only,
-            externality=externality,
-            with_quantiles=with_quantiles,
-        )
-        if prediction is None:
-            return None
-        self.predictions += 1
-        self.metrics.predictions.inc()
-        self.metrics.predict_seconds.observe(time.perf_counter() - started)
-        return wire.prediction_to_proto(prediction)
-
-    async def Reserve(
-        self,
-        request: predictor_pb2.ReserveRequest,
-        context: Context,
-    ) -> predictor_pb2.ReserveResponse:
-        spec = await self._spec(request.request, context)
-        if not spec.request_id:
-            await context.abort(
-                grpc.StatusCode.INVALID_ARGUMENT, "request: request_id must be set to reserve"
-            )
-        # Before it counts as on its way: it would be predicted behind itself.
-        prediction = self._predict(spec) if request.predict else None
-        self._reserve(spec, self._clock(), request.ttl_s or self._reserve_ttl_s)
-        self.changed()
-        return predictor_pb2.ReserveResponse(prediction=prediction)
-
-    async def Complete(
-        self,
-        request: predictor_pb2.CompleteRequest,
-        context: Context,
-    ) -> predictor_pb2.CompleteResponse:
-        self.changed()
-        return self.complete(request)
 
     async def Status(
         self,
@@ -247,7 +176,6 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             load=wire.load_to_proto(load),
             calibration_steps=self.step_time.steps,
             step_error_ratio=self.step_time.relative_error,
-            predictions=self.predictions,
             dispatch_delay_s=self.predictor.dispatch_delay_s,
         )
 
@@ -268,10 +196,3 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
             profile=self.profile,
             load=wire.load_to_proto(load),
         )
-
-    async def _spec(self, request: predictor_pb2.RequestSpec, context: Context) -> RequestSpec:
-        try:
-            return wire.request_from_proto(request)
-        except wire.WireError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise AssertionError("abort() does not return") from error

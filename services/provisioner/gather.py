@@ -15,8 +15,7 @@ import grpc
 from foretell import wire
 from foretell.engine.published import step_time_of
 from foretell.kernel.step_time import StepTime
-from foretell.latency.linear import LinearStepTime
-from foretell.latency.tables import packed_tables
+from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import EngineSnapshot, Load
 from foretell.provision import AnsweredRequest, Facts, InstanceFacts, Phase
 from foretell.provision.rollout import EngineKind
@@ -34,7 +33,6 @@ ANSWER_S = 3.0
 """Longest time that a scheduler or predictor may take to answer."""
 STATE_S = 600.0
 """Pause between two looks at the whole state of an engine where decisions need no such thing."""
-NO_TABLES = LinearStepTime((0.0,) * 6).packed()
 MAX_STATUS_BYTES = 4 << 20
 MAX_STATE_BYTES = 16 << 20
 

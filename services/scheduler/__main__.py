@@ -93,7 +93,6 @@ async def serve(
             health_failures=tuning.health_failures,
             traffic=traffic,
         )
-        stack.push_async_callback(pool.close)
         by_name = bool(traffic.authority)
         finding = discovering(settings.instances, pool.take, metrics, by_name=by_name)
         discovery = await stack.enter_async_context(finding)
@@ -110,7 +109,6 @@ async def serve(
             pool=pool,
             estimators=estimators,
             tagger=tagger,
-            predictor_deadline_s=tuning.predictor_deadline_s,
             metrics=metrics,
             background=background,
         )
@@ -231,9 +229,6 @@ def main() -> None:
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
-    # Requests make no cycles, so collecting finds nothing; at the default of 700 objects it took a
-    # tenth of a request's time. An exception's traceback may be one: it waits a little longer.
-    gc.set_threshold(20_000)
     runtime.run(lambda stop: serve(settings, stop))
 
 

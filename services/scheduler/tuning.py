@@ -13,9 +13,6 @@ class Tuning:
     """
 
     placement: PlacementConfig = field(default_factory=PlacementConfig)
-    predictor_deadline_s: float = 0.1
-    """Longest wait for predictors' answers: a thousand times what one prediction takes
-    (bench/overhead/predict.md)."""
     health_interval_s: float = 0.5
     """Pause between two health probes of an engine."""
     health_timeout_s: float = 3.0

@@ -51,6 +51,7 @@ class Cluster:
             "PORT": "0",
             "SCHEDULER_0_PORT": "0",
             "SCHEDULER_1_PORT": "0",
+            "PROMETHEUS_PORT": "0",
             "DOCKER_GID": str(SOCKET.stat().st_gid) if SOCKET.exists() else "0",
         }
         named = ["--env-file", os.devnull, "-p", self.project, "-f", self.file]

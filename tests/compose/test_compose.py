@@ -1,7 +1,11 @@
 """The emulated cluster in containers, as a user starts it: build, serve, lose an engine, go on."""
 
 import json
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -104,3 +108,39 @@ def test_a_killed_engine_is_survived_and_comes_back(cluster: Cluster) -> None:
     wait_until(
         lambda: cluster.snapshots_heard(predictor) > heard_before, f"{predictor} hears it again"
     )
+
+
+def test_prometheus_beside_it_hears_every_process(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile `observability`, with Debian's Prometheus: no registry can be asked here."""
+    program = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
+    if not program:
+        pytest.skip("no program prometheus")
+    shutil.copy(program, tmp_path / "prometheus")
+    start = 'COPY prometheus /usr/local/bin/\nENTRYPOINT ["/usr/local/bin/prometheus"]\n'
+    (tmp_path / "Dockerfile").write_text(f"FROM python:3.11-slim-bookworm\n{start}")
+    image = f"{cluster.project}-prometheus"
+    build = [cluster.docker, "build", "--quiet", "--tag", image, str(tmp_path)]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    monkeypatch.setenv("PROMETHEUS_IMAGE", image)
+    try:
+        profile = ("--profile", "observability")
+        cluster.compose(*profile, "up", "--detach", "--no-build", "--no-deps", "prometheus")
+        url = f"http://{cluster.compose(*profile, 'port', 'prometheus', '9090').strip()}"
+
+        def heard() -> dict[str, float]:
+            try:
+                query = {"query": "sum by (job) (up)"}
+                answer = httpx.get(f"{url}/api/v1/query", params=query, timeout=10)
+                found = answer.raise_for_status().json()["data"]["result"]
+            except httpx.HTTPError:
+                return {}
+            return {each["metric"]["job"]: float(each["value"][1]) for each in found}
+
+        expected = {"scheduler": 2.0, "predictor": 2.0, "tagger": 1.0, "engine": 2.0}
+        wait_until(lambda: heard() == expected, "every target is scraped", 90.0)
+    finally:
+        cluster.compose("--profile", "observability", "rm", "--stop", "--force", "prometheus")
+        remove = [cluster.docker, "image", "rm", "--force", image]
+        subprocess.run(remove, check=False, capture_output=True, timeout=60)

@@ -117,8 +117,6 @@ async def running(
         "policy": "round_robin",
         "health_interval_s": 0.02,
         "engine_wait_s": 0.0,
-        "predictor_deadline_s": PATIENT_S,
-        "turn_deadline_s": PATIENT_S,
         **changes,
     }
     values["policy"] = setting_of(values["policy"])

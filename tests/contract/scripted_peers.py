@@ -4,13 +4,21 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 
+from foretell import wire
+from foretell.model import Prediction, RequestSpec
+from foretell.placement.ports import Answer, Predicted
+from foretell.policy import Needs
 from foretell.services.process.frames import FrameStream, frames_address, serve_frames
 from foretell.services.process.traffic import OPEN
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc, tagger_pb2, tagger_pb2_grpc
+from foretell.services.scheduler.placing import placer
+from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.predictors import Predictors
+from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 
 LOAD = predictor_pb2.Load(
     running=2, waiting=1, used_blocks=10, total_blocks=100, max_num_seqs=8, waiting_prefill_blocks=1
@@ -18,8 +26,49 @@ LOAD = predictor_pb2.Load(
 UNDECODABLE = b"\xff\xff\xff\xff"
 
 
-class Predictor(predictor_pb2_grpc.PredictorServicer):
-    """Answers as its fields say, and remembers what it was told."""
+@dataclass
+class Says:
+    """What a scripted predictor predicts."""
+
+    ttft_s: float
+    e2e_s: float
+    calibration_steps: int
+    approximations: Sequence[str]
+    added_ttft_s: float | None = None
+    added_e2e_s: float | None = None
+    cached_tokens: int = 0
+    ttft_quantiles: tuple[tuple[float, float], ...] = ()
+    load: predictor_pb2.Load = field(default_factory=lambda: predictor_pb2.Load.FromString(_LOAD))
+
+    def prediction(self, instance: Instance) -> Prediction:
+        back_s = instance.answer_delay_s
+        return Prediction(
+            instance.config.instance_id,
+            self.ttft_s + back_s,
+            self.e2e_s + back_s,
+            0.01,
+            0.0,
+            0.0,
+            wire.load_from_proto(self.load),
+            self.calibration_steps,
+            added_ttft_s=self.added_ttft_s,
+            added_e2e_s=self.added_e2e_s,
+            cached_tokens=self.cached_tokens,
+            ttft_quantiles=self.ttft_quantiles,
+            approximations=tuple(self.approximations),
+        )
+
+
+_LOAD = LOAD.SerializeToString()
+_SCRIPTED: dict[str, "Predictor"] = {}
+
+
+class Predictor:
+    """Makes schedulers predict as its fields say, and remembers what it was told.
+
+    It stands in for the port of predictions (`foretell.placement.ports.Predict`): what a snapshot
+    leads to is said elsewhere.
+    """
 
     def __init__(
         self,
@@ -27,55 +76,91 @@ class Predictor(predictor_pb2_grpc.PredictorServicer):
         calibration_steps: int = 0,
         approximations: Sequence[str] = (),
     ) -> None:
-        self.predicted = predictor_pb2.PredictResponse(
-            instance_id="x",
-            ttft_s=e2e_s / 10,
-            e2e_s=e2e_s,
-            tpot_s=0.01,
-            load=LOAD,
-            calibration_steps=calibration_steps,
-            approximations=approximations,
-        )
-        self.foretold: predictor_pb2.PredictResponse | None = None
-        """What it says when a request is reserved."""
-        self.announced_only: list[bool] = []
-        """Of each question for a prediction, whether it wanted nobody else reckoned with."""
-        self.means_only: list[bool] = []
-        """Of each question for a prediction, whether it wanted no quantiles."""
-        self.completed = predictor_pb2.CompleteResponse()
-        self.hanging = False
+        self.predicted = Says(e2e_s / 10, e2e_s, calibration_steps, approximations)
+        self.foretold: Says | None = None
+        """What it says of a request that is about to be sent."""
+        self.with_quantiles: list[bool] = []
+        """Of each question for a prediction, whether it wanted quantiles."""
+        self.completed = predictor_pb2.Seen()
+        self.silent = False
         self.asked: list[str] = []
         self.externality: list[bool] = []
         """Of each question for a prediction, whether it asked for that too."""
         self.reserved: list[predictor_pb2.RequestSpec] = []
         self.ended: list[str] = []
 
-    async def _wait(self) -> None:
-        if self.hanging:
-            await asyncio.Event().wait()
 
-    async def Predict(self, request: Any, context: Any) -> predictor_pb2.PredictResponse:
-        self.asked.append("Predict")
-        self.externality.append(request.externality)
-        self.announced_only.append(request.announced_only)
-        self.means_only.append(request.means_only)
-        await self._wait()
-        return self.predicted
+class ScriptedPredictors(Predictors):
+    """A scheduler's predictors, some of which tests script."""
 
-    async def Status(self, request: Any, context: Any) -> predictor_pb2.StatusResponse:
-        self.asked.append("Status")
-        await self._wait()
-        return predictor_pb2.StatusResponse(load=self.predicted.load)
+    def follow(self, instance_id: str) -> None:
+        if self._scripted(instance_id) is None:
+            super().follow(instance_id)
 
-    async def Reserve(self, request: Any, context: Any) -> predictor_pb2.ReserveResponse:
-        self.reserved.append(request.request)
-        await self._wait()
-        return predictor_pb2.ReserveResponse(prediction=self.foretold if request.predict else None)
+    def predict(
+        self,
+        spec: RequestSpec,
+        instance_ids: Sequence[str],
+        now_s: float,
+        *,
+        needs: Needs,
+        with_quantiles: bool,
+        single: bool,
+    ) -> Predicted:
+        answers = []
+        for instance_id in instance_ids:
+            peer = self._scripted(instance_id)
+            if peer is None:
+                found = super().predict(
+                    spec,
+                    (instance_id,),
+                    now_s,
+                    needs=needs,
+                    with_quantiles=with_quantiles,
+                    single=single,
+                )
+                answers += found.answers
+                continue
+            peer.asked.append("load" if needs is Needs.LOAD else "prediction")
+            if peer.silent:
+                continue
+            said = peer.predicted.prediction(self._pool.instances[instance_id])
+            if needs is Needs.LOAD:
+                answers.append(Answer(instance_id, said.load))
+                continue
+            peer.externality.append(needs.externality)
+            peer.with_quantiles.append(with_quantiles)
+            answers.append(Answer(instance_id, said.load, said))
+        return Predicted(answers)
 
-    async def Complete(self, request: Any, context: Any) -> predictor_pb2.CompleteResponse:
-        self.ended.append(request.request_id)
-        await self._wait()
-        return self.completed
+    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+        peer = self._scripted(instance_id)
+        if peer is None:
+            return super().foretold(spec, instance_id, now_s)
+        return (peer.foretold or peer.predicted).prediction(self._pool.instances[instance_id])
+
+    def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
+        peer = self._scripted(instance_id)
+        if peer is None:
+            super().reserve(spec, instance_id, now_s)
+        else:
+            peer.reserved.append(wire.request_to_proto(spec))
+
+    async def complete(
+        self, instance: Instance, spec: RequestSpec, *, answered: bool
+    ) -> predictor_pb2.Seen | None:
+        peer = _SCRIPTED.get(instance.config.predictor)
+        if peer is None:
+            return await super().complete(instance, spec, answered=answered)
+        peer.ended.append(spec.request_id)
+        return peer.completed
+
+    def _scripted(self, instance_id: str) -> Predictor | None:
+        instance = self._pool.instances.get(instance_id)
+        return None if instance is None else _SCRIPTED.get(instance.config.predictor)
+
+
+placer.Predictors = ScriptedPredictors  # type: ignore[misc]
 
 
 class Tagger(tagger_pb2_grpc.TaggerServicer):
@@ -145,10 +230,13 @@ class _Undecodable(grpc.GenericRpcHandler):
 @asynccontextmanager
 async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
     """The address at which `peer` answers; None answers every call with bytes of no message."""
-    server = grpc.aio.server()
     if isinstance(peer, Predictor):
-        predictor_pb2_grpc.add_PredictorServicer_to_server(peer, server)
-    elif isinstance(peer, Tagger):
+        address = f"unix:/scripted-{id(peer)}"
+        _SCRIPTED[address] = peer
+        yield address
+        return
+    server = grpc.aio.server()
+    if isinstance(peer, Tagger):
         tagger_pb2_grpc.add_TaggerServicer_to_server(peer, server)
     else:
         server.add_generic_rpc_handlers((_Undecodable(),))
@@ -156,15 +244,11 @@ async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
         address = f"unix:{folder}/peer"
         server.add_insecure_port(address)
         await server.start()
-        streams = None
-        if not isinstance(peer, Predictor):
-            where = frames_address(address)
-            streams, _ = await serve_frames(lambda: _Stream(peer), where, OPEN)
+        streams, _ = await serve_frames(lambda: _Stream(peer), frames_address(address), OPEN)
         try:
             yield address
         finally:
-            if streams is not None:
-                streams.close()
+            streams.close()
             await server.stop(None)
 
 

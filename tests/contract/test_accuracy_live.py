@@ -111,5 +111,5 @@ async def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
     with pytest.raises(CannotMeasure, match="no engine"):
         await measure(nowhere, ignore)
     async with running_engine(tmp_path) as engine:
-        with pytest.raises(CannotMeasure, match="no predictor"):
+        with pytest.raises(CannotMeasure, match="predictor"):
             await measure(LiveOptions(engine.url, nowhere.predictor), ignore)

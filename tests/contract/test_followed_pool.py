@@ -11,15 +11,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foretell.config.instances import InstanceConfig
-from foretell.engine.gallery import Gallery
-from foretell.length.distribution import knots
 from foretell.placement import events
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.placing import predictors
 from foretell.services.scheduler.placing.pool import Instance
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2 as pb
-from tests.contract.test_pictures import Sidecar, request, sidecar, snapshot, until
+from tests.contract.test_snapshots import Sidecar, request, sidecar, snapshot, until
 
 
 async def started(stack: AsyncExitStack, tmp_path: Path, count: int) -> tuple[Any, list[Sidecar]]:
@@ -30,7 +28,7 @@ async def started(stack: AsyncExitStack, tmp_path: Path, count: int) -> tuple[An
         folder.mkdir()
         sidecars.append(await stack.enter_async_context(sidecar(folder)))
         config = InstanceConfig(f"e{number}", "http://engine", sidecars[-1].address)
-        pool.instances[f"e{number}"] = Instance(config, stub=object(), healthy=True)  # type: ignore[arg-type]
+        pool.instances[f"e{number}"] = Instance(config, healthy=True)
     return pool, sidecars
 
 
@@ -40,9 +38,8 @@ def predictors_of(
     """A scheduler's, which draws the last of several; `heard` gets what its core is told."""
     found = predictors.Predictors(
         pool,
-        1.0,
-        Gallery(knots),
         SchedulerMetrics(CollectorRegistry()),
+        follows=True,
         listener=heard.append,
         random=lambda: 0.9,
     )
@@ -109,6 +106,6 @@ async def test_in_a_large_pool_others_are_followed_in_turn(
             followed.follow(instance_id)
         await until(lambda: len(heard) == 2)
         assert {each.instance_id for each in heard} == {"e0", "e1"}
-        assert followed.reserve(pool.instances["e0"], request("a"), predict=False) is None
+        followed.reserve(request("a"), "e0", 0.0)
         assert events.InstanceFollowed("e1", followed=False) in heard  # the fullest
         await until(lambda: events.InstanceFollowed("e2") in heard)

@@ -1,4 +1,7 @@
-"""What a live scheduler decided, its placement core decides again from the recorded events alone.
+"""What a live scheduler decided, it decides again in virtual time from what it was told.
+
+What it was told are the events of its driver and the messages of predictors, with their times. They
+are told again to the same driver, core and snapshot cache, before a clock that is made up.
 
 The cluster is real but for its engines, which are emulated: sidecars that calibrate and foretell,
 the tagger, a scheduler on a socket, clients that leave, and an engine that stops in the midst.
@@ -6,8 +9,9 @@ the tagger, a scheduler on a socket, clients that leave, and an engine that stop
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,40 +19,161 @@ from typing import Any
 import httpx
 import pytest
 from emulated_engine import MODEL, running_engine
-from pydantic import TypeAdapter
 from schedulers import Scheduler, running, until
 
 from foretell.config import PredictorSettings, TaggerSettings
+from foretell.engine import snapshot_cache
+from foretell.engine.published import Published
+from foretell.engine.snapshot_cache import FollowedEngine, SnapshotCache
+from foretell.length.distribution import knots
+from foretell.model import RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.placement.explanation import explain
+from foretell.placement.cached import CachedPredictions
+from foretell.placement.driver import Driver
+from foretell.placement.ports import Predicted
 from foretell.policy import Policy, make_policy
 from foretell.services.predictor.__main__ import serve as serve_predictor
-from foretell.services.scheduler.placing import placer
+from foretell.services.scheduler import __main__ as main
+from foretell.services.scheduler.placing import placer, predictors
+from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.tagger.server import serve as serve_tagger
 
 ENGINES, REQUESTS = 3, 60
 
 
-class Recording(PlacementCore):
-    """A core that appends what it is told, draws and decides to a file, one JSON line each."""
+@dataclass
+class Recording:
+    """All that a scheduler was told, in order, each with its time; and what it decided."""
 
-    path: Path
+    told: list[tuple[float, Callable[["Replay"], None]]] = field(default_factory=list)
+    draws: list[float] = field(default_factory=list)
+    costs: list[float] = field(default_factory=list)
+    """Seconds that each prediction took."""
+    decided: list[str] = field(default_factory=list)
+    config: PlacementConfig = field(default_factory=PlacementConfig)
 
-    def __init__(self, policy: Policy, config: PlacementConfig, random: Any) -> None:
-        super().__init__(policy, config, lambda: self._note("draw", random()))
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Record whatever schedulers do from now on."""
+        recording, loop_time = self, lambda: asyncio.get_running_loop().time()
 
-    def step(self, event: events.Event, now_s: float) -> list[effects.Effect]:
-        self._note(type(event).__name__, event, now_s)
-        found = super().step(event, now_s)
-        for effect in found:
-            self._note("effect", str(effect))
-        return found
+        class Cached(CachedPredictions):
+            def predict(self, *args: Any, **options: Any) -> Predicted:
+                found = super().predict(*args, **options)
+                recording.costs.append(found.took_s)
+                return found
 
-    def _note(self, kind: str, what: Any, *more: Any) -> Any:
-        plain = TypeAdapter(type(what)).dump_python(what)
-        with self.path.open("a") as file:
-            file.write(json.dumps([kind, plain, *more], default=sorted) + "\n")
-        return what
+        class Placer(placer.Placer):
+            def __init__(self, policy: Policy, config: PlacementConfig, rng: Random, **rest: Any):
+                recording.config, draw = config, rng.random
+                rng.random = lambda: recording.note_draw(draw())  # type: ignore[method-assign]
+                super().__init__(policy, config, rng, record=recording.note_event, **rest)
+
+            def dispatch(self, effect: effects.Dispatch) -> None:
+                recording.decided.append(str(effect))
+                super().dispatch(effect)
+
+            def refuse(self, effect: effects.Refuse) -> None:
+                recording.decided.append(str(effect))
+                super().refuse(effect)
+
+        class Engine(FollowedEngine):
+            name = ""
+
+            def hear(self, message: Published, now_s: float) -> None:
+                name = self.name
+                recording.told.append((now_s, lambda to: to.hear(name, message, now_s)))
+                super().hear(message, now_s)
+
+            def begin(self, now_s: float) -> Any:
+                name = self.name
+                recording.told.append((now_s, lambda to: to.engine(name).begin(now_s)))
+                return super().begin(now_s)
+
+            def ended(self, request_id: str) -> None:
+                name, now_s = self.name, loop_time()
+                recording.told.append((now_s, lambda to: to.engine(name).ended(request_id)))
+                super().ended(request_id)
+
+            def revise(self, request: RequestSpec, now_s: float) -> float | None:
+                name = self.name
+                recording.told.append((now_s, lambda to: to.engine(name).revise(request, now_s)))
+                return super().revise(request, now_s)
+
+        class Cache(SnapshotCache):
+            def follow(self, instance_id: str) -> FollowedEngine:
+                engine = super().follow(instance_id)
+                assert isinstance(engine, Engine)
+                engine.name = instance_id
+                recording.told.append((loop_time(), lambda to: to.follow(instance_id)))
+                return engine
+
+        monkeypatch.setattr(snapshot_cache, "FollowedEngine", Engine)
+        monkeypatch.setattr(predictors, "SnapshotCache", Cache)
+        monkeypatch.setattr(predictors, "CachedPredictions", Cached)
+        monkeypatch.setattr(main, "Placer", Placer)
+        # What is learned of the ways back is looked at whenever somebody predicts.
+        monkeypatch.setattr(Instance, "learn_answer_delay", lambda *_: None)
+
+    def note_draw(self, draw: float) -> float:
+        self.draws.append(draw)
+        return draw
+
+    def note_event(self, event: events.Event, now_s: float) -> None:
+        self.told.append((now_s, lambda to: to.driver.tell(event)))
+
+
+class Replay:
+    """The same driver, core and cache in virtual time. Implements the ports."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.time_s = 0.0
+        self.decided: list[str] = []
+        self._costs = iter(recording.costs)
+        draws = iter(recording.draws)
+        self._cached = CachedPredictions(SnapshotCache(knots))
+        self.foretold, self.wait = self._cached.foretold, self._cached.wait
+        self.core = PlacementCore(
+            make_policy("slo"), recording.config, lambda: next(draws, 0.0), self
+        )
+        self.driver = Driver(self.core, self, self)
+        for at_s, tell in recording.told:
+            self.time_s = at_s
+            tell(self)
+
+    def follow(self, name: str) -> None:
+        self._cached.cache.follow(name)
+
+    def engine(self, name: str) -> FollowedEngine:
+        return self._cached.cache[name]
+
+    def hear(self, name: str, message: Published, now_s: float) -> None:
+        self.engine(name).hear(message, now_s)
+
+    def now_s(self) -> float:
+        return self.time_s
+
+    def at(self, at_s: float, action: Callable[[], None]) -> "Replay":
+        return self  # the times that came are among what was recorded
+
+    def cancel(self) -> None:
+        """Nothing was begun."""
+
+    def predict(self, *args: Any, **options: Any) -> Predicted:
+        return self._cached.predict(*args, **options)._replace(took_s=next(self._costs))
+
+    def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
+        self.engine(instance_id).reserve(spec, now_s)
+
+    def dispatch(self, effect: effects.Dispatch) -> None:
+        self.decided.append(str(effect))
+
+    def refuse(self, effect: effects.Refuse) -> None:
+        self.decided.append(str(effect))
+
+    def nothing(self, effect: effects.Effect) -> None:
+        """What follows from it is among what was recorded."""
+
+    recall = give_up = revise = degraded = nothing
 
 
 @asynccontextmanager
@@ -82,7 +207,6 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
             instances=json.dumps(instances),
             policy="slo",
             tagger=f"unix://{folder}/tagger",
-            turn_deadline_s=0.02,
         ) as scheduler:
             await scheduler.until(lambda s: all(i["healthy"] for i in s["instances"]))
             yield scheduler, last
@@ -107,40 +231,16 @@ async def send(scheduler: Scheduler, number: int, draws: Random) -> None:
 async def test_a_live_run_replayed_gives_the_same_decisions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Recording.path = tmp_path / "placements.jsonl"
-    monkeypatch.setattr(placer, "PlacementCore", Recording)
-    draws = Random(5)
+    recording, draws = Recording(), Random(5)
+    recording.install(monkeypatch)
     async with cluster(tmp_path) as (scheduler, last_engine):
         clients = [asyncio.create_task(send(scheduler, n, draws)) for n in range(REQUESTS)]
         await scheduler.until(lambda status: status["requests_total"] >= REQUESTS // 3)
         await last_engine.aclose()
         await asyncio.gather(*clients)
         await scheduler.until_idle()
-    lines = [json.loads(line) for line in Recording.path.read_text().splitlines()]
-    decided = [what for kind, what, *_ in lines if kind == "effect"]
-    kinds = {text.split("(")[0].split(".")[-1] for text in decided}
-    assert kinds >= {"Ask", "Dispatch", "Reserve", "WaitUntil"}
-    assert sum("Dispatch(" in text for text in decided) > REQUESTS // 2
-    again = list(replayed(lines))
-    for effect, then in zip(again, decided, strict=True):
-        assert str(effect) == then
-    explained = [effect.decision for effect in again if isinstance(effect, effects.Dispatch)]
-    assert len(explained) > REQUESTS // 2
-    for decision in explained:
-        assert decision is not None
-        told = explain(make_policy("slo"), decision)
-        scores = [(c.score, c.tie_break) for c in told.candidates if c.compared]
-        tied = [c.instance_id for c in told.candidates if (c.score, c.tie_break) == min(scores)]
-        assert tied[int(told.draw * len(tied))] == decision.chosen.instance_id
-
-
-def replayed(lines: list[list[Any]]) -> Iterator[effects.Effect]:
-    """What a fresh core wants done when it is told the events of a recording."""
-    draws = iter([what for name, what, *_ in lines if name == "draw"])
-    config = PlacementConfig(turn_deadline_s=0.02)
-    core = PlacementCore(make_policy("slo"), config, lambda: next(draws))
-    for kind, what, *more in lines:
-        if kind not in ("draw", "effect"):
-            event = TypeAdapter(getattr(events, kind)).validate_python(what)
-            yield from core.step(event, more[0])
-    assert next(draws, None) is None, "the recorded core drew more often"
+    assert sum("Dispatch(" in text for text in recording.decided) > REQUESTS // 2
+    assert sum("prediction=Prediction(" in text for text in recording.decided) > REQUESTS // 2
+    monkeypatch.undo()
+    for ours, theirs in zip(Replay(recording).decided, recording.decided, strict=True):
+        assert ours == theirs

@@ -21,6 +21,7 @@ from foretell.model import (
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,
+    Prediction,
     RequestSpec,
     RequestState,
     Slo,
@@ -33,6 +34,7 @@ from foretell.services.predictor.__main__ import serve
 from foretell.services.process.traffic import OPEN
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.gather import Gatherer
+from foretell.tools.live.follower import Follower
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
 from foretell.v1.snapshot_pb2 import EngineSnapshot as EngineSnapshotMessage
@@ -64,8 +66,8 @@ def running(request_id: str, output: int = 1, predicted: float = 100.0) -> Reque
     )
 
 
-def request(request_id: str, output: float = 10.0) -> pb.RequestSpec:
-    return wire.request_to_proto(RequestSpec(request_id, 64, 0, LengthEstimate(output)))
+def request(request_id: str, output: float = 10.0) -> RequestSpec:
+    return RequestSpec(request_id, 64, 0, LengthEstimate(output))
 
 
 class Harness:
@@ -77,11 +79,13 @@ class Harness:
         address: str,
         publisher: SnapshotPublisher,
         stub: predictor_pb2_grpc.PredictorStub,
+        follower: Follower,
     ) -> None:
         self.endpoint = endpoint
         self.address = address
         self.publisher = publisher
         self.stub = stub
+        self.follower = follower
 
     def publish(self, seen: EngineSnapshot) -> None:
         self.publisher.publish(wire.snapshot_to_proto(seen))
@@ -89,8 +93,10 @@ class Harness:
     async def status(self) -> pb.StatusResponse:
         return await self.stub.Status(pb.StatusRequest())
 
-    async def predict(self, request_id: str = "new", output: float = 10.0) -> pb.PredictResponse:
-        return await self.stub.Predict(pb.PredictRequest(request=request(request_id, output)))
+    def predict(self, output: float = 10.0) -> Prediction:
+        found = self.follower.predict(request("new", output))
+        assert found is not None
+        return found
 
 
 async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 10.0) -> None:
@@ -118,7 +124,9 @@ async def predictor(tmp_path: Path, **changes: object) -> AsyncIterator[Harness]
         async with grpc.aio.insecure_channel(address) as channel:
             stub = predictor_pb2_grpc.PredictorStub(channel)
             await stub.Status(pb.StatusRequest(), wait_for_ready=True, timeout=10)
-            yield Harness(endpoint, address, publisher, stub)
+            follower = Follower(address)
+            yield Harness(endpoint, address, publisher, stub, follower)
+            follower.close()
     finally:
         publisher.close()
         stop.set()
@@ -133,10 +141,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 async def test_before_any_snapshot_it_says_so(harness: Harness) -> None:
     assert (await harness.status()).snapshot_age_s == -1
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await harness.predict()
-    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
-    assert "e0" in (caught.value.details() or "")
+    assert harness.follower.predict(request("new")) is None
 
 
 @pytest.mark.parametrize("scheme", ["ipc", "shm"])
@@ -194,7 +199,11 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
         if learned % 16 == 0:  # a publisher drops what a slow reader leaves in the queue
             await until(heard)
 
-    answer = await harness.predict(output=10)
+    async def told() -> bool:
+        return harness.predict().calibration_steps >= 192
+
+    await until(told)
+    answer = harness.predict(output=10)
     first = TRUTH.step_s(BatchShape(1, 64, 2080, 0, 0))
     rest = 9 * TRUTH.step_s(BatchShape(decode_seqs=1, decode_pairs=70))
     assert answer.ttft_s == pytest.approx(first, rel=0.15)
@@ -202,75 +211,43 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
     assert answer.calibration_steps >= 192
 
 
+async def reserved(harness: Harness, count: int) -> None:
+    """Until the predictor counts so many reservations."""
+
+    async def counted() -> bool:
+        return bool((await harness.status()).load.reserved == count)
+
+    await until(counted)
+
+
 async def test_reservations_count_until_a_snapshot_shows_them(harness: Harness) -> None:
     await hear(harness, snapshot(1))
-    before = await harness.predict()
+    await harness.follower.known()
+    before = harness.predict()
     for i in range(6):
-        await harness.stub.Reserve(pb.ReserveRequest(request=request(f"r{i}", 50.0)))
-    reserved = await harness.predict()
-    assert reserved.load.reserved == 6
-    assert reserved.ttft_s > before.ttft_s
+        harness.follower.reserve(request(f"r{i}", 50.0))
+    assert harness.predict().load.reserved == 6
+    assert harness.predict().ttft_s > before.ttft_s
+    await reserved(harness, 6)
     await hear(harness, snapshot(2, running=tuple(running(f"r{i}") for i in range(6))))
     assert (await harness.status()).load.reserved == 0
     # The engine has shown it: a reservation that comes late must not count it twice.
-    await harness.stub.Reserve(pb.ReserveRequest(request=request("r0", 50.0)))
-    assert (await harness.status()).load.reserved == 0
+    harness.follower.reserve(request("r0", 50.0))
+    harness.follower.reserve(request("r9", 50.0))
+    await reserved(harness, 1)
 
 
-async def test_reserve_answers_what_is_foretold_to_who_asks(harness: Harness) -> None:
-    reserve = pb.ReserveRequest(request=request("early"), predict=True)
-    assert not (await harness.stub.Reserve(reserve)).HasField("prediction")  # no snapshot yet
-    await hear(harness, snapshot(1, running=(running("a"), running("b"))))
-    before = await harness.predict()
-    answer = await harness.stub.Reserve(pb.ReserveRequest(request=request("r", 10.0)))
-    assert not answer.HasField("prediction")
-    answer = await harness.stub.Reserve(pb.ReserveRequest(request=request("new"), predict=True))
-    assert answer.prediction.e2e_s >= before.e2e_s > 0  # behind the other, not behind itself
-    assert answer.prediction.load.reserved == 2
-
-
-async def test_what_a_request_costs_the_others_is_told_to_who_asks(harness: Harness) -> None:
-    await hear(harness, snapshot(1, running=(running("a"), running("b"))))
-    unasked = await harness.predict()
-    assert not any(unasked.HasField(name) for name in ("added_ttft_s", "added_e2e_s"))
-    question = pb.PredictRequest(request=request("new", 10.0), externality=True)
-    costs = []
-    for _ in range(2):
-        answer = await harness.stub.Predict(question)
-        assert answer.added_ttft_s >= 0
-        costs.append(answer.added_e2e_s)
-        await harness.stub.Reserve(pb.ReserveRequest(request=request("c", 10.0)))
-    assert 0 < costs[0] < costs[1]  # one more is there to be delayed
-
-
-async def test_quantiles_are_told_unless_only_means_are_asked_for(harness: Harness) -> None:
+async def test_the_end_of_a_request_tells_what_was_seen_of_it(harness: Harness) -> None:
     await hear(harness, snapshot(1))
-    whole = await harness.predict()
-    means = await harness.stub.Predict(pb.PredictRequest(request=request("new"), means_only=True))
-    assert len(whole.ttft_quantiles) == len(whole.e2e_quantiles) == 6
-    assert [*means.ttft_quantiles, *means.e2e_quantiles] == []
-    assert means.e2e_s == pytest.approx(whole.e2e_s, rel=0.01)
-
-
-async def test_a_reservation_expires(harness: Harness) -> None:
-    await hear(harness, snapshot(1))
-    await harness.stub.Reserve(pb.ReserveRequest(request=request("lost"), ttl_s=0.05))
-
-    async def gone() -> bool:
-        return bool((await harness.status()).load.reserved == 0)
-
-    await until(gone)
-
-
-async def test_complete_releases_and_tells_what_was_seen(harness: Harness) -> None:
-    await hear(harness, snapshot(1))
-    await harness.stub.Reserve(pb.ReserveRequest(request=request("a")))
-    released = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
-    assert released == pb.CompleteResponse()
-    assert (await harness.status()).load.reserved == 0
-    await harness.stub.Reserve(pb.ReserveRequest(request=request("a")))
+    await harness.follower.known()
+    harness.follower.reserve(request("a"))
+    await reserved(harness, 1)
+    assert await harness.follower.ended(request("a"), answered=False) == pb.Seen()
+    await reserved(harness, 0)
+    harness.follower.reserve(request("a"))
+    await reserved(harness, 1)
     await hear(harness, snapshot(2, running=(running("a", output=7),)))
-    seen = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
+    seen = await harness.follower.ended(request("a"))
     assert seen.output_tokens == 7
     assert seen.prompt_tokens == 32
     assert 0 < seen.ttft_s < 30
@@ -318,38 +295,6 @@ async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
         context.term()
         stop.set()
         await task
-
-
-async def test_bad_requests_name_the_field(harness: Harness) -> None:
-    await hear(harness, snapshot(1))
-    for call in (
-        harness.stub.Predict(pb.PredictRequest(request=pb.RequestSpec(request_id="x"))),
-        harness.stub.Reserve(pb.ReserveRequest(request=pb.RequestSpec(prompt_tokens=3))),
-    ):
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call
-        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        assert "request" in (caught.value.details() or "")
-
-
-async def test_a_prompt_that_begins_like_one_that_was_sent_is_found_cached(
-    harness: Harness,
-) -> None:
-    def asking(request_id: str) -> pb.RequestSpec:
-        length = LengthEstimate(5.0, source="hint")
-        return wire.request_to_proto(
-            RequestSpec(request_id, 710, 0, length, prefix=(7, 8, 9), prefix_chunk_tokens=200.0)
-        )
-
-    await hear(harness, snapshot(1))
-    cold = await harness.stub.Predict(pb.PredictRequest(request=asking("a")))
-    await harness.stub.Reserve(pb.ReserveRequest(request=asking("a")))
-    await hear(harness, snapshot(2, running=(replace(running("a"), cached_tokens=32),)))
-    warm = await harness.stub.Predict(pb.PredictRequest(request=asking("b")))
-    assert (cold.cached_tokens, warm.cached_tokens) == (0, 592)
-    assert warm.ttft_s < cold.ttft_s
-    seen = await harness.stub.Complete(pb.CompleteRequest(request_id="a"))
-    assert seen.cached_tokens == 32
 
 
 async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> None:

@@ -97,7 +97,7 @@ async def test_an_answer_nobody_waited_for_teaches_that_it_is_longer(
     tmp_path: Path, stream: bool
 ) -> None:
     tagger, sidecar = Tagger(), Predictor()
-    sidecar.completed = predictor_pb2.CompleteResponse(output_tokens=70, prompt_tokens=9)
+    sidecar.completed = predictor_pb2.Seen(output_tokens=70, prompt_tokens=9)
     async with (
         engines(hang_after_first_event if stream else hang) as (engine,),
         serving(tagger) as address,
@@ -111,35 +111,6 @@ async def test_an_answer_nobody_waited_for_teaches_that_it_is_longer(
         learned = tagger.observed[0]
         assert (learned.output_tokens, learned.censored) == (70, True)
         assert learned.request_id == tagger.asked[0].request_id
-
-
-async def test_leaving_while_a_placement_waits_frees_everything(tmp_path: Path) -> None:
-    """Half of them wait for the predictor, half for their turn; the turn must not be lost."""
-    sidecar = Predictor()
-    sidecar.hanging = True
-    async with (
-        engines(hang_after_first_event) as (engine,),
-        serving(sidecar) as address,
-        running(
-            tmp_path,
-            [engine],
-            [address],
-            policy="predicted_latency",
-        ) as scheduler,
-    ):
-        writers = [(await send_raw(scheduler, stream=True))[1] for _ in range(6)]
-        await scheduler.until(lambda s: s["in_progress"] == 6)
-        await until(lambda: sidecar.asked == ["Predict"])
-        for writer in writers:
-            writer.close()
-        await scheduler.until_idle()
-        assert engine.received == []
-        sidecar.hanging = False
-        _, writer = await send_raw(scheduler, stream=True)
-        await until(lambda: len(engine.received) == 1)
-        assert await scheduler.metric("foretell_degraded_total", missing="turn") == 0
-        writer.close()
-        await scheduler.until_idle()
 
 
 async def test_many_that_leave_at_every_moment_leave_nothing_behind(tmp_path: Path) -> None:

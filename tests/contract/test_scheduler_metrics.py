@@ -3,6 +3,7 @@
 import asyncio
 import json
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from engines import MODEL, answer, engines, gated
 from prometheus_client.parser import text_string_to_metric_families
 from schedulers import Scheduler, running, until
-from scripted_peers import LOAD, Predictor, serving
+from scripted_peers import Predictor, serving
 
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.policy import POLICIES
@@ -74,9 +75,7 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
 
 async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path) -> None:
     async def wordless(exchange: Any) -> None:
-        sidecar.completed = predictor_pb2.CompleteResponse(
-            ttft_s=0.001, output_tokens=11, prompt_tokens=5
-        )
+        sidecar.completed = predictor_pb2.Seen(ttft_s=0.001, output_tokens=11, prompt_tokens=5)
         await asyncio.sleep(0.002)  # the first token comes before the end
         await exchange.whole(200, b"{}")
 
@@ -102,7 +101,7 @@ async def test_the_way_of_the_answer_is_learned_from_streams(tmp_path: Path) -> 
         await answer(exchange)
 
     sidecar = Predictor()
-    sidecar.completed = predictor_pb2.CompleteResponse(ttft_s=0.001, output_tokens=11)
+    sidecar.completed = predictor_pb2.Seen(ttft_s=0.001, output_tokens=11)
     async with (
         engines(slow_to_speak) as (engine,),
         serving(sidecar) as address,
@@ -185,7 +184,7 @@ async def run_together(
 async def test_what_is_told_is_what_reserve_foretells(tmp_path: Path) -> None:
     """Instances are compared as if nobody else came; the prediction that is told knows better."""
     predictor, gate = Predictor(e2e_s=1.0), asyncio.Event()
-    predictor.foretold = predictor_pb2.PredictResponse(ttft_s=2.0, e2e_s=3.0, load=LOAD)
+    predictor.foretold = replace(predictor.predicted, ttft_s=2.0, e2e_s=3.0)
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(engines(gated(gate)))
         address = await stack.enter_async_context(serving(predictor))
@@ -199,7 +198,6 @@ async def test_what_is_told_is_what_reserve_foretells(tmp_path: Path) -> None:
         await request
         await until(lambda: log.exists() and bool(log.read_text()))
         assert json.loads(log.read_text())["predicted_e2e_s"] == 3.0
-        assert predictor.announced_only == [True]
 
 
 @pytest.mark.parametrize("policy", [*POLICIES, *BASELINES])
@@ -218,11 +216,11 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         instances = await run_together(scheduler, gate, 6)
         placed = [instance["outstanding"] for instance in instances]
         asked = {
-            "predicted_latency": "Predict",
-            "externality": "Predict",
-            "slo": "Predict",
-            "infaas": "Status",
-            "llumnix_minus": "Status",
+            "predicted_latency": "prediction",
+            "externality": "prediction",
+            "slo": "prediction",
+            "infaas": "load",
+            "llumnix_minus": "load",
         }
         if policy in asked:
             assert placed == [0, 6]  # the scripted sidecars never change their minds
@@ -232,7 +230,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
             assert placed == [3, 3]
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
         assert set(fast.externality) <= {policy in ("externality", "slo")}
-        assert set(fast.means_only) <= {True}
+        assert set(fast.with_quantiles) <= {False}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy

@@ -7,8 +7,13 @@ from engines import answer, engines
 from schedulers import running, until
 from scripted_peers import LOAD, Predictor, serving
 
-SMALL, LARGE = "hello", "What is it that we are to compute? " * 400
+SMALL, LARGE = [7], [7] * 3000
+"""Prompts as tokens: of text, it is learned from answers how many it has."""
 HEADER = "x-vllm-priority"
+
+
+TOLD = {"vllm_xargs": {"foretell_output_tokens": 9}}
+"""Lengths that are known: others are learned as answers end."""
 
 
 @pytest.mark.parametrize("by_priority", [True, False])
@@ -26,11 +31,11 @@ async def test_the_largest_go_last_where_engines_know_priorities(
     ):
         for number in range(100):
             prompt = SMALL if number % 20 else LARGE
-            await scheduler.complete(prompt=prompt)
+            await scheduler.complete(prompt=prompt, **TOLD)
         for headers in ({}, {HEADER: "3"}):
-            larger = await scheduler.complete(prompt=2 * LARGE, headers=headers)
+            larger = await scheduler.complete(prompt=2 * LARGE, headers=headers, **TOLD)
             assert larger.status_code == 200
-        await scheduler.complete(prompt=SMALL)
+        await scheduler.complete(prompt=SMALL, **TOLD)
         await until(lambda: len(sidecar.reserved) == 103)
         ranks = [1, 4, 0] if by_priority else [0, 3, 0]
         assert [spec.priority for spec in sidecar.reserved] == [0] * 100 + ranks

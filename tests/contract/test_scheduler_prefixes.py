@@ -18,7 +18,7 @@ LONG = "What is it that we are to compute? " * 60
 async def test_who_predicts_is_told_the_prompts_beginning(tmp_path: Path, policy: str) -> None:
     sidecar = Predictor()
     sidecar.predicted.cached_tokens = 256
-    sidecar.completed = predictor_pb2.CompleteResponse(cached_tokens=240)
+    sidecar.completed = predictor_pb2.Seen(cached_tokens=240)
     log = tmp_path / "log"
     async with (
         engines(answer) as (engine,),

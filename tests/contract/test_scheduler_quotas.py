@@ -36,7 +36,6 @@ async def replica(folder: Path, engine: Engine, predictor: str) -> AsyncIterator
         [engine],
         [predictor],
         policy="predicted_latency",
-        predictor_deadline_s=0.1,
         api_keys_file=str(file),
         headers={"x-api-key": "one"},
         drain_timeout_s=0.1,

@@ -11,8 +11,6 @@ from engines import MODEL, Exchange, answer, close_before_headers, engines
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, serving
 
-from foretell.v1 import predictor_pb2
-
 TTFT, TPOT = "x-foretell-ttft-target-ms", "x-foretell-tpot-target-ms"
 REJECT = {"x-foretell-when-late": "reject"}
 A_DAY = "86400000"
@@ -52,7 +50,7 @@ async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path)
         patient = await scheduler.complete(headers={TTFT: "2000"}, stream=True)
         untargeted = await scheduler.complete(headers=REJECT, stream=True)
         assert [r.status_code for r in (in_time, patient, untargeted)] == [200] * 3
-        assert predictor.means_only == [False, False, False, True]
+        assert predictor.with_quantiles == [True, True, True, False]
         await until(lambda: len(log.read_text().splitlines()) == 4)
         assert (await scheduler.status())["in_progress"] == 0
         lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -67,10 +65,7 @@ async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path)
 
 async def test_one_instance_that_may_be_in_time_is_enough(tmp_path: Path) -> None:
     hopeful = Predictor(e2e_s=50.0)
-    quantiles = [(0.1, 0.001), (0.9, 9.0)]
-    hopeful.predicted.ttft_quantiles.extend(
-        predictor_pb2.LatencyQuantile(level=level, seconds=seconds) for level, seconds in quantiles
-    )
+    hopeful.predicted.ttft_quantiles = ((0.1, 0.001), (0.9, 9.0))
     async with (
         engines(answer, answer) as made,
         serving(Predictor(e2e_s=50.0)) as slow,

@@ -128,6 +128,19 @@ CONTRADICTIONS = {
     "keda": ({"models": [_scaled("keda")]}, "trafficTls.secretName"),
     "two": ({"models": [_scaled("provisioner"), {"name": "b", "model": "n"}]}, "models: "),
     "bounds": ({"models": [_scaled("provisioner", minimum=3)]}, "models.0.autoscaling.maximum"),
+    "emulated": (
+        {"models": [{"name": "a", "model": "m", "kind": "emulated", "nodes": 2}]},
+        "models.0.nodes",
+    ),
+    "nodes": ({"models": [{**_scaled("provisioner"), "nodes": 2}]}, "models.0.autoscaling.by"),
+    "standby": (
+        {
+            "models": [_scaled("keda")],
+            "trafficTls": {"secretName": "a"},
+            "provisioner": {"replicas": 2},
+        },
+        "provisioner.replicas",
+    ),
     "open": (
         {
             "gateway": {"inferencePool": True},

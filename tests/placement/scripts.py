@@ -4,34 +4,33 @@ A script is a text file. `#` begins a comment. Its first line names the policy a
 `PlacementConfig`; then each line is an event at a time in seconds, and the lines below it that
 begin with `->` are all of its effects, in their order. `-> ...` stands for any effects.
 
-    policy infaas turn_deadline_s=0.2
-    0.0 up engine-0                          # models=a,b  predictor=no  heard=0.0
-    0.0 followed engine-0                    # its predictor answers at once; or: left engine-0
+    policy infaas retry_pause_s=0.2
+    0.0 up engine-0                          # models=a,b  heard=0.0
+    0.0 followed engine-0                    # there is a snapshot of it; or: left engine-0
+    0.0 know engine-0:ttft=0.5,e2e=2         # or: engine-0:silent, engine-0:used=10,running=2
+                                             # took= seconds that the next prediction costs
     0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
                                              # behind= among= recallable=no max= whole=yes
-        -> estimate r1
-    0.1 estimated r1 20                      # or: estimated r1 silent
-        -> ask r1 engine-0
-    0.2 heard r1 engine-0:ttft=0.5,e2e=2     # or: engine-0:silent, engine-0:used=10,running=2
-                                             # took= seconds that answering cost
-        -> dispatch r1 engine-0
+        -> ask r1 engine-0                   # what was predicted and reserved, before all effects
         -> reserve r1 engine-0
+        -> dispatch r1 engine-0
+    0.3 waits r1 9                           # another 9 s; or: begun, or: unknown
 
-    0.3 reviewed r1 9 engine-1:ttft=1        # waits another 9 s; or: begun, or: unknown
-
-The other events are `started`, `recalled`, `failed` and `gone KEY`, `ended KEY [broken]
-[answered]`, `down`, `draining` and `removed INSTANCE`, and `passes KEY`: the time has come that the
-request's last `wait` named. Keys may be a range, `r1..r9`: the event is told for each, and the
-effects of all are expected together.
+`know` and `waits` are no events: they say what the predictions of the next ones will be. The other
+events are `estimated KEY TOKENS`, `started`, `recalled`, `failed` and `gone KEY`,
+`ended KEY [broken] [answered]`, `down`, `draining` and `removed INSTANCE`, and `passes KEY`: the
+time has come that the request's last `wait` named. Keys may be a range, `r1..r9`: the event is told
+for each, and the effects of all are expected together.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.placement.ports import Answer, Predicted, Wait
 from foretell.policy import Needs, make_policy
 
 FOLDER = Path(__file__).parent / "scripts"
@@ -48,20 +47,88 @@ class Line:
     expected: list[str] = field(default_factory=list)
 
 
+class Known:
+    """What is predicted, as scripts say it (`ports.Predict`)."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, Answer] = {}
+        self._waits: dict[str, Wait] = {}
+        self._took_s = 0.0
+        self._asked: list[str] = []
+
+    def learn(self, words: list[str]) -> None:
+        """A line that begins with `know` or `waits`."""
+        if words[0] == "waits":
+            begun = words[2] == "begun"
+            known = begun or words[2] == "unknown"
+            self._waits[words[1]] = Wait(None if known else float(words[2]), begun)
+            return
+        for word in words[1:]:
+            if word.startswith("took="):
+                self._took_s = float(word.removeprefix("took="))
+            elif word.endswith(":silent"):
+                self._answers.pop(word.removesuffix(":silent"), None)
+            else:
+                answer = _answer(word)
+                self._answers[answer.instance_id] = answer
+
+    def take_asked(self) -> list[str]:
+        """What was asked since the last call, as scripts write it."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def predict(
+        self,
+        spec: RequestSpec,
+        instance_ids: Sequence[str],
+        now_s: float,
+        *,
+        needs: Needs,
+        with_quantiles: bool,
+        single: bool,
+    ) -> Predicted:
+        less = " load" if needs is Needs.LOAD else " single" * single
+        self._asked.append(f"ask {_key(spec)} {' '.join(instance_ids)}{less}")
+        answers = [self._answers[name] for name in instance_ids if name in self._answers]
+        took_s, self._took_s = self._took_s, 0.0
+        return Predicted(answers, took_s)
+
+    def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
+        self._asked.append(f"reserve {spec.request_id} {instance_id}")
+
+    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+        return None
+
+    def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
+        self._asked.append(f"look {_key(spec)} {instance_id}")
+        return self._waits.get(_key(spec), Wait())
+
+
+def _key(spec: RequestSpec) -> str:
+    """Without the number of the attempt."""
+    return spec.request_id.split("-")[0]
+
+
 @dataclass(slots=True)
 class Script:
     """A parsed script and the core that it is told to."""
 
     core: PlacementCore
     lines: list[Line]
+    known: "Known"
     tickets: dict[str, int] = field(default_factory=dict)
 
     def play(self) -> Iterator[tuple[Line, list[str]]]:
         """Each line with the effects that it really has."""
         for line in self.lines:
             found: list[str] = []
+            if line.words[0] in ("know", "waits"):
+                self.known.learn(line.words)
+                continue
             for event in self._events(line.words):
-                found += map(self._told, self.core.step(event, line.at_s))
+                effects_ = self.core.step(event, line.at_s)
+                found += self.known.take_asked()
+                found += map(self._told, effects_)
             yield line, found
 
     def _events(self, words: list[str]) -> Iterator[events.Event]:
@@ -76,9 +143,8 @@ class Script:
         match name:
             case "up":
                 models = frozenset(facts.get("models", "m").split(","))
-                has_predictor = facts.get("predictor") != "no"
                 seen_s = (float(facts.get(name, "-inf")) for name in ("heard", "worked"))
-                return events.InstanceUp(key, models, has_predictor, *seen_s)
+                return events.InstanceUp(key, models, *seen_s)
             case "down":
                 return events.InstanceDown(key)
             case "draining":
@@ -93,14 +159,6 @@ class Script:
                 return _arrived(key, facts)
             case "estimated":
                 return events.Estimated(key, LengthEstimate(float(rest[0])))
-            case "heard":
-                answers = [_answer(word) for word in rest if ":" in word]
-                return events.Heard(key, answers, float(facts.get("took", 0)))
-            case "reviewed":
-                if rest[0] in ("unknown", "begun"):
-                    return events.Reviewed(key, None, begun=rest[0] == "begun")
-                answers = [_answer(word) for word in rest[1:]]
-                return events.Reviewed(key, float(rest[0]), answers)
             case "started":
                 return events.Started(key, "followed" in rest)
             case "recalled":
@@ -118,11 +176,6 @@ class Script:
     def _told(self, effect: effects.Effect) -> str:  # noqa: PLR0911
         """An effect as scripts write it."""
         match effect:
-            case effects.Ask(key, _, instance_ids):
-                less = " load" if effect.needs is Needs.LOAD else " single" * effect.single
-                return f"ask {key} {' '.join(instance_ids)}{less}"
-            case effects.Review(key, _, instance_id, others):
-                return f"review {key} {instance_id} against {' '.join(others)}"
             case effects.Recall(key, instance_id):
                 return f"recall {key} {instance_id}"
             case effects.Revise(_, spec, instance_id):
@@ -136,8 +189,6 @@ class Script:
             case effects.Dispatch(key, spec, instance_id):
                 priority = f" priority={spec.priority}" if spec.priority else ""
                 return f"dispatch {spec.request_id} {instance_id}{priority}"
-            case effects.Reserve(key, spec, instance_id):
-                return f"reserve {spec.request_id} {instance_id}"
             case effects.Refuse(key, because):
                 return f"refuse {key} {because}"
             case effects.Degraded(key, missing, count):
@@ -146,14 +197,14 @@ class Script:
 
 def read(path: Path) -> Script:
     """The script in a file; ValueError that names the line which cannot be read."""
-    core, lines = None, list[Line]()
+    known, core, lines = Known(), None, list[Line]()
     for number, text in enumerate(path.read_text().splitlines(), 1):
         words = text.split("#")[0].split()
         try:
             if not words:
                 continue
             if words[0] == "policy":
-                core = _core(words[1], dict(word.split("=") for word in words[2:]))
+                core = _core(words[1], dict(word.split("=") for word in words[2:]), known)
             elif words[0] == "->":
                 lines[-1].expected.append(" ".join(words[1:]))
             else:
@@ -161,13 +212,13 @@ def read(path: Path) -> Script:
         except (ValueError, IndexError) as error:
             raise ValueError(f"{path.name}:{number}: {text.strip()!r}: {error}") from error
     assert core is not None, f"{path.name} names no policy"
-    return Script(core, lines)
+    return Script(core, lines, known)
 
 
-def _core(policy: str, parameters: dict[str, str]) -> PlacementCore:
+def _core(policy: str, parameters: dict[str, str], known: "Known") -> PlacementCore:
     types = {f.name: f.type for f in fields(PlacementConfig)}
     given = {n: int(v) if types[n] in (int, "int") else float(v) for n, v in parameters.items()}
-    return PlacementCore(make_policy(policy), PlacementConfig(**given), lambda: 0.5)
+    return PlacementCore(make_policy(policy), PlacementConfig(**given), lambda: 0.5, known)
 
 
 def _range(subject: str) -> Iterator[str]:
@@ -204,11 +255,9 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
     )
 
 
-def _answer(word: str) -> events.Answer:
-    """`INSTANCE:silent`, or `INSTANCE:` with facts of its load or its prediction."""
+def _answer(word: str) -> Answer:
+    """`INSTANCE:` with facts of its load or its prediction."""
     instance_id, _, text = word.partition(":")
-    if text == "silent":
-        return events.Answer(instance_id, silent=True)
     facts = {name: float(value) for name, value in (part.split("=") for part in text.split(","))}
     load = Load(
         running=int(facts.get("running", 0)),
@@ -221,10 +270,10 @@ def _answer(word: str) -> events.Answer:
         by_priority=bool(facts.get("by_priority", 0)),
     )
     if "ttft" not in facts:
-        return events.Answer(instance_id, load)
+        return Answer(instance_id, load)
     ttft_s, e2e_s = facts["ttft"], facts.get("e2e", facts["ttft"] + 1.0)
     added = facts.get("added", 0.0)
     prediction = Prediction(
         instance_id, ttft_s, e2e_s, 0.01, 0.0, 0.0, load, added_ttft_s=added, added_e2e_s=added
     )
-    return events.Answer(instance_id, load, prediction)
+    return Answer(instance_id, load, prediction)

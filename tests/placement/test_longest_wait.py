@@ -3,7 +3,7 @@
 Engines of one seat, which admit by priority and whose forecasts are exact.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from random import Random
@@ -12,8 +12,9 @@ import pytest
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.placement.ports import Answer, Predicted, Wait
 from foretell.placement.recall import REVIEW_PAUSE_S
-from foretell.policy import make_policy
+from foretell.policy import Needs, make_policy
 from foretell.policy.order import OVERTAKEN_PART
 from tests.sweeps import cases
 
@@ -62,14 +63,14 @@ class Engine:
                 return self.queue[:place]
         return None
 
-    def foretell(self, spec: RequestSpec, now_s: float) -> events.Answer:
+    def foretell(self, spec: RequestSpec, now_s: float) -> Answer:
         """What happens to a request that comes now."""
         load = Load(bool(self.seated), len(self.queue), 0, 0, 100, 0, 1, True)
         before = [each for each in self.queue if each.spec.priority <= spec.priority]
         ttft_s = self.wait_s(now_s, before)
         e2e_s = ttft_s + DECODING * TOKEN_S * spec.length.expected_tokens
         told = Prediction(self.name, ttft_s, e2e_s, TOKEN_S, 0.0, 0.0, load, 100)
-        return events.Answer(self.name, load, told)
+        return Answer(self.name, load, told)
 
     def put(self, new: Waiting) -> None:
         self.queue.append(new)
@@ -81,7 +82,8 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.draws = draws = Random(seed)
-        self.core = PlacementCore(make_policy("predicted_latency"), PlacementConfig(), draws.random)
+        policy = make_policy("predicted_latency")
+        self.core = PlacementCore(policy, PlacementConfig(), draws.random, self)
         self.engines = {f"engine-{i}": Engine(f"engine-{i}") for i in range(draws.randint(1, 3))}
         self.large_part = draws.uniform(0.05, 0.2)
         self.pause_s = draws.uniform(0.9, 1.3) * self._mean_seat_s() / len(self.engines)
@@ -139,8 +141,6 @@ class World:
 
     def _done(self, effect: effects.Effect) -> Iterator[events.Event]:
         match effect:
-            case effects.Ask(key, spec, names):
-                yield events.Heard(key, [self._foretold(name, spec) for name in names])
             case effects.Dispatch(key, spec, name, prediction):
                 assert prediction is not None
                 overdue_s = inf
@@ -151,21 +151,38 @@ class World:
                 self.engines[name].put(
                     Waiting(key, spec, self.arrived_s[key], self.now_s, overdue_s)
                 )
-            case effects.Review(key, spec, name, others):
-                engine = self.engines[name]
-                ahead = engine.ahead_of(key)
-                if ahead is None:
-                    yield events.Reviewed(key, None, begun=True)
-                else:
-                    answers = [self._foretold(other, spec) for other in others]
-                    yield events.Reviewed(key, engine.wait_s(self.now_s, ahead), answers)
             case effects.Recall(key, name):
                 queue = self.engines[name].queue
                 queue[:] = [each for each in queue if each.key != key]
                 yield events.Recalled(key)
 
-    def _foretold(self, name: str, spec: RequestSpec) -> events.Answer:
-        return self.engines[name].foretell(spec, self.now_s)
+    def predict(
+        self,
+        spec: RequestSpec,
+        instance_ids: Sequence[str],
+        now_s: float,
+        *,
+        needs: Needs,
+        with_quantiles: bool,
+        single: bool,
+    ) -> Predicted:
+        """As `ports.Predict`."""
+        return Predicted([self.engines[name].foretell(spec, now_s) for name in instance_ids])
+
+    def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
+        """As `ports.Predict`."""
+
+    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+        """As `ports.Predict`."""
+        return None
+
+    def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
+        """As `ports.Predict`."""
+        engine = self.engines[instance_id]
+        ahead = engine.ahead_of(spec.request_id.split("-")[0])
+        if ahead is None:
+            return Wait(begun=True)
+        return Wait(engine.wait_s(now_s, ahead))
 
 
 def test_whoever_goes_last_is_overtaken_for_a_while_only() -> None:

@@ -6,13 +6,15 @@ A seed that fails says which: replay it with
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import pytest
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.policy import make_policy
+from foretell.placement.ports import Answer, Predicted, Wait
+from foretell.policy import Needs, make_policy
 
 POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "predicted_latency")
 SEEDS_EACH = 60
@@ -29,16 +31,13 @@ class World:
             candidates=draws.choice([0, 2, 16]),
             max_attempts=draws.randint(1, 3),
             retry_pause_s=draws.choice([0.0, 0.05]),
-            turn_deadline_s=draws.choice([0.01, 0.5]),
             instance_wait_s=draws.choice([0.0, 0.0, 1.0]),
         )
-        self.core = PlacementCore(make_policy(policy), self.config, draws.random)
+        self.core = PlacementCore(make_policy(policy), self.config, draws.random, self)
         self.names = [f"engine-{number}" for number in range(draws.randint(1, 6))]
         self.now_s = 0.0
         self.up: set[str] = set()
         self.removed: set[str] = set()
-        self.asking: dict[str, effects.Ask] = {}
-        self.reviewing: dict[str, effects.Review] = {}
         self.recalling: set[str] = set()
         self.waiting: dict[str, effects.WaitUntil] = {}
         self.sent: dict[str, effects.Dispatch] = {}
@@ -48,7 +47,7 @@ class World:
 
     def run(self, requests: int) -> None:
         """Until so many requests have arrived and all have ended."""
-        while self.arrived < requests or self.core.requests or self.reviewing:
+        while self.arrived < requests or self.core.requests:
             self.now_s += self.draws.choice([0.0, 0.001, 0.03])
             self._happen(requests)
             self._check()
@@ -66,8 +65,6 @@ class World:
         can = [self._instance_changes]
         can += [self._arrive] * 3 * (self.arrived < requests)
         can += [self._estimated] * (self.arrived > 0)
-        can += [self._heard] * 6 * bool(self.asking)
-        can += [self._reviewed] * 6 * bool(self.reviewing)
         can += [self._gives_back] * 4 * bool(self.recalling)
         can += [self._starts] * bool(self.sent)
         can += [self._time_passes] * 2 * bool(self.waiting)
@@ -92,18 +89,34 @@ class World:
         key = f"r{self.draws.randrange(self.arrived)}"
         self.tell(events.Estimated(key, LengthEstimate(self.draws.uniform(1, 900))))
 
-    def _heard(self) -> None:
-        key = self._pick(self.asking)
-        answers = [self._answer(name) for name in self.asking.pop(key).instance_ids]
-        self.tell(events.Heard(key, answers))
+    def predict(
+        self,
+        spec: RequestSpec,
+        instance_ids: Sequence[str],
+        now_s: float,
+        *,
+        needs: Needs,
+        with_quantiles: bool,
+        single: bool,
+    ) -> Predicted:
+        """As `ports.Predict`: of some nothing is known."""
+        assert instance_ids, "nobody is predicted for"
+        assert self.up.issuperset(instance_ids), "somebody is predicted for who is down"
+        known = [name for name in instance_ids if self.draws.random() < 0.8]
+        took_s = self.draws.choice([0.0, 0.001, 0.3])
+        return Predicted([self._answer(name) for name in known], took_s)
 
-    def _reviewed(self) -> None:
-        key = self._pick(self.reviewing)
-        others = self.reviewing.pop(key).others
+    def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
+        """As `ports.Predict`."""
+
+    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+        """As `ports.Predict`."""
+        return None
+
+    def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
+        """As `ports.Predict`."""
         wait_s = self.draws.choice([None, 0.005, 30.0])
-        begun = wait_s is None and self.draws.random() < 0.5
-        answers = [self._answer(name) for name in others]
-        self.tell(events.Reviewed(key, wait_s, answers, begun))
+        return Wait(wait_s, begun=wait_s is None and self.draws.random() < 0.5)
 
     def _gives_back(self) -> None:
         key = self._pick(self.recalling)
@@ -116,18 +129,14 @@ class World:
         self.recalling.discard(key)
         self.tell(events.Started(key))
 
-    def _answer(self, name: str) -> events.Answer:
+    def _answer(self, name: str) -> Answer:
         draws = self.draws
-        if draws.random() < 0.2:
-            return events.Answer(name, silent=True)
         waiting, used = draws.choice([0, 0, 3]), draws.randint(0, 100)
         load = Load(draws.randint(0, 8), waiting, 0, used, 100, 0, 8, draws.random() < 0.5)
         if draws.random() < 0.1:
-            return events.Answer(name, load)
+            return Answer(name, load)
         ttft_s = draws.choice([0.01, 1.0, 20.0])
-        return events.Answer(
-            name, load, Prediction(name, ttft_s, ttft_s + 1.0, 0.01, 0.0, 0.0, load, 100)
-        )
+        return Answer(name, load, Prediction(name, ttft_s, ttft_s + 1.0, 0.01, 0.0, 0.0, load, 100))
 
     def _time_passes(self) -> None:
         wait = self.waiting.pop(self._pick(self.waiting))
@@ -158,7 +167,7 @@ class World:
             self.up.add(name)
             ages_s = self.draws.choices([0.0, 1.0, float("inf")], k=2)
             seen_s = (self.now_s - age_s for age_s in ages_s)
-            self.tell(events.InstanceUp(name, MODELS, self.draws.random() < 0.9, *seen_s))
+            self.tell(events.InstanceUp(name, MODELS, *seen_s))
         elif kind == "down":
             self.up.discard(name)
             self.tell(events.InstanceDown(name))
@@ -172,17 +181,6 @@ class World:
 
     def _note(self, effect: effects.Effect) -> None:
         match effect:
-            case effects.Ask(key, _, instance_ids):
-                assert key not in self.asking, f"{key} is asked about twice at once"
-                assert instance_ids, "nobody is asked"
-                assert self.up.issuperset(instance_ids), "somebody is asked who is down"
-                self.asking[key] = effect
-            case effects.Review(key, _, instance_id, others):
-                assert self.sent[key].instance_id == instance_id, "it is not there"
-                assert instance_id not in others
-                assert self.up.issuperset(others), "somebody is asked who is down"
-                assert key not in self.reviewing
-                self.reviewing[key] = effect
             case effects.Recall(key, instance_id):
                 assert self.sent[key].instance_id == instance_id, "it is not there"
                 self.recalling.add(key)
@@ -208,8 +206,6 @@ class World:
         """What holds at any time."""
         leased = sum(instance.outstanding for instance in self.core.instances)
         assert leased <= len(self.sent), "more leases than requests in progress"
-        asking = [key for key in self.asking if self.core.stage(key) is not None]
-        assert len(asking) <= 1, f"turns are taken by {asking}"
 
     def _pick(self, keys: object) -> str:
         return self.draws.choice(sorted(keys))  # type: ignore[call-overload]
@@ -223,7 +219,7 @@ def test_seed(seed: int, policy: str) -> None:
 
 def new_core() -> PlacementCore:
     policy = make_policy("round_robin")
-    return PlacementCore(policy, PlacementConfig(), lambda: 0.0)
+    return PlacementCore(policy, PlacementConfig(), lambda: 0.0, World(0, "round_robin"))
 
 
 def test_what_cannot_happen_is_refused() -> None:

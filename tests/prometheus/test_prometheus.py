@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -246,11 +246,11 @@ def _static(job: str, targets: list[str]) -> Iterator[dict[str, Any]]:
         yield {"targets": [target], "labels": {"instance_id": name} if name else {}}
 
 
-async def eventually(missing: Callable[[], Awaitable[object]]) -> None:
+async def eventually(missing: Callable[[], Awaitable[Collection[str]]]) -> None:
     """Wait until nothing is missing; fails with what still is."""
     end = time.monotonic() + DEADLINE_S
     while found := await missing():
-        assert time.monotonic() < end, found
+        assert time.monotonic() < end, "\n".join(found)
         await asyncio.sleep(0.5)
 
 
@@ -298,8 +298,8 @@ async def test_every_panel_has_data_and_a_killed_engine_is_told_of(tmp_path: Pat
     await wait_until(lambda: processes_with(str(tmp_path)) == [])
 
 
-async def _not_up(asked: Prometheus) -> bool:
-    return not await asked.is_up()
+async def _not_up(asked: Prometheus) -> list[str]:
+    return [] if await asked.is_up() else ["Prometheus is not up"]
 
 
 async def _still_silent(asked: Prometheus, queries: dict[str, str]) -> dict[str, str]:

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from bench.provisioning.reproduce_block import Case, run
-from bench.provisioning.traffic import WINDOWS, Day, Rates, arrivals, window_rates
+from bench.provisioning.traffic import WINDOWS, Day, Rates, arrivals
 
 LENGTHS = [(100, 50), (300, 200), (50, 400)]
 
@@ -27,8 +27,6 @@ def test_a_day_has_the_rate_and_the_tides_that_were_asked_for() -> None:
     assert times[-1] < 7200.0
     morning = sum(t < 3600.0 for t in times)
     assert (len(times) - morning) / morning == pytest.approx(1.5, rel=0.1)
-    rates = window_rates(week(100.0, 1.0), day)
-    assert sum(rates) / WINDOWS == pytest.approx(4.0)
 
 
 def test_bursts_add_requests_and_a_day_is_the_same_again() -> None:

@@ -1,16 +1,21 @@
-"""A picture from a simulated engine and one from its published snapshot say the same."""
+"""A simulated predictor's snapshot and that of a service say the same, and predict the same."""
 
 from dataclasses import replace
 from heapq import heappop, heappush
 from random import Random
 
+import numpy as np
 import pytest
 
 from foretell.engine import Content, Sequence, SnapshotPredictor, Twin
 from foretell.engine.arrays import steps_in_flight
 from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.published import Snapshot
+from foretell.engine.publishing import PrefixNews
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.engine.table import EngineTable
-from foretell.kernel.pictures import REQUEST, Pictures
+from foretell.kernel.pictures import PICTURE, REQUEST
+from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import knots
@@ -25,8 +30,9 @@ from foretell.model import (
     Step,
 )
 from foretell.sim.config import InstanceConfig
+from foretell.sim.events import Events
 from foretell.sim.instance import Instance
-from foretell.sim.predictor import SimForecaster, SimPredictor, predict
+from foretell.sim.predictor import Camera, SimPredictor
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
 BELIEVED = LinearStepTime((0.011, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
@@ -127,25 +133,27 @@ def content_of(spec: RequestSpec, block_size_tokens: int) -> Content:
     return Content([*segments, (spec.request_id, rest)], spec.request_id, block_size_tokens)
 
 
-def assert_equal_pictures(ours: Pictures, theirs: Pictures, depth: int) -> None:
+def assert_equal(ours: Snapshot, theirs: Snapshot, depth: int) -> None:
     """They show the same engine; how often they were taken does not matter."""
-    (mine,), (other,) = ours.headers, theirs.headers
+    (mine,), (other,) = (np.frombuffer(each.header, PICTURE) for each in (ours, theirs))
     assert mine["figures"].tolist() == other["figures"].tolist()
     steps = int(mine["steps"])
     assert steps == other["steps"]
     assert mine["shapes"][:steps].tolist() == other["shapes"][:steps].tolist()
     assert not steps or mine["begun_s"] == other["begun_s"]
     count, running = mine["figures"][:2].tolist()
+    requests = [np.frombuffer(each.requests, REQUEST) for each in (ours, theirs)]
     for name in REQUEST.names or ():
         if name == "in_flight" and depth == 1:
             continue  # a snapshot tells it with async scheduling only
         end = count if name not in ("computed", "blocks", "scheduled", "in_flight") else running
-        rows = [pictures.requests[0][name][:end].tolist() for pictures in (ours, theirs)]
+        rows = [each[name][:end].tolist() for each in requests]
         assert rows[0] == rows[1], name
+    assert ours.reservations == theirs.reservations
 
 
 @pytest.mark.parametrize("caches", [False, True], ids=["no cache", "prefix cache"])
-def test_both_pictures_give_the_same_forecasts(seed: int, caches: bool) -> None:
+def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> None:
     draws = Random(seed)
     config = replace(engine_of(draws), enable_prefix_caching=caches)
     announced_only = draws.random() < 0.5
@@ -163,13 +171,18 @@ def test_both_pictures_give_the_same_forecasts(seed: int, caches: bool) -> None:
         length_row=knots,
         prior_tokens=PRIOR_TOKENS,
     )
-    forecaster = SimForecaster(table, 1)
+    clock, cache, news = Events(), SnapshotCache(knots), PrefixNews()
+    engine = cache.follow("engine-0")
     predictor = SimPredictor(
         0,
-        "engine-0",
-        config,
+        instance,
         BELIEVED.packed(),
-        forecaster,
+        Camera(table, 1),
+        clock,
+        dispatch_delay_s=DELAY_S,
+        interval_s=0.1,
+        is_heard=lambda: True,
+        is_awaited=lambda: False,
         prefixes=PrefixIndex(config) if caches else None,
     )
     requests = requests_of(draws)
@@ -181,30 +194,28 @@ def test_both_pictures_give_the_same_forecasts(seed: int, caches: bool) -> None:
     service.hear(snapshot_of(instance.twin, specs, 0.0, published))
     while events:
         now_s, _, what, index = heappop(events)
+        clock.now_s = now_s
         _, spec, output = requests[index]
         row = knots(spec.length)
         if what == "ask":
-            predictor.see(instance, now_s)
-            forecaster.take(now_s)
-            (ours,) = predict(
-                forecaster,
-                [predictor],
+            predictor.has_changed()
+            snapshot = predictor.publish()
+            engine.hear(news.add(predictor.told(snapshot), predictor.ledger.prefixes), now_s)
+            (ours,) = cache.predict(
+                ["engine-0"],
                 spec,
-                row,
-                at_s=now_s + DELAY_S,
-                now_s=now_s,
-                ages_s=[0.0],
-                every_step_published=True,
+                now_s,
                 announced_only=announced_only,
                 externality=True,
+                with_quantiles=True,
             )
             theirs = service.predict(
                 spec, BELIEVED, now_s, announced_only=announced_only, externality=True
             )
             assert theirs is not None
-            assert_equal_pictures(
-                forecaster.pictures, service._forecaster.pictures, steps_in_flight(config)
-            )
+            told = service.publish(OnlineStepTime(), now_s)
+            assert told is not None
+            assert_equal(snapshot, told, steps_in_flight(config))
             for name in ("ttft_s", "e2e_s", "tpot_s", "preemptions", "added_ttft_s", "added_e2e_s"):
                 assert getattr(ours, name) == pytest.approx(
                     getattr(theirs, name), rel=1e-9, abs=1e-9
@@ -214,7 +225,7 @@ def test_both_pictures_give_the_same_forecasts(seed: int, caches: bool) -> None:
             for ours_at, theirs_at in zip(ours.e2e_quantiles, theirs.e2e_quantiles, strict=True):
                 assert ours_at == pytest.approx(theirs_at)
             compared += ours.ttft_s > 0.02
-            predictor.reserve(spec, row, now_s + DELAY_S, now_s)
+            predictor.reserve(spec, row, now_s)
             service.reserve(spec, now_s, 1e9)
             heappush(events, (now_s + DELAY_S, 1000 + index, "deliver", index))
         elif what == "deliver":
@@ -227,7 +238,8 @@ def test_both_pictures_give_the_same_forecasts(seed: int, caches: bool) -> None:
             finished = table.step(0, now_s)
             instance.forget(finished)
             for seq in finished:
-                predictor.complete(seq.request_id, answered=True, shown=seq)
+                predictor.served(seq.request_id, seq.cached_tokens, seq.prompt_tokens)
+                predictor.complete(seq.request_id, answered=True)
                 service.complete(seq.request_id, answered=True)
             if instance.in_step:
                 heappush(events, (instance.twin.ends_s, 3000, "advance", 0))

@@ -31,7 +31,7 @@ def run(config: ClusterConfig, coming: list[Arrival], policy: str = "slo") -> Re
 @pytest.mark.parametrize("policy", ["slo", "predicted_latency", "random"])
 def test_every_request_ends_once_or_is_rejected(policy: str, sick: bool) -> None:
     faults = (Fault(FaultKind.CRASH, 0, 0.3, 0.2), Fault(FaultKind.DEAD_PREDICTOR, 1, 0.5, 0.2))
-    config = replace(CLUSTER, reject_late=True, silent_ratio=0.2, network_delay_s=0.002)
+    config = replace(CLUSTER, reject_late=True, network_delay_s=0.002)
     rejected = 0
     for seed in range(12):
         coming = arrivals(seed, TIGHT)
@@ -76,12 +76,6 @@ def test_without_targets_nothing_is_missed() -> None:
     report = run(CLUSTER, arrivals(1, NO_SLO))
     assert report.within_slo == 1.0
     assert report.goodput_rps == report.throughput_rps
-
-
-def test_what_has_passed_of_a_target_is_not_hoped_for() -> None:
-    """Predictors take longer to answer than the target leaves."""
-    slow = replace(CLUSTER, reject_late=True, network_delay_s=0.1)
-    assert len(run(slow, arrivals(1, TIGHT, qps=0.5)).rejected) == 60
 
 
 def test_priorities_reach_engines_that_schedule_by_them() -> None:

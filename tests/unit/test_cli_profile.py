@@ -164,7 +164,7 @@ def test_names_are_found_in_paths() -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("folder", list(PROFILES)[: cases(3, 1)])
 def test_the_twin_is_near_published_runs(folder: str) -> None:
-    """The targets of bench/accuracy/published.md, on the data that its figures are from."""
+    """The figures of docs/adr/0001-one-twin.md, on the data that they are from."""
     code, text = run("accuracy", RUNS / folder, "--profile", PROFILES[folder])
     assert code == 0, text
     found = json.loads(text)
@@ -207,22 +207,6 @@ def test_without_a_profile_the_first_third_teaches(small_run: Path) -> None:
     assert "RTXPRO6000" in found["step_time"]
     assert len(found["calibration_factors"]) == 5
     assert {"mean_error", "p50_error", "p99_error", "mape"} <= set(found["ttft"])
-
-
-def test_a_plot_is_written(small_run: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    for name, start in (("a.svg", b"<?xml"), ("a.png", b"\x89PNG")):
-        args = ("--profile", "RTXPRO6000/Llama-3.1-8B", "--plot", tmp_path / name)
-        assert run("accuracy", small_run, *args)[0] == 0
-        assert (tmp_path / name).read_bytes().startswith(start)
-
-
-def test_a_plot_without_matplotlib_says_how_to_get_it(
-    small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    args = ("--profile", "RTXPRO6000/Llama-3.1-8B", "--plot", tmp_path / "a.png")
-    assert ".[bench]" in run("accuracy", small_run, *args)[1]
 
 
 def test_accuracy_says_what_is_wrong(small_run: Path, tmp_path: Path) -> None:

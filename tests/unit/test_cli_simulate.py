@@ -74,15 +74,6 @@ def test_it_prints_what_came_of_a_run(lengths: Path, tmp_path: Path) -> None:
     assert invoke(*command) == found
 
 
-def test_it_draws(lengths: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "run.svg"
-    command = ["simulate", "--trace", str(lengths), "--profile", A30, "--qps", "20"]
-    plain, drawn = invoke(*command), invoke(*command, "--draw", str(picture))
-    assert plain == drawn  # looking changes nothing
-    assert "free KV blocks" in picture.read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

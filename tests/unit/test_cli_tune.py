@@ -62,12 +62,9 @@ def limits(lengths: Path, blocks: int, qps: float) -> list[str]:
     return [*command, *(word for flag in kept for word in ("--keep", flag))]
 
 
-def test_more_kv_blocks_are_recommended_where_memory_is_short(
-    lengths: Path, tmp_path: Path
-) -> None:
-    picture = tmp_path / "tried.svg"
+def test_more_kv_blocks_are_recommended_where_memory_is_short(lengths: Path) -> None:
     command = limits(lengths, blocks=120, qps=4.0)
-    more = ("--draw", str(picture), "--capacity-ttft-p99-s", "3", "--json")
+    more = ("--capacity-ttft-p99-s", "3", "--json")
     found = json.loads(invoke(*command, *more))
     (engines,) = found["recommended"]["engine_flags"]
     assert engines["profile"] == A30
@@ -77,7 +74,6 @@ def test_more_kv_blocks_are_recommended_where_memory_is_short(
     before, after = found["capacity_qps"]
     assert 0 < before < after
     assert found["left_out"]["policy"] == "kept, as asked"
-    assert "95% interval" in picture.read_text()
     shown = invoke(*command)
     assert f"vllm serve ... {' '.join(engines['flags'])}    ({A30})" in shown
     assert "answers change a little" in " ".join(shown.split())

@@ -55,6 +55,7 @@ FOREIGN_FLAGS = {
     "--api-key",
     "--build",
     "--enable-prompt-tokens-details",
+    "--data-parallel-size",
     "--enforce-eager",
     "--install-completion",
     "--gpu-memory-utilization",

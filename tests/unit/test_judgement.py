@@ -104,7 +104,9 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)
-    context: Any = SimpleNamespace(request=request, grant=None, placer=Mock(), asked=lambda: ASKED)
+    context: Any = SimpleNamespace(
+        request=request, grant=None, placer=Mock(), asked=lambda: ASKED, body=lambda **_: b"{}"
+    )
     reply, engines = Reply(Mock(), "id", request.endpoint), Mock()
 
     async def post(*_: Any, **__: Any) -> Any:

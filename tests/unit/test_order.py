@@ -68,16 +68,16 @@ def test_the_file_is_judged_and_written_in_another_order(tmp_path: Path) -> None
     bodies = [chat(f"Is {draws.random()} even?", shared, max_tokens=2) for _ in range(60)]
     bodies += [chat(f"Tell of {i}", max_tokens=300, ignore_eos=True) for i in range(20)]
     path, ordered = write(tmp_path / "in.jsonl", bodies), tmp_path / "out.jsonl"
-    found = judge(path, PROFILE, ordered, None)
+    found = judge(path, PROFILE, ordered)
     assert sorted(ordered.read_text().splitlines()) == sorted(path.read_text().splitlines())
     assert found["requests"] == 80
     assert found["known_lengths"] == 20
     assert 0.5 < found["sharing_ratio"] < 1.0
     assert found["soonest"] in found["simulated"]
     assert found["speed_up_over_fcfs"] >= 1.0
-    assert found == judge(path, PROFILE, None, None)
+    assert found == judge(path, PROFILE, None)
     with pytest.raises(ValueError, match="is the input"):
-        judge(path, PROFILE, path, None)
+        judge(path, PROFILE, path)
     assert len(path.read_text().splitlines()) == 80
 
 

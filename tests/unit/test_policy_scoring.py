@@ -7,7 +7,7 @@ from policy_cases import REQUEST, predicted, silent
 
 from foretell.policy import POLICIES, Candidate, make_policy
 from foretell.policy.baselines import BASELINES
-from foretell.policy.scoring import pick_lowest_known
+from foretell.policy.scoring import lowest_known
 
 
 def predicted_e2e_s(candidate: Candidate) -> float | None:
@@ -15,7 +15,7 @@ def predicted_e2e_s(candidate: Candidate) -> float | None:
 
 
 def pick(candidates: list[Candidate], draw: float = 0.0) -> str:
-    return pick_lowest_known(candidates, predicted_e2e_s, draw)
+    return lowest_known(candidates, [predicted_e2e_s(c) for c in candidates]).choose(draw)
 
 
 def test_silent_score_is_the_median_scaled_by_outstanding() -> None:

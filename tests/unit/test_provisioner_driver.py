@@ -184,6 +184,6 @@ def test_a_driver_is_told_what_it_drives(driver: str) -> None:
 def test_outside_of_a_pod_nothing_is_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ProvisionerSettings(driver="kubernetes", driver_target="vllm")
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(SystemExit, match="runs in a pod only"):
+    with pytest.raises(SystemExit, match="needs a pod of Kubernetes"):
         orders_of(settings, [])
     assert orders_of(ProvisionerSettings(driver="process"), []) is None

@@ -66,12 +66,12 @@ def test_without_a_record_it_says_so(tmp_path: Path) -> None:
         Recorded(tmp_path).engine()
 
 
-def test_the_command_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json(tmp_path: Path) -> None:
     recorded(tmp_path, 0.0, 1300.0)
     with (tmp_path / "decisions.jsonl").open("a") as file:
         file.write('{"at_unix_s": 13')
     asked = ["regret", str(tmp_path), "--minutes", "10"]
-    found = CliRunner().invoke(app, [*asked, "--json", "--draw", str(tmp_path / "regret.svg")])
+    found = CliRunner().invoke(app, [*asked, "--json"])
     assert found.exit_code == 0
     assert "1 lines of the record cannot be read" in found.stderr
     windows = json.loads(found.stdout)
@@ -81,7 +81,6 @@ def test_the_command_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
         (1200.0, 1300.0),
     ]
     assert [w["wasted_instance_s"] for w in windows] == [600.0, 600.0, 100.0]
-    assert "wasted" in (tmp_path / "regret.svg").read_text()
     table = CliRunner().invoke(app, asked).stdout
     assert [table.count(f"01-01 00:{at}") for at in ("00", "10", "20")] == [1, 1, 1]
     nothing = CliRunner().invoke(app, ["regret", str(tmp_path / "nowhere")])

@@ -9,7 +9,6 @@ import pytest
 
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.reply import Reply
 from foretell.services.scheduler.relay.transfer import TakenBack, Transfer
 
@@ -28,11 +27,8 @@ class Engines:
         return Mock()
 
 
-async def begun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> tuple[Any, Transfer, Reply, "asyncio.Task[None]"]:
+async def begun() -> tuple[Any, Transfer, Reply, "asyncio.Task[None]"]:
     """An attempt, its transfer that is under way, its reply, and who awaits the answer."""
-    monkeypatch.setattr(relay_transfer, "for_engine", lambda *_, **__: b"{}")
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt = SimpleNamespace(
         spec=spec, instance=INSTANCE, instance_id="engine-0", continued=False, headers=dict
@@ -45,7 +41,9 @@ async def begun(
         content_type="application/json",
         body={},
     )
-    context: Any = SimpleNamespace(request=request, grant=None, placer=Mock())
+    context: Any = SimpleNamespace(
+        request=request, grant=None, placer=Mock(), body=lambda **_: b"{}"
+    )
     reply, engines = Reply(Mock(), "id", request.endpoint), Engines()
     transfer = Transfer(context, cast(Attempt, attempt), {}, reply)
     answered = asyncio.create_task(transfer.run(engines))  # type: ignore[arg-type]
@@ -55,10 +53,8 @@ async def begun(
     return attempt, transfer, reply, answered
 
 
-async def test_what_comes_after_it_was_called_back_goes_nowhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    attempt, transfer, reply, answered = await begun(monkeypatch)
+async def test_what_comes_after_it_was_called_back_goes_nowhere() -> None:
+    attempt, transfer, reply, answered = await begun()
     assert attempt.carrier.take_back()
     transfer.data(TOKEN)  # it was on its way
     transfer.end()
@@ -69,8 +65,8 @@ async def test_what_comes_after_it_was_called_back_goes_nowhere(
     assert not attempt.carrier.take_back(), "it can be taken back once"
 
 
-async def test_what_has_a_token_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt, transfer, reply, answered = await begun(monkeypatch)
+async def test_what_has_a_token_stays() -> None:
+    attempt, transfer, reply, answered = await begun()
     transfer.data(TOKEN)
     assert reply.started
     assert not attempt.carrier.take_back()

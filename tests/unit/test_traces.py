@@ -10,7 +10,7 @@ from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 
 
 def exposure(size: int) -> Any:
-    return SimpleNamespace(picture=SimpleNamespace(requests=bytes(size), reservations=b""))
+    return SimpleNamespace(snapshot=SimpleNamespace(requests=bytes(size), reservations=b""))
 
 
 def placed(traces: Traces, name: str, *exposures: Any) -> Attempt:

@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from foretell.services.backend import publisher, verified
+from foretell.services.backend import endpoints, publisher, verified
 from foretell.services.backend.vllm import compat, encoder, plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.process.memory_log import LogReader
@@ -253,8 +253,8 @@ def test_each_rank_has_an_endpoint_of_its_own(tmp_path: Path) -> None:
         ("shm:///run/engine.snapshots", "shm:///run/engine.snapshots.rank2"),
         ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5002"),
     ):
-        assert publisher.endpoint_of_rank(given, 2) == found
-        assert publisher.endpoint_of_rank(given, 0) == given
+        assert endpoints.endpoint_of_rank(given, 2) == found
+        assert endpoints.endpoint_of_rank(given, 0) == given
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

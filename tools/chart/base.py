@@ -75,6 +75,8 @@ class Pods(Values):
     """Their priority class; empty: that of `priorityClasses`, if made, else none."""
     runtime_class_name: NameOrNone = ""
     """Their runtime class, such as nvidia; empty: the default."""
+    scheduler_name: NameOrNone = ""
+    """Who puts them on nodes, such as kueue or volcano; empty: Kubernetes' own scheduler."""
     labels: dict[str, str] = Field(default_factory=dict)
     """More labels."""
     annotations: dict[str, str] = Field(default_factory=dict)

@@ -170,11 +170,7 @@ def _plain(part: Any) -> Any:
 
 
 def main() -> None:
-    """Write the schema beside the values."""
+    """Write the schema beside the values; as `__main__` the module has no docstrings to read."""
     from foretell.tools.chart.rendered import CHART
 
     (CHART / "values.schema.json").write_text(schema(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

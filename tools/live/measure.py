@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ import grpc
 
 from foretell.services.process import runtime
 from foretell.services.process.probe import http_get
+from foretell.tools.live.follower import Follower
 from foretell.tools.live.load import MixedLengths, bursty
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.session import Session
@@ -75,13 +76,14 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
     async with (
         StreamClient(options.url, api_key=options.api_key) as client,
         grpc.aio.insecure_channel(options.predictor) as channel,
+        _following(options.predictor) as follower,
     ):
         stub = predictor_pb2_grpc.PredictorStub(channel)
         status = await _status(stub, options.predictor)
         most_tokens = _MOST_TOKENS * lengths.most_output
         if max_model_len:
             most_tokens = min(most_tokens, max_model_len - lengths.most_prompt)
-        session = Session(model, client, stub, options.seed, options.secret_key, most_tokens)
+        session = Session(model, client, follower, options.seed, options.secret_key, most_tokens)
         began_s = time.monotonic()
         # Without an endpoint no message ever comes.
         with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
@@ -113,6 +115,21 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
         },
     }
     return Recording(about, requests, snapshots)
+
+
+@asynccontextmanager
+async def _following(address: str) -> AsyncIterator[Follower]:
+    """Follows a predictor that knows its engine."""
+    follower = Follower(address)
+    try:
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await follower.known()
+        except TimeoutError as error:
+            raise CannotMeasure(f"the predictor at {address} publishes no snapshots") from error
+        yield follower
+    finally:
+        follower.close()
 
 
 async def _capacity(

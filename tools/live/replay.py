@@ -26,7 +26,6 @@ from foretell.tools.live.tap import decoded
 
 _CALL_S = 0.5e-3
 _CLOCK_SLACK_S = 1e-3
-_APART_S = 1e-6
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from foretell import wire
 from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.tools.live.follower import Follower
 from foretell.tools.live.recording import Served
 from foretell.tools.live.stream import NoStream, StreamClient
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.workload import Arrival
 
-_PREDICTOR_DEADLINE_S = 10.0
 _REQUEST_DEADLINE_S = 300.0
 _ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = (
     0.1,
@@ -35,7 +33,7 @@ class Session:
 
     model: str
     client: StreamClient
-    predictor: predictor_pb2_grpc.PredictorStub
+    predictor: Follower
     seed: int
     secret_key: str = ""
     """The entry of `vllm_xargs` by which the engine alone learns of a request's length; empty: all
@@ -87,19 +85,14 @@ class Session:
     async def _serve(self, request: Arrival, *, measured: bool) -> None:
         spec = self._spec(request)
         body = self._body(spec, request.output_tokens)
-        message = wire.request_to_proto(spec)
         asked = time.time()
-        answer = await self.predictor.Predict(
-            predictor_pb2.PredictRequest(request=message), timeout=_PREDICTOR_DEADLINE_S
-        )
+        answer = self.predictor.predict(spec)
+        if answer is None:
+            raise NoStream("the predictor has fallen silent")
         answer_delay_s = self.answer_delay_s
         decided = time.time()
-        # On its way before the request is, and not waited for: as foretell.services.scheduler does.
-        reserving = self.predictor.Reserve(
-            predictor_pb2.ReserveRequest(request=message), timeout=_PREDICTOR_DEADLINE_S
-        )
+        self.predictor.reserve(spec)
         timing = await self.client.complete(body, _REQUEST_DEADLINE_S)
-        await reserving
         if timing.output_tokens != request.output_tokens:
             raise NoStream(
                 f"{request.request_id}: the engine made {timing.output_tokens} tokens "
@@ -107,9 +100,7 @@ class Session:
             )
         self.history.observe(self.model, request.prompt_tokens, request.output_tokens)
         completed = time.time()
-        seen = await self.predictor.Complete(
-            predictor_pb2.CompleteRequest(request_id=spec.request_id), timeout=_PREDICTOR_DEADLINE_S
-        )
+        seen = await self.predictor.ended(spec)
         if seen.ttft_s:
             self._learn(timing.first_unix_s - decided - seen.ttft_s)
         self.served.append(

@@ -237,13 +237,13 @@ _ENGINES = (
         ),
     ),
     Panel(
-        "Foretold TTFT",
+        "Predicted TTFT",
         "s",
         "TTFT that a request with a prompt of 256 tokens would get if it came now.",
         gauge("foretell_predicted_ttft_seconds"),
     ),
     Panel(
-        "Foretold end-to-end latency",
+        "Predicted e2e latency",
         "s",
         "The same request, with an answer of 256 tokens.",
         gauge("foretell_predicted_e2e_seconds"),
@@ -436,9 +436,9 @@ _OFFLINE = (
         ),
     ),
     Panel(
-        "Foretold end of batches",
+        "Predicted end of batches",
         "s",
-        "Time until all batches in progress are foretold to be done.",
+        "Time until all batches in progress are predicted to be done.",
         (("max(foretell_batches_left_seconds)", "left"),),
     ),
     Panel(

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from foretell.engine.publishing import INTERVAL_S
+
 TraceFormat = Literal["auto", "csv", "mooncake", "log"]
 
 _PROFILE_TIMES_COUNT = re.compile(r"(.+)x(\d+)")
@@ -76,9 +78,9 @@ class SimulateOptions:
     ] = True
     schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
     candidates: int = 0
-    """Predictors asked for one placement; 0: all."""
-    publish_interval_s: float = 0.0
-    """Least seconds between two snapshots; 0: every change."""
+    """Instances compared for one placement; 0: all."""
+    publish_interval_s: Annotated[float, typer.Option(min=0.001)] = INTERVAL_S
+    """Least seconds between two snapshots of an engine."""
     dispatch_delay_s: float = 0.002
     """Seconds from a choice to the engine's queue."""
     network_delay_s: float = 0.0

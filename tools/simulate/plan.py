@@ -7,11 +7,9 @@ from functools import partial
 from itertools import product
 from multiprocessing import get_context
 from os import cpu_count
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from foretell.tools.pictures import figure, save
 from foretell.tools.progress import progress
 from foretell.tools.simulate.offline_left import OfflineLeft, offline_left
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
@@ -187,14 +185,3 @@ def show(plans: Sequence[Plan]) -> None:
             *left,
         )
     Console().print(table)
-
-
-def draw(plans: Sequence[Plan], path: Path) -> None:
-    """A bar for each plan that keeps the targets: its instances."""
-    picture = figure(7.5, 1.2 + 0.4 * len(plans))
-    axis = picture.subplots()
-    kept = [each for each in plans if each.instances][::-1]
-    labels = [f"{p.profile}, {p.max_num_seqs or ''} {p.max_num_batched_tokens or ''}" for p in kept]
-    axis.barh([label.strip(", ") for label in labels], [each.instances for each in kept])
-    axis.set_xlabel("instances")
-    save(picture, path)

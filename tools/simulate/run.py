@@ -22,7 +22,6 @@ from foretell.workload.chats import PER_S as CHATS_PER_S
 from foretell.workload.chats import chat_trace
 from foretell.workload.request_log import MARK, parse_request_log
 
-SAMPLES = 400  # of free blocks, where they are drawn
 _DIGITS = 6
 
 
@@ -76,17 +75,15 @@ def run(
     *,
     started: Callable[[int], None] = lambda requests: None,
     ended: Callable[[], None] = lambda: None,
-    sampled: bool = False,
     fitting_too: tuple[EngineOptions, ...] = (),
     provisioning: Provisioning | None = None,
     trace: Trace | None = None,
 ) -> Run:
     """Simulate; ValueError says what is wrong with the options.
 
-    `started` is told how many requests there are, `ended` of each. `sampled`: free blocks are
-    noted over time. Requests that do not fit into all of `fitting_too` are left out as well.
-    `provisioning`: instances come and go. `trace`: in place of that of the options, which name it.
-    Equal arguments give equal results.
+    `started` is told how many requests there are, `ended` of each. Requests that do not fit into
+    all of `fitting_too` are left out as well. `provisioning`: instances come and go. `trace`: in
+    place of that of the options, which name it. Equal arguments give equal results.
     """
     trace = _wanted(options, trace)
     qps = qps or (0.0 if options.trace else CHATS_PER_S)
@@ -99,8 +96,6 @@ def run(
     if not fitting:
         raise ValueError("none of the requests fits into every engine")
     span_s = arrivals[-1].t_s - arrivals[0].t_s
-    if sampled:
-        config = replace(config, sample_every_s=max(span_s, 1e-3) / SAMPLES)
     config = replace(config, provisioning=provisioning)
     started(len(fitting))
     policies = [make_policy(options.policy) for _ in range(options.schedulers)]
@@ -151,7 +146,6 @@ def run_showing_progress(
     qps: float,
     seed: int,
     *,
-    sampled: bool,
     provisioning: Provisioning | None = None,
 ) -> Run:
     """`run`, with a progress bar on stderr."""
@@ -163,7 +157,6 @@ def run_showing_progress(
             seed,
             started=lambda requests: bar.update(task, total=requests),
             ended=lambda: bar.advance(task),
-            sampled=sampled,
             provisioning=provisioning,
         )
 

@@ -121,7 +121,7 @@ class Arguments {
             ok_ = false;
         }
         return {pictures(),        scratch(broken), step_times(), array<Question>(),
-                array<Arrival>(), number(),        flag(),       integer()};
+                array<Arrival>(), number(),        integer()};
     }
     forecasts::Answers answers() {
         PyObject* parts = tuple_of(next(), 5);

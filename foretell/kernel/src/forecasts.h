@@ -40,7 +40,6 @@ struct Call {
     Array<Question> questions;
     Array<Arrival> arrivals;
     double now_s;
-    bool every_step;
     Int seed;
 };
 
@@ -57,7 +56,7 @@ COMPILED void begin(const Call& call, const StepTime& model, const Question& que
     auto& arrivals = call.arrivals;
     const Int index = question.picture;
     restore(call.pictures, index, scratch);
-    set_clock(call.pictures, index, model, call.now_s, call.every_step, scratch);
+    set_clock(call.pictures, index, model, scratch);
     draw_requests(call.pictures, index, call.seed, totals);
     const Int first = call.pictures.headers[index].figures[REQUESTS];
     Int slot = first;

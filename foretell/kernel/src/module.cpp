@@ -170,7 +170,7 @@ FUNCTION(publish_all) {
 // --- forecasts -----------------------------------------------------------------------------------
 
 FUNCTION(forecast) {
-    Arguments a(given, count, 9);
+    Arguments a(given, count, 8);
     Broken broken = {false, nullptr};
     const auto call = a.call(broken);
     const auto answers = a.answers();
@@ -180,7 +180,7 @@ FUNCTION(forecast) {
 }
 
 FUNCTION(cost) {
-    Arguments a(given, count, 9);
+    Arguments a(given, count, 8);
     Broken broken = {false, nullptr};
     const auto call = a.call(broken);
     const auto costs = a.costs();
@@ -190,7 +190,7 @@ FUNCTION(cost) {
 }
 
 FUNCTION(follow_others) {
-    Arguments a(given, count, 9);
+    Arguments a(given, count, 8);
     Broken broken = {false, nullptr};
     const auto call = a.call(broken);
     const auto costs = a.costs();

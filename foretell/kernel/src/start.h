@@ -232,14 +232,13 @@ COMPILED void sort_arrivals(const Scratch& scratch, Int first, Int end) {
 
 // Say when the steps in flight end, by when they began and what they should take.
 //
-// `every_step`: every step is published, so silence means that the step in flight is still running.
-// Otherwise that holds only until the moment up to which the picture is known to be true, and the
-// engine is rolled on from there.
-COMPILED void set_clock(const Pictures& pictures, Int index, const StepTime& model, double now_s,
-                        bool every_step, const Scratch& scratch) {
+// Until the moment up to which the picture is known to be true, silence means that the step in flight
+// is still running; the engine is rolled on from there.
+COMPILED void set_clock(const Pictures& pictures, Int index, const StepTime& model,
+                        const Scratch& scratch) {
     auto& header = pictures.headers[index];
     auto& clock = scratch.records[START].clock;
-    clock.now_s = every_step ? now_s : header.known_s;
+    clock.now_s = header.known_s;
     double first_s = clock.now_s, last_s = clock.now_s, end_s = header.begun_s;
     for (Int i = 0; i < header.steps; i++) {
         auto& shape = header.shapes[i];

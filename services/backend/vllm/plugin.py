@@ -107,10 +107,8 @@ def _attach(scheduler: Any) -> _Guard | None:
     if not settings.snapshot_endpoint:
         _log.info("Foretell: FORETELL_PLUGIN_SNAPSHOT_ENDPOINT is not set; not publishing.")
         return None
-    from foretell.services.backend.publisher import (  # noqa: PLC0415
-        SnapshotPublisher,
-        endpoint_of_rank,
-    )
+    from foretell.services.backend.endpoints import endpoint_of_rank  # noqa: PLC0415
+    from foretell.services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
     from foretell.services.backend.vllm import compat  # noqa: PLC0415
     from foretell.services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
     from foretell.v1 import snapshot_pb2  # noqa: PLC0415

@@ -5,6 +5,7 @@ To make objects of 40 MB at once holds everyone else up for 200 ms; this goes ov
 """
 
 import asyncio
+import re
 
 LARGE_BYTES = 1 << 18
 """Shorter bodies are read as they are."""
@@ -14,13 +15,14 @@ _WINDOW_BYTES = 1 << 16
 _PAUSE_BYTES = 1 << 20
 """Others get their turn after so much."""
 _LONGEST_ESCAPE = 6
+_HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
 
 async def shortened(body: bytes) -> bytes:
     """JSON that has what placement reads of `body`, if that is JSON.
 
-    It has every key and value, and is JSON only if `body` is, but for strings longer than two
-    windows, which may lack some of their middle.
+    It has every key and value, and is JSON only if `body` is, but for strings longer than a
+    window, which may lack parts.
     """
     if len(body) <= LARGE_BYTES:
         return body
@@ -55,9 +57,12 @@ class Cutter:
         window = self._body[begin:end]
         # Of the same length: the backslashes that are left begin escapes.
         masked = window.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in window else window
-        if end < len(self._body) and (cut := masked.rfind(b"\\", -_LONGEST_ESCAPE)) > 0:
-            window = window[:cut]  # not within an escape
-            end = begin + cut
+        if end < len(self._body):
+            cut = masked.rfind(b"\\", -_LONGEST_ESCAPE)  # not within an escape
+            cut = cut if cut > 0 else len(window)
+            if _HIGH_SURROGATE.fullmatch(masked, cut - _LONGEST_ESCAPE, cut):
+                cut -= _LONGEST_ESCAPE  # nor between two that are one character
+            window, end = window[:cut], begin + cut
         quotes = masked.count(b'"', 0, len(window))
         if not self._in_string or quotes or self._keep(window):
             self.kept.append(window)

@@ -12,7 +12,6 @@ from google.protobuf.message import DecodeError
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
 from foretell.services.scheduler.api.headers import RANK_HEADER
-from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, for_engine
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.envoy import messages
@@ -23,7 +22,6 @@ from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.refusals import engines_failed
 from foretell.services.scheduler.proxy.stored import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
@@ -235,6 +233,8 @@ class Exchange:
             for each in chain(known[after:], known[: max(0, after - 1)])
             if each.healthy
             and request.model in each.model_names
+            and each.takes_fields == chosen.takes_fields
+            and each.config.rank == chosen.config.rank
             and (request.among is None or each.config.instance_id in request.among)
         )
         others = list(islice(fit, life.placer.core.config.max_attempts - 1))
@@ -244,22 +244,8 @@ class Exchange:
     async def _dispatch(
         self, life: RequestContext, addresses: list[str], *, trailers: bool
     ) -> None:
-        attempt, request = life.attempt, life.request
-        assert attempt is not None, "a request was sent without an attempt"
-        spec = attempt.spec
-        body = for_engine(
-            request,
-            spec.request_id,
-            spec.length.expected_tokens,
-            response_id=response_id(request, attempt.instance_id),
-            as_it_is=not attempt.instance.takes_fields,
-        )
-        own = {"x-request-id": request.request_id, **life.begin_attempt()}
-        headers = {**own, **self._context.authorization}
-        if spec.priority != request.priority:
-            headers[PRIORITY_HEADER] = str(spec.priority)
-        if attempt.instance.config.rank is not None:
-            headers[RANK_HEADER] = str(attempt.instance.config.rank)
+        body = life.body()
+        headers = {**life.begin_attempt(), **self._context.authorization}
         withheld = [name for name in _WITHHELD if name not in headers]
         self._body.clear()
         chunks = messages.body_chunks(body, ends=not trailers)
@@ -300,8 +286,9 @@ class Exchange:
 
     def _served(self, life: RequestContext, attempt: Attempt, address: str) -> Attempt:
         """The attempt that is answered: another one where the gateway tried the first in vain."""
-        served = self._context.addresses.instance(address) if address else None
-        if served is None or served is attempt.instance:
+        addresses = self._context.addresses
+        served = addresses.instance(address) if address else None
+        if served is None or address == addresses.known(attempt.instance):
             return attempt
         life.failed(lost("gateway"))
         return life.sent_elsewhere(served)

@@ -7,7 +7,7 @@ them happens here, once.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import Enum
@@ -18,13 +18,20 @@ from foretell.services.scheduler.api.errors import (
     ApiError,
     model_not_found,
 )
-from foretell.services.scheduler.api.headers import request_id_of
-from foretell.services.scheduler.api.parsing import JSON, PRIORITY_HEADER, ApiRequest, parse
+from foretell.services.scheduler.api.headers import RANK_HEADER, request_id_of
+from foretell.services.scheduler.api.parsing import (
+    JSON,
+    PRIORITY_HEADER,
+    ApiRequest,
+    for_engine,
+    parse,
+)
 from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
 from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms, terms_of
 from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
+from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.record.recorder import Recorder
@@ -187,8 +194,29 @@ class RequestContext:
         return Asked(self.placer.need(attempt), model, longest, self.endpoint.generates)
 
     def begin_attempt(self) -> dict[str, str]:
-        """The latest attempt goes to its engine; the headers that it gets for tracing."""
-        return self._spans.attempt(self._sent()) if self._spans is not None else {}
+        """The latest attempt goes to its engine; the headers that it gets beside the client's."""
+        attempt = self._sent()
+        headers = {"x-request-id": self.request_id}
+        if attempt.instance.config.rank is not None:
+            headers[RANK_HEADER] = str(attempt.instance.config.rank)
+        if attempt.spec.priority != self.request.priority:
+            headers[PRIORITY_HEADER] = str(attempt.spec.priority)
+        if self._spans is not None:
+            headers |= self._spans.attempt(attempt)
+        return headers
+
+    def body(self, *, with_ids: bool = False, output_ids: Sequence[Sequence[int]] = ()) -> bytes:
+        """The body that the engine of the latest attempt gets; see `for_engine`."""
+        attempt = self._sent()
+        return for_engine(
+            self.request,
+            attempt.spec.request_id,
+            attempt.spec.length.expected_tokens,
+            with_ids=with_ids,
+            output_ids=output_ids,
+            response_id=response_id(self.request, attempt.instance_id),
+            as_it_is=not attempt.instance.takes_fields,
+        )
 
     def end_attempt(self) -> None:
         """The latest attempt has ended: tell of it."""

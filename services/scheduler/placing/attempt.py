@@ -6,21 +6,19 @@ The request log, metrics, traces, the console and `foretell explain` all read it
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from foretell.engine.hindsight import Exposure, Scene
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.decision import Decision
 from foretell.services.scheduler.placing.pool import Instance
-
-if TYPE_CHECKING:  # for who has no numpy, and calls
-    from foretell.engine.hindsight import Exposure, Scene
 
 MOST_TRACES = 1000
 """Requests that are remembered."""
 MOST_SNAPSHOT_BYTES = 16 << 20
 """Bytes of the engines' snapshots that are remembered with the latest of them."""
-_PARSED = 4
-"""A request on its way takes so many times the bytes of its row, once it is read."""
+_ARRIVAL_BYTES = 1000
+"""A request on its way takes about so many."""
 
 
 class Carrier(Protocol):
@@ -44,14 +42,14 @@ class Attempt:
     instance: Instance
     policy: str
     decision: Decision
-    inputs: "Scene | None"
-    """What its predictions were made from; None where predictors were called, or too long ago."""
+    inputs: Scene | None
+    """What its predictions were made from; None where nothing was predicted, or too long ago."""
     spec: RequestSpec
     prediction: Prediction | None
-    """The prediction by which the instance was chosen; soon after, the answer to `Reserve`."""
+    """The prediction that its client is told."""
     placed_unix_s: float
     took_s: float
-    """To decide, the wait for its turn and the time in which it was held included."""
+    """To decide, the time in which it was held included."""
     tagged: bool = False
     """The tagger was asked about it."""
     carrier: Carrier | None = None
@@ -189,10 +187,10 @@ class Traces:
         """The latest request of that id; None where it is not remembered."""
         return next((each for each in self.latest() if each.request_id == request_id), None)
 
-    def _keep(self, attempt: Attempt, inputs: "Scene") -> None:
+    def _keep(self, attempt: Attempt, inputs: Scene) -> None:
         """Forget the oldest inputs where there are too many bytes."""
-        before = {id(exposure.picture) for exposure in self._latest}
-        added = sum([_bytes(e) for e in inputs.exposures if id(e.picture) not in before])
+        before = {id(exposure.snapshot) for exposure in self._latest}
+        added = sum([_bytes(e) for e in inputs.exposures if id(e.snapshot) not in before])
         self._latest = inputs.exposures
         self._with_inputs.append((attempt, added))
         self._bytes += added
@@ -203,5 +201,6 @@ class Traces:
             self._bytes -= size
 
 
-def _bytes(exposure: "Exposure") -> int:
-    return len(exposure.picture.requests) + _PARSED * len(exposure.picture.reservations)
+def _bytes(exposure: Exposure) -> int:
+    snapshot = exposure.snapshot
+    return len(snapshot.requests) + _ARRIVAL_BYTES * len(snapshot.reservations)

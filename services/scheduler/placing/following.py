@@ -1,4 +1,4 @@
-"""Follows one predictor: takes in its pictures, notifies it of requests, comes back to it."""
+"""Follows one predictor: takes in its snapshots, notifies it of requests, comes back to it."""
 
 import asyncio
 import logging
@@ -8,14 +8,14 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from foretell import wire
-from foretell.engine.gallery import FollowedEngine
-from foretell.engine.published import PictureError
-from foretell.latency.tables import packed_tables
+from foretell.engine.published import SnapshotError
+from foretell.engine.snapshot_cache import FollowedEngine
+from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec
 from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
 from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import published_from_proto
+from foretell.wire.published import Reader
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
 
-Seen = predictor_pb2.CompleteResponse
+Seen = predictor_pb2.Seen
 
 
 class Following:
@@ -40,17 +40,18 @@ class Following:
         shown: Callable[[bool], None],
     ) -> None:
         """`address` is the predictor's own; `refused` is told why a message was refused, `shown`
-        that there is a picture, or that there will be no new ones."""
+        that there is a snapshot, or that there will be no new ones."""
         self.engine = engine
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another scheduler has told the predictor for all."""
         self.unpredicted = ""
-        """Why there is no picture of the engine, where its predictor says so."""
+        """Why there is no snapshot of the engine, where its predictor says so."""
         self._address = frames_address(address)
         self._traffic = traffic
         self._refused = refused
         self._shown = shown
         self._is_shown = False
+        self._reader = Reader(packed_tables, NO_TABLES)
         self._loop = asyncio.get_running_loop()
         self._stream: _Stream | None = None
         self._closed = asyncio.Event()
@@ -81,9 +82,10 @@ class Following:
         """Tell all other schedulers that follow this predictor."""
         self._notify(predictor_pb2.Notice(spending=spending))
 
-    def reserve(self, request: RequestSpec) -> bool:
-        """`request` is on its way to the engine; whether the predictor could be notified."""
-        self.engine.reserve(request, self._loop.time())
+    def reserve(self, request: RequestSpec, now_s: float | None = None) -> bool:
+        """`request` is on its way to the engine since `now_s` on the event loop's clock, by default
+        now; whether the predictor could be notified."""
+        self.engine.reserve(request, self._loop.time() if now_s is None else now_s)
         return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
 
     def revise(self, request: RequestSpec) -> None:
@@ -117,7 +119,7 @@ class Following:
 
     def began(self, stream: "_Stream") -> None:
         """A stream is open: say who is here, and what is on its way."""
-        self._stream = stream
+        self._stream, self._reader = stream, Reader(packed_tables, NO_TABLES)
         stream.send(hello_of(self._traffic))
         for request, age_s in self.engine.begin(self._loop.time()):
             reserved = wire.request_to_proto(request)
@@ -137,13 +139,12 @@ class Following:
         """The predictor has published something."""
         try:
             message = predictor_pb2.Published.FromString(payload)
-            published = published_from_proto(message, packed_tables)
-            self.engine.hear(published, self._loop.time())
+            self.engine.hear(self._reader.read(message), self._loop.time())
             self._learn_reason(wire.checked_reason(message.unpredicted))
         except DecodeError:
             self._refused("bytes")
             return
-        except (PictureError, wire.WireError) as error:
+        except (SnapshotError, wire.WireError) as error:
             self._refused(str(error))
             return
         self._show(self.engine.predictor is not None)

@@ -1,39 +1,35 @@
-"""Places requests: the asyncio driver of the placement core, before real predictors and engines."""
+"""Places requests: the placement core's driver before asyncio, real predictors and engines."""
 
+import asyncio
 import logging
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
-from typing import TYPE_CHECKING
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
 from foretell.length import PromptTokenEstimator, SpokenTokens
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
+from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Need, Unfit
+from foretell.placement.request import Stage
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about, all_about
+from foretell.services.process.loop_clock import LoopClock
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.conversation import conversation_of
 from foretell.services.scheduler.placing.demand import Demand
-from foretell.services.scheduler.placing.driver import AsyncDriver
 from foretell.services.scheduler.placing.kept import KeptResponses
 from foretell.services.scheduler.placing.lateness import Lateness
 from foretell.services.scheduler.placing.lengths import Lengths
 from foretell.services.scheduler.placing.needs import need_of
 from foretell.services.scheduler.placing.pool import Instance, Pool
-from foretell.services.scheduler.placing.predictors import (
-    Predictors,
-    ReserveCall,
-    open_gallery,
-    reserved_prediction,
-)
+from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
@@ -41,9 +37,6 @@ from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 from foretell.v1 import tagger_pb2
-
-if TYPE_CHECKING:  # for who has no numpy, and calls
-    from foretell.engine.hindsight import Scene
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +58,6 @@ class _Request:
     """What it needs of its engine."""
     attempt: Attempt | None = None
     """The one under way."""
-    inputs: "Scene | None" = None
-    """What it was last predicted from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +70,11 @@ class Estimators:
     spoken: SpokenTokens
 
 
-class Placer(AsyncDriver[Attempt]):
-    """Every request that is placed must be ended, by `end` or by a `retry` that raises."""
+class Placer:
+    """Every request that is placed must be ended, by `end` or by a `retry` that raises.
+
+    Whoever wants a request placed awaits it. To the core's driver it is `ports.Send`.
+    """
 
     def __init__(
         self,
@@ -91,22 +85,23 @@ class Placer(AsyncDriver[Attempt]):
         pool: Pool,
         estimators: Estimators,
         tagger: TaggerClient | None,
-        predictor_deadline_s: float,
         metrics: SchedulerMetrics,
         background: Background,
+        record: Record = lambda event, now_s: None,
     ) -> None:
-        super().__init__(PlacementCore(policy, config, rng.random))
+        """`record` is told each event before the core is."""
         self._pool = pool
-        follows = policy.needs is not Needs.NOTHING
-        gallery = open_gallery() if follows else None
         self.predictors = Predictors(
             pool,
-            predictor_deadline_s,
-            gallery,
             metrics,
-            listener=self.tell,
+            follows=policy.needs is not Needs.NOTHING,
+            listener=self._tell,
             random=rng.random,
         )
+        self.core = PlacementCore(policy, config, rng.random, self.predictors)
+        self._clock = LoopClock()
+        self._driver = Driver(self.core, self._clock, self, record)
+        self._awaited: dict[str, asyncio.Future[Attempt]] = {}
         self._estimators = estimators
         self._tagger = tagger
         self._metrics = metrics
@@ -185,7 +180,7 @@ class Placer(AsyncDriver[Attempt]):
         request = self._requests[attempt.key]
         if unfit == "model":
             attempt.instance.forget_model(request.parsed.model)
-        request.attempt, request.inputs, request.began_s = None, None, time.perf_counter()
+        request.attempt, request.began_s = None, time.perf_counter()
         return await self._place(attempt.key, events.Failed(attempt.key, output_tokens, unfit))
 
     async def place_again(self, attempt: Attempt) -> Attempt:
@@ -200,7 +195,7 @@ class Placer(AsyncDriver[Attempt]):
 
     def started(self, attempt: Attempt, goes_on: bool = False) -> None:
         """The engine has answered with a first token; `goes_on`: another one could go on."""
-        self.tell(events.Started(attempt.key, goes_on))
+        self._tell(events.Started(attempt.key, goes_on))
 
     def close(self) -> None:
         """Follow and watch nothing any more."""
@@ -237,16 +232,33 @@ class Placer(AsyncDriver[Attempt]):
         if answered and not broken and request.parsed.job_class is JobClass.ONLINE:
             now_s = time.perf_counter()
             self._demand.ended(now_s, now_s - request.arrived_s)
-        self.tell(events.Ended(attempt.key, broken, answered))
+        self._tell(events.Ended(attempt.key, broken, answered))
+
+    def _tell(self, event: events.Event) -> None:
+        self._driver.tell(event)
 
     async def _place(
         self, key: str, event: events.Arrived | events.Failed | events.Recalled
     ) -> Attempt:
+        """Tell the core of `event`; return once the request is dispatched, or raise why not.
+
+        A caller that is cancelled meanwhile counts as a client that has left.
+        """
+        found: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
+        self._awaited[key] = found
         try:
-            attempt = await self._placed_after(key, event)
-        except BaseException:  # refused, or cancelled because the client has left
+            self._tell(event)
+            attempt = await found
+        except asyncio.CancelledError:
+            self._left(key)
             del self._requests[key]
             raise
+        except BaseException:  # refused
+            del self._requests[key]
+            raise
+        finally:
+            del self._awaited[key]
+            self._driver.forget_timer(key)
         self._placement_s(attempt.policy).observe(attempt.took_s)
         return attempt
 
@@ -278,30 +290,21 @@ class Placer(AsyncDriver[Attempt]):
             x_request_id=parsed.request_id,
         )
 
-    async def _ask(self, effect: effects.Ask) -> Sequence[events.Answer]:
-        try:
-            return await self.predictors.ask(effect)
-        except Exception:  # a defect of ours: the request is placed without predictions
-            known = self._requests.get(effect.key)
-            request_id = known.parsed.request_id if known else ""
-            logger.exception("asking predictors failed", extra=about(request_id))
-            return [events.Answer(name, silent=True) for name in effect.instance_ids]
+    def _left(self, key: str) -> None:
+        """The client of a request that is awaited has left."""
+        stage = self.core.stage(key)
+        if stage is Stage.ANSWER:
+            self._unsent(key)
+            self._tell(events.Ended(key))
+        elif stage is not None:
+            self._tell(events.Gone(key))
 
-    def _lines_about(self, key: str) -> all_about:
-        return all_about(self._requests[key].parsed.request_id)
+    # What the core's driver has done.
 
-    def _review(self, effect: effects.Review) -> events.Reviewed:
-        now_s = self._loop.time()
-        with self._lines_about(effect.key):
-            reviewed = self.predictors.review(effect, now_s)
-        if reviewed.answers:
-            self._remember_inputs(effect.key, reviewed.answers, now_s)
-        return reviewed
-
-    def _remember_inputs(self, key: str, known: Sequence[events.Answer], now_s: float) -> None:
-        """Keep what the predictions of `known` were made from."""
-        foretold = [answer.instance_id for answer in known if answer.prediction is not None]
-        self._requests[key].inputs = self.predictors.scene(foretold, now_s)
+    def recall(self, effect: effects.Recall) -> None:
+        """Take the request back; whoever awaits its answer tells `Recalled` then."""
+        if not self._take_back(effect.key):
+            self._tell(events.Started(effect.key))
 
     def _take_back(self, key: str) -> bool:
         attempt = self._requests[key].attempt
@@ -310,23 +313,14 @@ class Placer(AsyncDriver[Attempt]):
         self._metrics.recalls.labels(attempt.instance_id).inc()
         return True
 
-    def _give_up(self, key: str) -> None:
-        attempt = self._requests[key].attempt
+    def give_up(self, effect: effects.GiveUp) -> None:
+        """End the attempt; whoever awaits its answer tells `Failed` then."""
+        attempt = self._requests[effect.key].attempt
         if attempt is not None and attempt.carrier is not None:
             attempt.carrier.give_up()
 
-    def _seconds(self) -> float:
-        return time.perf_counter()
-
-    def _known(self, effect: effects.Ask) -> Sequence[events.Answer]:
-        now_s = self._loop.time()
-        with self._lines_about(effect.key):
-            known = self.predictors.known(effect, now_s)
-        self._remember_inputs(effect.key, known, now_s)
-        return known
-
     def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
-        self.tell(events.Estimated(key, length))
+        self._tell(events.Estimated(key, length))
 
     def _hear_of_instance(self, event: events.Event) -> None:
         if isinstance(event, events.InstanceUp):
@@ -334,9 +328,10 @@ class Placer(AsyncDriver[Attempt]):
             event = replace(event, worked_s=self.predictors.worked_s(event.instance_id))
         elif isinstance(event, events.InstanceRemoved):
             self.predictors.leave(event.instance_id)
-        self.tell(event)
+        self._tell(event)
 
-    def _dispatched(self, effect: effects.Dispatch) -> Attempt:
+    def dispatch(self, effect: effects.Dispatch) -> None:
+        """Whoever awaits the placement sends the request."""
         request = self._requests[effect.key]
         assert effect.decision is not None, "the core decides what it dispatches"
         attempt = request.attempt = Attempt(
@@ -344,19 +339,20 @@ class Placer(AsyncDriver[Attempt]):
             number=effect.attempt,
             instance=self._pool.instances[effect.instance_id],
             policy=self.core.policy.name,
-            decision=effect.decision,
-            inputs=request.inputs,
+            decision=effect.decision._replace(inputs=None),  # which are forgotten sooner
+            inputs=effect.decision.inputs,
             spec=effect.spec,
             prediction=effect.prediction,
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - request.began_s,
         )
-        request.inputs = None
         self.traces.add(request.trace, attempt)
         if logger.isEnabledFor(logging.DEBUG):
             known = about(request.parsed.request_id)
             logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
-        return attempt
+        awaited = self._awaited[effect.key]
+        if not awaited.done():  # otherwise its caller is being cancelled
+            awaited.set_result(attempt)
 
     def sent_elsewhere(self, attempt: Attempt, instance: Instance) -> Attempt:
         """A gateway has sent the request to another instance than the one that was chosen.
@@ -369,37 +365,34 @@ class Placer(AsyncDriver[Attempt]):
         self.traces.add(self._requests[attempt.key].trace, another)
         return another
 
-    def _reserve(self, effect: effects.Reserve) -> None:
-        attempt = self._requests[effect.key].attempt
-        assert attempt is not None, "reserved before it was dispatched"
-        if effect.predict:  # before it counts as on its way: it would be predicted behind itself
-            prediction = self.predictors.foretold(attempt.instance, effect.spec)
-            attempt.prediction = prediction or attempt.prediction
-        call = self.predictors.reserve(attempt.instance, effect.spec, predict=effect.predict)
-        if call is not None:
-            self._background.spawn(_foretold(attempt, call))
-
-    def _revise(self, effect: effects.Revise) -> None:
-        attempt = self._requests[effect.key].attempt
-        assert attempt is not None, "corrected before it was dispatched"
+    def revise(self, effect: effects.Revise) -> None:
+        """Notify the predictor of what else is known of the request."""
+        attempt = self._attempt(effect.key)
         attempt.spec = effect.spec
         self._metrics.lengths_revised.inc()
         self.predictors.revise(attempt.instance, effect.spec)
 
+    def _attempt(self, key: str) -> Attempt:
+        attempt = self._requests[key].attempt
+        assert attempt is not None, f"{key} was not dispatched"
+        return attempt
+
     def _unsent(self, key: str) -> None:
-        request = self._requests[key]
-        attempt = request.attempt
-        assert attempt is not None, "a request without an attempt counts as dispatched"
-        if not request.parsed.endpoint.generates:
+        attempt = self._attempt(key)
+        if not self._requests[key].parsed.endpoint.generates:
             return
         ended = self.predictors.complete(attempt.instance, attempt.spec, answered=False)
         self._background.spawn(ended)
 
-    def _refused(self, effect: effects.Refuse) -> Exception:
-        parsed = self._requests[effect.key].parsed
-        return refusal(effect, parsed, self.core, self._pool, self._loop.time())
+    def refuse(self, effect: effects.Refuse) -> None:
+        """Whoever awaits the placement gets an error."""
+        parsed, awaited = self._requests[effect.key].parsed, self._awaited[effect.key]
+        if not awaited.done():
+            now_s = self._clock.now_s()
+            awaited.set_exception(refusal(effect, parsed, self.core, self._pool, now_s))
 
-    def _degraded(self, effect: effects.Degraded) -> None:
+    def degraded(self, effect: effects.Degraded) -> None:
+        """Count it."""
         self._degradations(effect.missing).inc(effect.count)
 
 
@@ -413,10 +406,3 @@ def _described_to_tagger(parsed: ApiRequest, attempt: Attempt) -> tagger_pb2.Tag
     )
     wire.conversation_to_proto(conversation_of(parsed, attempt.spec.prompt_tokens), message)
     return message
-
-
-async def _foretold(attempt: Attempt, call: ReserveCall) -> None:
-    """Replace the prediction by the one that `Reserve` brings, which clients are told."""
-    prediction = await reserved_prediction(call, attempt.instance)
-    if prediction is not None:
-        attempt.prediction = prediction

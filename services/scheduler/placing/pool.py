@@ -10,7 +10,6 @@ from math import exp, inf
 from pathlib import Path
 
 import aiohttp
-import grpc
 
 from foretell.config import parse_instances as instances_of_cluster
 from foretell.config.instances import InstanceConfig, Members, parse_members
@@ -24,9 +23,7 @@ from foretell.placement.events import (
 )
 from foretell.services.process.files import file_version
 from foretell.services.process.traffic import OPEN, Traffic
-from foretell.services.scheduler.placing.peers import open_channel
 from foretell.telemetry import SchedulerMetrics
-from foretell.v1 import predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +51,6 @@ class Instance:
     """One engine as this replica sees it."""
 
     config: InstanceConfig
-    channel: grpc.aio.Channel | None = None
-    stub: predictor_pb2_grpc.PredictorStub | None = None
     healthy: bool = False
     up_s: float = -inf
     """When a probe last found it up, in `time.monotonic`."""
@@ -226,11 +221,6 @@ class Pool:
         serving = (i for i in self.instances.values() if not model or model in i.names)
         return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
 
-    async def close(self) -> None:
-        await asyncio.gather(
-            *(i.channel.close(None) for i in self.instances.values() if i.channel is not None)
-        )
-
     async def _probe(self, instance: Instance) -> None:
         url = instance.config.url
         try:
@@ -262,8 +252,7 @@ class Pool:
                 InstanceUp(
                     instance.config.instance_id,
                     instance.model_names,
-                    instance.stub is not None,
-                    instance.heard_s(),
+                    heard_s=instance.heard_s(),
                     lengths=instance.lengths,
                 )
             )
@@ -354,12 +343,7 @@ class Pool:
                     told = InstanceDraining if config.draining else InstanceTakenBack
                     self.listener(told(config.instance_id))
                 continue
-            instance = Instance(config)
-            if config.predictor:
-                instance.channel = open_channel(config.predictor, self.traffic)
-                instance.stub = predictor_pb2_grpc.PredictorStub(instance.channel)
-            self.instances[config.instance_id] = instance
-        # Requests in progress hold on to theirs; the last one's end closes its channel.
+            self.instances[config.instance_id] = Instance(config)
         for instance_id in known:
             self._forget(instance_id)
             self.listener(InstanceRemoved(instance_id))

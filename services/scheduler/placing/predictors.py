@@ -1,35 +1,31 @@
-"""Questions to the predictor sidecars, and what they are told of reservations."""
+"""The predictors that a scheduler follows, and what it tells them of its requests."""
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from heapq import nsmallest
 from math import inf
-from typing import TYPE_CHECKING
 
-import grpc
-
-from foretell import wire
+from foretell.engine.lanes import Lane
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
+from foretell.length.distribution import knots
 from foretell.model import Prediction, RequestSpec
-from foretell.placement import effects, events
+from foretell.placement import events
+from foretell.placement.cached import CachedPredictions
+from foretell.placement.ports import Predicted, Wait
 from foretell.policy import Needs
-from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
+from foretell.services.process.logs import all_about
+from foretell.services.scheduler.placing.following import Following
 from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2
 
-if TYPE_CHECKING:  # for who has no numpy, and calls
-    from foretell.engine.gallery import Gallery
-    from foretell.engine.hindsight import Scene
-    from foretell.engine.lanes import Lane
-    from foretell.services.scheduler.placing.following import Following
-
 logger = logging.getLogger(__name__)
 
-_RESERVE_DEADLINE_S = 1.0
-_COMPLETE_DEADLINE_S = 5.0  # nobody waits for it
+_SEEN_WITHIN_S = 5.0  # nobody waits for it
 MOST_FOLLOWED = 64
 """Predictors that are followed at most: of larger pools others in turn."""
 _MEET_AT = 3
@@ -39,46 +35,32 @@ _SWAP_EVERY = 8
 """Placements after which another predictor is followed in place of one, in a larger pool."""
 _LEAST_SWAP_S = 0.05
 
-ReserveCall = grpc.aio.UnaryUnaryCall[predictor_pb2.ReserveRequest, predictor_pb2.ReserveResponse]
-
-
-def open_gallery() -> "Gallery | None":
-    """An empty gallery; None where numpy is missing."""
-    try:
-        from foretell.engine.gallery import Gallery  # noqa: PLC0415
-        from foretell.length.distribution import knots  # noqa: PLC0415
-    except ImportError as error:
-        logger.warning("predictors are called for each request, which is slow: %s", error)
-        return None
-    return Gallery(knots)
-
 
 class Predictors:
-    """The sidecars of the instances in `pool`.
+    """The predictors of the instances in `pool`: their latest snapshots, and predictions from them.
 
-    Those that are followed are not asked: the gallery has what they would say. The others are
-    called, all at once and each within `deadline_s`.
+    Implements `foretell.placement.ports.Predict`.
     """
 
     def __init__(
         self,
         pool: Pool,
-        deadline_s: float,
-        gallery: "Gallery | None",
         metrics: SchedulerMetrics,
         *,
+        follows: bool,
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """Without a `gallery` none is followed. `listener` is told who is; `random` draws from
+        """Without `follows` none is followed. `listener` is told who is; `random` draws from
         [0, 1)."""
         self._pool = pool
+        self._follows = follows
         self._listener = listener
         self._random = random
         self._placed = 0
         self._swapped_s = 0.0
-        self._deadline_s = deadline_s
-        self._gallery = gallery
+        self._cache = SnapshotCache(knots)
+        self._cached = CachedPredictions(self._cache, time.perf_counter)
         self._refused = metrics.snapshots_refused
         self._followed: dict[str, Following] = {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
@@ -87,22 +69,20 @@ class Predictors:
 
     def follow(self, instance_id: str) -> None:
         """Follow the predictor of that instance from now on, unless there are too many."""
-        instance, gallery = self._pool.instances.get(instance_id), self._gallery
-        if instance is None or instance.stub is None or instance_id in self._followed:
+        instance = self._pool.instances.get(instance_id)
+        if not self._follows or instance_id in self._followed:
             return
-        if gallery is None:
+        if instance is None or not instance.config.predictor:
             return
         if len(self._followed) >= MOST_FOLLOWED:
             meeting = self._meeting()
             if instance_id not in meeting:
                 return
             self.leave(next(each for each in self._followed if each not in meeting))
-        from foretell.services.scheduler.placing.following import Following  # noqa: PLC0415 - needs numpy
-
         following = Following(
             instance.config.predictor,
             self._pool.traffic,
-            gallery.follow(instance_id),
+            self._cache.follow(instance_id),
             lambda reason: self._refused.labels(instance_id, reason).inc(),
             lambda shown: self._shown(instance_id, shown),
         )
@@ -126,9 +106,9 @@ class Predictors:
     def leave(self, instance_id: str) -> None:
         """Follow that instance's predictor no longer."""
         following = self._followed.pop(instance_id, None)
-        if following is not None and self._gallery is not None:
+        if following is not None:
             following.close()
-            self._gallery.leave(instance_id)
+            self._cache.leave(instance_id)
             self._shown(instance_id, shown=False)
 
     def worked_s(self, instance_id: str) -> float:
@@ -150,16 +130,16 @@ class Predictors:
 
     def calibration_steps(self, instance_id: str) -> int | None:
         """Steps of that engine that its predictions have learnt from; None: nothing was heard."""
-        if self._gallery is None or instance_id not in self._followed:
+        if instance_id not in self._followed:
             return None
-        predictor = self._gallery[instance_id].predictor
+        predictor = self._cache[instance_id].predictor
         return None if predictor is None else predictor.calibration_steps
 
     def approximations(self, instance_id: str) -> tuple[str, ...]:
         """What that engine does that predictions do not model, as far as anything was heard."""
-        if self._gallery is None or instance_id not in self._followed:
+        if instance_id not in self._followed:
             return ()
-        predictor = self._gallery[instance_id].predictor
+        predictor = self._cache[instance_id].predictor
         return () if predictor is None else predictor.engine_config.approximations
 
     def unpredicted(self, instance: Instance) -> str:
@@ -175,138 +155,74 @@ class Predictors:
         reasons = {name: self.unpredicted(instance) for name, instance in found}
         return {name: reason for name, reason in reasons.items() if reason}
 
-    def scene(self, instance_ids: Sequence[str], now_s: float) -> "Scene | None":
-        """What the predictions `known` of those instances at `now_s` were made from."""
-        if self._gallery is None or not instance_ids:
-            return None
-        return self._gallery.scene(instance_ids, now_s)
-
-    def known(self, effect: effects.Ask, now_s: float) -> list[events.Answer]:
-        """The answers of those who need not be asked."""
-        gallery = self._gallery
-        if gallery is None:
-            return []
-        fresh = self._fresh(gallery, effect.instance_ids, now_s)
-        if effect.needs is Needs.LOAD:
-            return [events.Answer(i, gallery.load(i)) for i in fresh]
-        try:
-            found = gallery.predict(
-                fresh,
-                effect.spec,
-                now_s,
-                announced_only=True,
-                externality=effect.needs.externality,
-                with_quantiles=effect.with_quantiles,
-                single=effect.single,
-            )
-        except ImpossibleState:  # they are asked instead
-            logger.exception("predicting from pictures failed")
-            return []
-        return [events.Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
-
-    def review(self, effect: effects.Review, now_s: float) -> events.Reviewed:
-        """How long a request still waits where it is, and how long elsewhere.
-
-        By pictures alone: a call for it would cost more than most waits are worth.
-        """
-        gallery, wait_s, begun = self._gallery, None, False
-        if gallery is not None and self._fresh(gallery, (effect.instance_id,), now_s):
+    def predict(
+        self,
+        spec: RequestSpec,
+        instance_ids: Sequence[str],
+        now_s: float,
+        *,
+        needs: Needs,
+        with_quantiles: bool,
+        single: bool,
+    ) -> Predicted:
+        """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
+        self._learn_delays(instance_ids)
+        with all_about(spec.x_request_id):
             try:
-                wait_s = gallery.wait_s(effect.instance_id, effect.spec, now_s)
-                begun = gallery.has_begun(effect.instance_id, effect.spec.request_id)
+                return self._cached.predict(
+                    spec,
+                    instance_ids,
+                    now_s,
+                    needs=needs,
+                    with_quantiles=with_quantiles,
+                    single=single,
+                )
             except ImpossibleState:
-                logger.exception("predicting from a picture failed")
-        if wait_s is None:
-            return events.Reviewed(effect.key, None, begun=begun)
-        needs, quantiles = effect.needs, effect.with_quantiles
-        asked = effects.Ask(effect.key, effect.spec, effect.others, needs, quantiles)
-        return events.Reviewed(effect.key, wait_s, self.known(asked, now_s))
+                logger.exception("predicting from snapshots failed")
+                return Predicted()
 
-    def lanes(self) -> "dict[str, list[Lane]]":
+    def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
+        """As `ports.Predict` has it."""
+        self._learn_delays((instance_id,))
+        with all_about(spec.x_request_id):
+            try:
+                return self._cached.wait(spec, instance_id, now_s)
+            except ImpossibleState:
+                logger.exception("predicting from a snapshot failed")
+                return Wait()
+
+    def lanes(self) -> dict[str, list[Lane]]:
         """What becomes of the requests on each instance that is followed and known."""
-        gallery, now_s = self._gallery, self._clock()
-        if gallery is None:
-            return {}
-        try:
-            fresh = self._fresh(gallery, list(self._followed), now_s)
-            return {instance_id: gallery.lanes(instance_id, now_s) for instance_id in fresh}
-        except ImpossibleState:
-            logger.exception("predicting from pictures failed")
-            return {}
-
-    async def ask(self, effect: effects.Ask) -> list[events.Answer]:
-        """One answer for each predictor that is asked; those that fail or are late are silent."""
-        if effect.needs is Needs.LOAD:
-            return await asyncio.gather(*(self._load(name) for name in effect.instance_ids))
-        message = predictor_pb2.PredictRequest(
-            request=wire.request_to_proto(effect.spec),
-            externality=effect.needs.externality,
-            announced_only=True,
-            means_only=not effect.with_quantiles,
-        )
-        return await asyncio.gather(*(self._predict(name, message) for name in effect.instance_ids))
-
-    def foretold(self, instance: Instance, spec: RequestSpec) -> Prediction | None:
-        """What is foretold of a request that is about to be sent; None where a call must tell."""
-        gallery, instance_id = self._gallery, instance.config.instance_id
         now_s = self._clock()
-        if gallery is None or not self._fresh(gallery, (instance_id,), now_s):
-            return None
-        (prediction,) = gallery.predict(
-            (instance_id,),
-            spec,
-            now_s,
-            announced_only=False,
-            externality=False,
-            with_quantiles=False,  # clients are told of means
-        )
-        return prediction
-
-    async def _predict(
-        self, instance_id: str, message: predictor_pb2.PredictRequest
-    ) -> events.Answer:
-        instance = self._pool.instances.get(instance_id)
-        if instance is None or instance.stub is None:
-            return events.Answer(instance_id, silent=True)  # it has just been removed
+        self._learn_delays(self._followed)
         try:
-            call = instance.stub.Predict(message, timeout=self._deadline_s)
-            prediction = wire.prediction_from_proto(await answer_of(call))
-        except (NoAnswer, wire.WireError) as error:
-            return _silence(instance_id, error)
-        return events.Answer(instance_id, prediction.load, as_seen_here(prediction, instance))
+            fresh = self._cache.fresh(list(self._followed), now_s)
+            return {instance_id: self._cache.lanes(instance_id, now_s) for instance_id in fresh}
+        except ImpossibleState:
+            logger.exception("predicting from snapshots failed")
+            return {}
 
-    async def _load(self, instance_id: str) -> events.Answer:
-        instance = self._pool.instances.get(instance_id)
-        if instance is None or instance.stub is None:
-            return events.Answer(instance_id, silent=True)
-        try:
-            call = instance.stub.Status(predictor_pb2.StatusRequest(), timeout=self._deadline_s)
-            answer = await answer_of(call)
-            known = answer.snapshot_age_s >= 0
-            return events.Answer(instance_id, wire.load_from_proto(answer.load) if known else None)
-        except (NoAnswer, wire.WireError) as error:
-            return _silence(instance_id, error)
+    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+        """As `ports.Predict` has it."""
+        self._learn_delays((instance_id,))
+        with all_about(spec.x_request_id):
+            try:
+                return self._cached.foretold(spec, instance_id, now_s)
+            except ImpossibleState:
+                logger.exception("predicting from a snapshot failed")
+                return None
 
-    def reserve(
-        self, instance: Instance, spec: RequestSpec, *, predict: bool
-    ) -> ReserveCall | None:
-        """Announce a request; on return the notice or the call is on its way.
-
-        What is asked after it is answered with the reservation counted. Returns the call, if it was
-        one; without a sidecar there is nothing to do.
-        """
-        following = self._following(instance)
+    def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
+        """As `ports.Predict` has it; on return the notice is on its way to the predictor."""
+        following = self._followed.get(instance_id)
         self._placed += 1
         if self._placed % _SWAP_EVERY == 0 and len(self._pool.instances) > len(self._followed):
             self._swap()
-        if (following is not None and following.reserve(spec)) or instance.stub is None:
-            return None
-        message = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec), predict=predict)
-        call: ReserveCall = instance.stub.Reserve(message, timeout=_RESERVE_DEADLINE_S)
-        return call
+        if following is not None:
+            following.reserve(spec, now_s)
 
     def revise(self, instance: Instance, spec: RequestSpec) -> None:
-        """Tell what else is known of a request that was announced, where that costs no call."""
+        """Tell what else is known of a request that was announced."""
         following = self._following(instance)
         if following is not None:
             following.revise(spec)
@@ -317,88 +233,54 @@ class Predictors:
         The others are remembered, so each placement chooses among what was good and what is new
         (Mitzenmacher, Prabhakar and Shah, "Load balancing with memory", FOCS 2002).
         """
-        gallery, now_s = self._gallery, self._clock()
-        if gallery is None or len(self._followed) < MOST_FOLLOWED:
+        now_s = self._clock()
+        if len(self._followed) < MOST_FOLLOWED:
             return  # others have no predictor
         if now_s < self._swapped_s + _LEAST_SWAP_S:
             return
         names = list(self._pool.instances)
         drawn = names[int(self._random() * len(names))]
         instance = self._pool.instances[drawn]
-        if drawn in self._followed or not instance.healthy or instance.stub is None:
+        if drawn in self._followed or not instance.healthy or not instance.config.predictor:
             return
         self._swapped_s = now_s
-        fresh = set(gallery.fresh(list(self._followed), now_s))
+        fresh = set(self._cache.fresh(list(self._followed), now_s))
         others = self._followed.keys() - self._meeting()
-        self.leave(max(others, key=lambda each: _fullness(gallery, each, fresh)))
+        self.leave(max(others, key=lambda each: _fullness(self._cache, each, fresh)))
         self.follow(drawn)
 
     async def complete(
         self, instance: Instance, spec: RequestSpec, *, answered: bool
-    ) -> predictor_pb2.CompleteResponse | None:
-        """The request has ended: its reservation is released. What the sidecar saw of it, if that
+    ) -> predictor_pb2.Seen | None:
+        """The request has ended: its reservation is released. What the predictor saw of it, if that
         is known."""
         following = self._following(instance)
-        if following is not None:
-            seen = following.ended(spec, answered=answered)
-            if seen is not None:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_COMPLETE_DEADLINE_S):
-                        return await seen
-                return None
-        if instance.stub is None:
+        seen = None if following is None else following.ended(spec, answered=answered)
+        if seen is None:
             return None
-        message = wire.ended_to_proto(spec, answered=answered)
-        with suppress(NoAnswer):  # then the reservation expires by itself
-            return await answer_of(instance.stub.Complete(message, timeout=_COMPLETE_DEADLINE_S))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_SEEN_WITHIN_S):
+                return await seen
         return None
 
-    def _fresh(self, gallery: "Gallery", instance_ids: Sequence[str], now_s: float) -> list[str]:
-        """Those whose pictures may be believed, which know now how long answers take to here."""
-        fresh = gallery.fresh(instance_ids, now_s)
-        for instance_id in fresh:
-            delay_s = self._pool.instances[instance_id].answer_delay_s
-            gallery[instance_id].answer_delay_s = delay_s
-        return fresh
+    def _learn_delays(self, instance_ids: Collection[str]) -> None:
+        """How long answers take from each engine to here, as those that were relayed show."""
+        for instance_id in instance_ids:
+            if instance_id in self._followed:
+                delay_s = self._pool.instances[instance_id].answer_delay_s
+                self._cache[instance_id].answer_delay_s = delay_s
 
-    def _following(self, instance: Instance) -> "Following | None":
-        """Who follows this instance's predictor; None where it is called."""
+    def _following(self, instance: Instance) -> Following | None:
+        """Who follows this instance's predictor; None where nobody does."""
         instance_id = instance.config.instance_id
         if self._pool.instances.get(instance_id) is not instance:
             return None  # it was removed, and another one may have its id
         return self._followed.get(instance_id)
 
 
-def _fullness(gallery: "Gallery", instance_id: str, fresh: Collection[str]) -> float:
+def _fullness(cache: SnapshotCache, instance_id: str, fresh: Collection[str]) -> float:
     """Requests per seat; of whom nothing new is known, infinitely many."""
     if instance_id not in fresh:
         return inf
-    load = gallery.load(instance_id)
+    load = cache.load(instance_id)
     return load.requests / load.max_num_seqs
-
-
-async def reserved_prediction(call: ReserveCall, instance: Instance) -> Prediction | None:
-    """The prediction for a reserved request, if one was asked for and came."""
-    try:
-        answer = await answer_of(call)
-        if answer.HasField("prediction"):
-            return as_seen_here(wire.prediction_from_proto(answer.prediction), instance)
-    except (NoAnswer, wire.WireError) as error:
-        _silence(instance.config.instance_id, error)
-    return None
-
-
-def as_seen_here(prediction: Prediction, instance: Instance) -> Prediction:
-    """Add the answer's way from the engine back to the scheduler, which the twin does not know."""
-    back_s = instance.answer_delay_s
-    return prediction._replace(
-        ttft_s=prediction.ttft_s + back_s,
-        e2e_s=prediction.e2e_s + back_s,
-        ttft_quantiles=tuple((q, s + back_s) for q, s in prediction.ttft_quantiles),
-        e2e_quantiles=tuple((q, s + back_s) for q, s in prediction.e2e_quantiles),
-    )
-
-
-def _silence(instance_id: str, error: Exception) -> events.Answer:
-    logger.debug("predictor of %s: %s", instance_id, error)
-    return events.Answer(instance_id, silent=True)

@@ -1,14 +1,10 @@
 """What the instances do at this moment, for whoever scrapes."""
 
-import logging
+import asyncio
 
-from foretell.kernel.compiled import ImpossibleState
 from foretell.model import LengthEstimate, Prediction, RequestSpec
-from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.telemetry import SchedulerMetrics
-
-logger = logging.getLogger(__name__)
 
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
 """The request whose latencies are foretold."""
@@ -52,12 +48,8 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
 def foretold_now(predictors: Predictors) -> dict[str, Prediction | None]:
     """What is foretold of a request that would come now, by instance, of those that are followed;
     None where nothing new is known."""
-    return {each.config.instance_id: _foretold(predictors, each) for each in predictors.followed}
-
-
-def _foretold(predictors: Predictors, instance: Instance) -> Prediction | None:
-    try:
-        return predictors.foretold(instance, _NEXT)
-    except ImpossibleState:
-        logger.exception("predicting from a picture failed")
-        return None
+    now_s = asyncio.get_running_loop().time()
+    return {
+        each.config.instance_id: predictors.foretold(_NEXT, each.config.instance_id, now_s)
+        for each in predictors.followed
+    }

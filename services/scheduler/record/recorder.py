@@ -71,7 +71,7 @@ class Recorder:
             if grant is not None and attempt.prompt_tokens:
                 grant.settle(attempt.prompt_tokens)
             return
-        if attempt.instance.stub is None:
+        if not attempt.instance.config.predictor:
             self._account(request, grant, attempt)
         else:
             self._background.spawn(self._completed(request, grant, attempt))

@@ -166,8 +166,6 @@ class Progress:
 
         Raises `Diverged`.
         """
-        if self.states_no_ids:  # nothing is followed any more
-            return line if self.ids_shown or not take_ids_out(event) else written(event, line)
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None
@@ -180,6 +178,10 @@ class Progress:
             self.lose()
             return self._with_head(self._shown(line))
         return self._take_of(choice, line, event, stated, delta)
+
+    def without_ids(self, line: bytes, event: dict[str, Any]) -> bytes:
+        """What the client gets of an event where nothing is followed any more."""
+        return line if self.ids_shown or not take_ids_out(event) else written(event, line)
 
     def _take_of(
         self,

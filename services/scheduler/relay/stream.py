@@ -39,6 +39,8 @@ LONGEST_EVENT_BYTES = 4 << 20
 MOST_WAITING_BYTES = 1 << 20
 """What is held of a stream before its first event that says something; beyond that it goes out."""
 _OBJECT = DATA + b"{"
+_ERROR = b'"error"'
+"""In every event that tells about a failure, and in no text: its quotes are escaped."""
 
 Ending = tuple[str, Reported | None]
 """Why a stream has to end, and what the engine says of it."""
@@ -204,7 +206,7 @@ class StreamFraming:
                 return self._follow_other(part, text, shown)
             if self._progress is not None:
                 part = written(answer, part)
-        reported = reported_error(answer)
+        reported = reported_error(answer) if _ERROR in part else None
         if reported is not None:
             if not (self._begun or any(shown)) or not self._is_alone:
                 return "error_event", reported
@@ -214,27 +216,31 @@ class StreamFraming:
                     events.append(self._lines(shown))
                     shown.clear()
                 events.append(self._broken("error_event", reported))
-        self._count(answer, events)
+        is_aborted = self._count(answer, events)
+        if is_aborted and self._progress is not None:
+            return "aborted", None
         if self._opening and not self._begun and name_of(part) in self._opening:
             self._waiting += part  # there are few, and each is bounded
             return None
-        return self._follow_answer(part, answer, shown)
+        if self._progress is not None:
+            return self._follow_answer(self._progress, part, answer, shown)
+        shown.append(self._before() + part if self._waiting else part)
+        return None
 
     def _follow_answer(
-        self, part: bytes, answer: dict[str, Any], shown: list[bytes]
+        self, progress: Progress, part: bytes, answer: dict[str, Any], shown: list[bytes]
     ) -> Ending | None:
-        progress = self._progress
-        if progress is not None:
-            if _is_aborted(answer):
-                return "aborted", None
+        if progress.states_no_ids:
+            part = progress.without_ids(part, answer)
+        else:
             try:
                 part = progress.take(as_vllm_writes(part, answer), answer)
             except Diverged:
                 progress.lose()
                 return "diverged", None
-            if progress.states_no_ids and progress.is_behind:
+            if progress.is_behind and progress.states_no_ids:
                 return "diverged", None
-        shown.append(self._before() + part)
+        shown.append(self._before() + part if self._waiting else part)
         return None
 
     def _follow_other(self, part: bytes, text: bytes, shown: list[bytes]) -> Ending | None:
@@ -261,11 +267,15 @@ class StreamFraming:
         self._waiting.clear()
         return waiting
 
-    def _count(self, answer: dict[str, Any], events: list[Event]) -> None:
-        """Count the tokens of an event."""
+    def _count(self, answer: dict[str, Any], events: list[Event]) -> bool:
+        """Count the tokens of an event; whether the engine gives the request up in it, as when it
+        shuts down."""
+        is_aborted = False
         for choice in choices_of(answer):
-            if choice.get("finish_reason") == "length":
-                self._truncated = True
+            reason = choice.get("finish_reason")
+            if reason is not None:
+                self._truncated |= reason == "length"
+                is_aborted |= reason == "abort"
             token_ids = choice.get("token_ids")
             if isinstance(token_ids, list):
                 self._tokens_out += len(token_ids)
@@ -277,6 +287,7 @@ class StreamFraming:
             events += usage_of(answer)
         elif answer.get("usage") is not None:
             events += usage_of(answer)
+        return is_aborted
 
     def _count_typed(self, answer: dict[str, Any]) -> None:
         """An event of the Responses API or of Anthropic's, which have no choices."""
@@ -296,10 +307,6 @@ def _has_output(choice: dict[str, Any]) -> bool:
     delta = choice.get("delta")
     if not isinstance(delta, dict):
         return bool(choice.get("text"))
-    return any(value for name, value in delta.items() if name != "role")
-
-
-def _is_aborted(answer: dict[str, Any]) -> bool:
-    """The engine gives the request up, as when it shuts down."""
-    first = next(iter(choices_of(answer)), {})
-    return first.get("finish_reason") == "abort"
+    return bool(delta.get("content")) or any(
+        value for name, value in delta.items() if name != "role"
+    )

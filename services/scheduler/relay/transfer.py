@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.headers import RANK_HEADER, returned
-from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, for_engine
+from foretell.services.scheduler.api.headers import returned
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
     ANYTHING,
@@ -18,7 +17,6 @@ from foretell.services.scheduler.lifecycle.judgement import (
     lost,
 )
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
 from foretell.services.scheduler.relay.framing import (
@@ -126,20 +124,11 @@ class Transfer:
         if progress is not None and attempt.continued:
             progress.begin_again()
             output_ids = progress.to_resume
-        body = for_engine(
-            self._request,
-            attempt.spec.request_id,
-            attempt.spec.length.expected_tokens,
-            with_ids=progress is not None,
-            output_ids=output_ids,
-            response_id=response_id(self._request, attempt.instance_id),
-            as_it_is=not attempt.instance.takes_fields,
-        )
+        body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
         path, kind = self._request.endpoint.path, self._request.content_type
-        headers = self._request_headers()
         try:
             upstream = await engines.post(
-                attempt.instance, path, body, headers, self, content_type=kind
+                attempt.instance, path, body, self._headers, self, content_type=kind
             )
         except Unreachable as error:
             raise AttemptFailed(lost(error.reason)) from error
@@ -383,15 +372,6 @@ class Transfer:
         attempt.output_tokens = usage.output_tokens
         if usage.cached_tokens is not None:
             attempt.cached_tokens = usage.cached_tokens
-
-    def _request_headers(self) -> dict[str, str]:
-        headers = {"x-request-id": self._request.request_id, **self._headers}
-        rank = self._attempt.instance.config.rank
-        if rank is not None:
-            headers[RANK_HEADER] = str(rank)
-        if self._attempt.spec.priority != self._request.priority:
-            headers[PRIORITY_HEADER] = str(self._attempt.spec.priority)
-        return headers
 
     def _response_headers(self) -> list[tuple[bytes, bytes]]:
         headers = returned(self._engine_headers)

@@ -146,6 +146,9 @@ affinity:
 {{- with .options.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
+{{- with .options.schedulerName }}
+schedulerName: {{ . }}
+{{- end }}
 {{- if $root.Values.spread.topologyKeys }}
 topologySpreadConstraints:
   {{- range $root.Values.spread.topologyKeys }}

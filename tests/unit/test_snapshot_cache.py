@@ -1,5 +1,6 @@
 """A follower predicts what the predictor that it follows predicts, and lets in no false picture."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -8,14 +9,13 @@ import pytest
 
 from foretell.config import list_profiles, load_profile
 from foretell.engine import SnapshotPredictor
-from foretell.engine.gallery import STALE_S, FollowedEngine, Gallery
 from foretell.engine.hindsight import replay
-from foretell.engine.published import PictureError, Published, PublishedPicture
+from foretell.engine.published import Published, SnapshotError, check
+from foretell.engine.snapshot_cache import STALE_S, FollowedEngine, SnapshotCache
 from foretell.kernel.layout import INPUT
-from foretell.kernel.pictures import REQUEST
 from foretell.kernel.step_time import StepTime
 from foretell.latency.calibration import OnlineStepTime
-from foretell.latency.tables import profile_step_time
+from foretell.latency.tables import NO_TABLES, profile_step_time
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import (
@@ -29,7 +29,7 @@ from foretell.model import (
 )
 from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import published_from_proto, published_to_proto
+from foretell.wire.published import VERSION, Reader, published_to_proto, snapshot_to_proto
 
 PROFILE = load_profile(list_profiles()[0])
 STEP_TIME = OnlineStepTime(PROFILE)
@@ -47,20 +47,26 @@ def new_predictor(snapshot: EngineSnapshot) -> SnapshotPredictor:
     return predictor
 
 
-def sent(
-    predictor: SnapshotPredictor, now_s: float, notices: int = 0, shift_s: float = 0.0
-) -> Published:
+def sent(predictor: SnapshotPredictor, now_s: float, notices: int = 0) -> Published:
     """What the follower receives of it, by way of bytes."""
-    picture = predictor.publish(STEP_TIME, now_s)
-    assert picture is not None
+    payload = bytes_of(predictor, now_s, notices).SerializeToString()
+    return Reader(tables_of, NO_TABLES).read(predictor_pb2.Published.FromString(payload))
+
+
+def bytes_of(
+    predictor: SnapshotPredictor, now_s: float, notices: int = 0
+) -> predictor_pb2.Published:
+    """What it sends."""
+    snapshot = predictor.publish(STEP_TIME, now_s)
+    assert snapshot is not None
     message = Published(
         now_s,
         predictor.heard_unix_s,
-        replace(picture, notices=notices),
+        snapshot,
+        notices=notices,
         silent_s=predictor.silent_s(STEP_TIME, now_s),
     )
-    payload = published_to_proto(message, "profile").SerializeToString()
-    return published_from_proto(predictor_pb2.Published.FromString(payload), tables_of)
+    return published_to_proto(message, snapshot_to_proto(snapshot), "profile")
 
 
 def asked(predictor: SnapshotPredictor, request: RequestSpec, now_s: float) -> Prediction:
@@ -77,16 +83,16 @@ def asked(predictor: SnapshotPredictor, request: RequestSpec, now_s: float) -> P
     return found
 
 
-def foretold(gallery: Gallery, request: RequestSpec, now_s: float) -> list[Prediction]:
-    fresh = gallery.fresh([f"engine-{i}" for i in range(100)], now_s)
-    return gallery.predict(
+def foretold(cache: SnapshotCache, request: RequestSpec, now_s: float) -> list[Prediction]:
+    fresh = cache.fresh([f"engine-{i}" for i in range(100)], now_s)
+    return cache.predict(
         fresh, request, now_s, announced_only=True, externality=True, with_quantiles=True
     )
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
-    rng, gallery = Random(seed), Gallery(knots)
+    rng, cache = Random(seed), SnapshotCache(knots)
     cases = [
         make_case(
             Size(rng.randint(0, 60), rng.choice((0, 0, 5, 40))),
@@ -107,7 +113,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         snapshot = replace(snapshot, taken_unix_s=now_s - 0.08)
         if i % 2:
             snapshot = illustrated(snapshot)
-        predictor, engine = new_predictor(snapshot), gallery.follow(f"engine-{i}")
+        predictor, engine = new_predictor(snapshot), cache.follow(f"engine-{i}")
         predictors.append(predictor)
         others, own = case.reserved
         predictor.reserve(others, now_s - 0.01, 10.0)
@@ -118,21 +124,21 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         if rng.random() < 0.5:
             engine.hear(sent(predictor, now_s, notices=1), now_s)
         expected.append(asked(predictor, cases[0].newcomer, now_s))
-    found = foretold(gallery, cases[0].newcomer, now_s)
+    found = foretold(cache, cases[0].newcomer, now_s)
     assert [p._replace(snapshot_age_s=0.0) for p in found] == [
         p._replace(snapshot_age_s=0.0) for p in expected
-    ], f"pytest tests/unit/test_gallery.py -k 'foretell and {seed}'"
+    ], f"pytest tests/unit/test_snapshot_cache.py -k 'foretell and {seed}'"
     assert [p.approximations for p in found] == [(f"feature {i}",) for i in range(len(found))]
-    scene = gallery.scene([p.instance_id for p in found], now_s)
+    scene = cache.scene([p.instance_id for p in found], now_s)
     for i, (predictor, case) in enumerate(zip(predictors, cases, strict=True)):  # time goes on
         snapshot = replace(case.snapshot, instance_id=f"engine-{i}", sequence=10**6, running=[])
         predictor.hear(replace(snapshot, waiting=[], taken_unix_s=now_s + 1.0))
-        gallery[f"engine-{i}"].hear(sent(predictor, now_s + 1.0), now_s + 1.0)
-        gallery[f"engine-{i}"].reserve(newcomer(f"later-{i}"), now_s + 1.1)
+        cache[f"engine-{i}"].hear(sent(predictor, now_s + 1.0), now_s + 1.0)
+        cache[f"engine-{i}"].reserve(newcomer(f"later-{i}"), now_s + 1.1)
     request, cached = cases[0].newcomer, [p.cached_tokens for p in found]
     again = replay(scene, request, knots, cached)
     assert [means(p) for p in again] == [means(p) for p in found]
-    assert [means(p) for p in foretold(gallery, request, now_s + 1.1)] != [means(p) for p in found]
+    assert [means(p) for p in foretold(cache, request, now_s + 1.1)] != [means(p) for p in found]
     alone = replay(scene, request, knots, cached, idle=True)
     assert all(a.ttft_s <= p.ttft_s for a, p in zip(alone, again, strict=True))
     assert all(a.load.running == a.load.reserved == 0 for a in alone)
@@ -170,9 +176,11 @@ def means(prediction: Prediction) -> tuple[float | None, ...]:
     return prediction.ttft_s, prediction.e2e_s, prediction.preemptions, *added
 
 
-def followed(gallery: Gallery, running: int = 8) -> tuple[SnapshotPredictor, FollowedEngine, float]:
+def followed(
+    cache: SnapshotCache, running: int = 8
+) -> tuple[SnapshotPredictor, FollowedEngine, float]:
     snapshot = make_case(Size(running, 0), 0, async_scheduling=True).snapshot
-    return new_predictor(snapshot), gallery.follow("engine-0"), snapshot.taken_unix_s
+    return new_predictor(snapshot), cache.follow("engine-0"), snapshot.taken_unix_s
 
 
 def newcomer(request_id: str = "n", **fields: object) -> RequestSpec:
@@ -182,29 +190,29 @@ def newcomer(request_id: str = "n", **fields: object) -> RequestSpec:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_lanes_show_what_becomes_of_each_request(seed: int) -> None:
-    rng, gallery = Random(seed), Gallery(knots)
+    rng, cache = Random(seed), SnapshotCache(knots)
     case = make_case(Size(rng.randint(0, 40), rng.choice((0, 8))), seed, async_scheduling=True)
     now_s = case.snapshot.taken_unix_s
-    predictor, engine = new_predictor(case.snapshot), gallery.follow(case.snapshot.instance_id)
+    predictor, engine = new_predictor(case.snapshot), cache.follow(case.snapshot.instance_id)
     engine.hear(sent(predictor, now_s), now_s)
     engine.reserve(newcomer("sent", sequences=1), now_s)
-    found = gallery.lanes(case.snapshot.instance_id, now_s)
-    load = gallery.load(case.snapshot.instance_id)
+    found = cache.lanes(case.snapshot.instance_id, now_s)
+    load = cache.load(case.snapshot.instance_id)
     stages = [lane.stage for lane in found]
     assert stages == ["running"] * load.running + ["waiting"] * load.waiting + ["sent"]
     assert all(0 <= lane.first_s <= lane.last_s for lane in found)
     assert all(lane.first_s == 0 for lane in found if lane.output_tokens)
-    waits = gallery.wait_s(case.snapshot.instance_id, newcomer("sent", sequences=1), now_s)
+    waits = cache.wait_s(case.snapshot.instance_id, newcomer("sent", sequences=1), now_s)
     assert waits == found[-1].first_s > 0
 
 
 def test_clocks_of_hosts_may_differ() -> None:
-    gallery, elsewhere = Gallery(knots), Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache, elsewhere = SnapshotCache(knots), SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
     away = elsewhere.follow("engine-0")
     away.hear(sent(predictor, now_s), now_s - 1e9)
-    here = foretold(gallery, newcomer(), now_s)[0]
+    here = foretold(cache, newcomer(), now_s)[0]
     there = foretold(elsewhere, newcomer(), now_s - 1e9)[0]
     assert there.e2e_s == pytest.approx(here.e2e_s, abs=1e-5)
     assert there.snapshot_age_s == pytest.approx(here.snapshot_age_s, abs=1e-5)
@@ -212,7 +220,7 @@ def test_clocks_of_hosts_may_differ() -> None:
 
 def test_an_engine_works_when_it_has_made_a_step_and_not_when_it_only_lives() -> None:
     snapshot = make_case(Size(8, 0), 0, async_scheduling=True).snapshot
-    predictor, engine = new_predictor(snapshot), Gallery(knots).follow("engine-0")
+    predictor, engine = new_predictor(snapshot), SnapshotCache(knots).follow("engine-0")
     now_s = snapshot.taken_unix_s
     engine.hear(sent(predictor, now_s), now_s)
     assert engine.worked_s == float("-inf")
@@ -226,42 +234,42 @@ def test_an_engine_works_when_it_has_made_a_step_and_not_when_it_only_lives() ->
 
 
 def test_own_requests_count_until_they_end_or_the_picture_has_them() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
     for name in "abc":
         engine.reserve(newcomer(name), now_s)
-    assert gallery.load("engine-0").reserved == 3
+    assert cache.load("engine-0").reserved == 3
     engine.ended("b")
-    assert gallery.load("engine-0").reserved == 2
+    assert cache.load("engine-0").reserved == 2
     engine.hear(sent(predictor, now_s, notices=1), now_s)  # it knows of "a", which has ended
-    assert gallery.load("engine-0").reserved == 1
+    assert cache.load("engine-0").reserved == 1
 
 
 def test_what_is_learnt_later_replaces_what_was_announced() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
     engine.reserve(newcomer("a"), now_s)
     longer = newcomer("a", max_tokens=900)
     assert engine.revise(longer, now_s + 2) == 2.0
-    assert gallery.load("engine-0").reserved == 1
+    assert cache.load("engine-0").reserved == 1
     assert engine.begin(now_s + 3) == [(longer, 3.0)]
     assert engine.revise(newcomer("gone"), now_s) is None
-    assert gallery.load("engine-0").reserved == 1
+    assert cache.load("engine-0").reserved == 1
 
 
 def test_a_single_rollout_is_of_the_medians_and_near_the_mean_of_several() -> None:
-    gallery = Gallery(knots)
+    cache = SnapshotCache(knots)
     for i in range(6):
         snapshot = make_case(Size(40, 20), i, async_scheduling=True).snapshot
-        predictor, engine = new_predictor(snapshot), gallery.follow(f"engine-{i}")
+        predictor, engine = new_predictor(snapshot), cache.follow(f"engine-{i}")
         now_s = snapshot.taken_unix_s
         engine.hear(sent(predictor, now_s), 0.0)
-    fresh = gallery.fresh([f"engine-{i}" for i in range(6)], 0.0)
+    fresh = cache.fresh([f"engine-{i}" for i in range(6)], 0.0)
 
     def seconds(*, single: bool) -> list[float]:
-        found = gallery.predict(
+        found = cache.predict(
             fresh,
             newcomer(),
             0.0,
@@ -277,120 +285,177 @@ def test_a_single_rollout_is_of_the_medians_and_near_the_mean_of_several() -> No
 
 
 def test_a_new_stream_is_told_of_open_requests_again() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
     engine.reserve(newcomer("a"), now_s)
     engine.reserve(newcomer("b"), now_s + 1)
     engine.ended("a")
     assert [(spec.request_id, age) for spec, age in engine.begin(now_s + 3)] == [("b", 2.0)]
-    assert gallery.load("engine-0").reserved == 1
+    assert cache.load("engine-0").reserved == 1
     engine.hear(sent(predictor, now_s + 3, notices=0), now_s + 3)
-    assert gallery.load("engine-0").reserved == 1  # not yet reckoned with
+    assert cache.load("engine-0").reserved == 1  # not yet reckoned with
     engine.hear(sent(predictor, now_s + 3, notices=1), now_s + 3)
-    assert gallery.load("engine-0").reserved == 0
+    assert cache.load("engine-0").reserved == 0
 
 
 def test_who_falls_silent_is_not_believed() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
-    assert gallery.fresh(["engine-0", "unknown"], now_s) == []
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
+    assert cache.fresh(["engine-0", "unknown"], now_s) == []
     engine.hear(sent(predictor, now_s), now_s)
-    assert gallery.fresh(["engine-0"], now_s + STALE_S) == ["engine-0"]
-    assert gallery.fresh(["engine-0"], now_s + STALE_S + 0.1) == []
+    assert cache.fresh(["engine-0"], now_s + STALE_S) == ["engine-0"]
+    assert cache.fresh(["engine-0"], now_s + STALE_S + 0.1) == []
     engine.hear(Published(now_s + 4, now_s), now_s + 4)  # it lives; its engine is silent
-    assert gallery.fresh(["engine-0"], now_s + 4) == ["engine-0"]
+    assert cache.fresh(["engine-0"], now_s + 4) == ["engine-0"]
     assert engine.age_s(now_s + 4) == pytest.approx(4.0)
 
 
 def test_an_engine_that_hangs_does_not_look_idle() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery, running=30)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache, running=30)
     engine.hear(sent(predictor, now_s), now_s)
-    before = foretold(gallery, newcomer(), now_s)[0]
+    before = foretold(cache, newcomer(), now_s)[0]
     for tick in range(1, 300):  # its predictor says that nothing has come
         engine.hear(Published(now_s + tick, now_s), now_s + tick)
-    after = foretold(gallery, newcomer(), now_s + 299)[0]
+    after = foretold(cache, newcomer(), now_s + 299)[0]
     assert after.e2e_s == pytest.approx(before.e2e_s, rel=0.2)
 
 
 def test_a_clock_that_is_set_is_followed_at_once() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
-    before = foretold(gallery, newcomer(), now_s)[0]
+    before = foretold(cache, newcomer(), now_s)[0]
     for jump_s in (-7200.0, 3600.0):
-        message = sent(predictor, now_s)
-        engine.hear(replace(message, sent_s=now_s + jump_s), now_s)
-        assert foretold(gallery, newcomer(), now_s)[0].e2e_s < before.e2e_s + 1.0
+        message = bytes_of(predictor, now_s)
+        message.sent_unix_s = now_s + jump_s
+        engine.hear(Reader(tables_of, NO_TABLES).read(message), now_s)
+        assert foretold(cache, newcomer(), now_s)[0].e2e_s < before.e2e_s + 1.0
 
 
 def test_engines_leave_and_others_take_their_places() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
-    gallery.leave("engine-0")
-    assert gallery.fresh(["engine-0"], now_s) == []
-    assert gallery.follow("engine-1").index == engine.index
-    assert gallery.fresh(["engine-1"], now_s) == []
+    cache.leave("engine-0")
+    assert cache.fresh(["engine-0"], now_s) == []
+    assert cache.follow("engine-1").index == engine.index
+    assert cache.fresh(["engine-1"], now_s) == []
 
 
 def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
     config = replace(make_case(Size(8, 0), 0, async_scheduling=True).snapshot.config)
     prefix = chained([b"a", b"b", b"c"])
     message = sent(predictor, now_s)
-    picture = message.picture
-    assert picture is not None
-    caching = replace(picture, config=replace(config, enable_prefix_caching=True))
-    told = replace(message, picture=caching, all_prefixes=True, cached_prefixes=prefix[:1])
+    snapshot = message.snapshot
+    assert snapshot is not None
+    caching = snapshot._replace(config=replace(config, enable_prefix_caching=True))
+    told = message._replace(snapshot=caching, all_prefixes=True, cached_prefixes=prefix[:1])
     engine.hear(told, now_s)
     request = newcomer("x", prefix=prefix, prefix_chunk_tokens=100.0)
-    assert foretold(gallery, request, now_s)[0].cached_tokens == 96
+    assert foretold(cache, request, now_s)[0].cached_tokens == 96
     engine.reserve(newcomer("y", prefix=prefix[:2], prefix_chunk_tokens=100.0), now_s)
-    assert foretold(gallery, request, now_s)[0].cached_tokens == 192
+    assert foretold(cache, request, now_s)[0].cached_tokens == 192
     later = newcomer("z", turn=Turn(5, 4, 150.0))
-    assert foretold(gallery, later, now_s)[0].cached_tokens == 0
+    assert foretold(cache, later, now_s)[0].cached_tokens == 0
     engine.ended("y")
     engine.hear(Published(now_s, now_s, None, False, (4,), prefix[:1]), now_s)
-    assert foretold(gallery, request, now_s)[0].cached_tokens == 0
-    assert foretold(gallery, later, now_s)[0].cached_tokens == 144
+    assert foretold(cache, request, now_s)[0].cached_tokens == 0
+    assert foretold(cache, later, now_s)[0].cached_tokens == 144
 
 
-def false_pictures(picture: PublishedPicture) -> list[tuple[str, PublishedPicture]]:
-    rows = bytearray(picture.requests)
-    rows[3:4] = b"\xff"  # of the first believed length
-    return [
-        ("size", replace(picture, requests=picture.requests[:-1])),
-        ("size", replace(picture, reservations=b"x")),
-        ("count", replace(picture, running=1000)),
-        ("blocks", replace(picture, free_blocks=picture.config.total_blocks + 1)),
-        ("length", replace(picture, requests=b"\xff" * len(picture.requests))),
-        ("online", replace(picture, online_ttft_s=float("nan"))),
-        ("online", replace(picture, usual_online_blocks=float("inf"))),
-        ("targets", replace(picture, requests=_with_target(picture, -1.0))),
-        ("targets", replace(picture, requests=_with_target(picture, float("inf")))),
-        ("step_time", replace(picture, step_time=(1.0,))),
-        ("step_time", replace(picture, step_time=(float("nan"),) * 8)),
-    ]
+def with_values(column: predictor_pb2.Column, values: list[float]) -> None:
+    kinds = ("<f8", "<i8", "<i4")
+    column.values = np.resize(np.array(values, kinds[column.kind]), _count(column)).tobytes()
+
+
+def _count(column: predictor_pb2.Column) -> int:
+    return len(column.values) // (4 if column.kind == predictor_pb2.Column.INT32 else 8)
+
+
+def test_false_snapshots_are_refused_with_a_reason() -> None:
+    predictor, _, now_s = followed(SnapshotCache(knots))
+
+    def refused(why: str, change: Callable[[predictor_pb2.Snapshot], object]) -> None:
+        message = bytes_of(predictor, now_s)
+        change(message.snapshot)
+        with pytest.raises(SnapshotError, match=why):
+            Reader(tables_of, NO_TABLES).read(message)
+
+    def column(name: str, values: list[float]) -> Callable[[predictor_pb2.Snapshot], None]:
+        def change(snapshot: predictor_pb2.Snapshot) -> None:
+            (found,) = (c for c in snapshot.requests.columns if c.name == name)
+            with_values(found, values)
+
+        return change
+
+    def added(name: str, value: float) -> Callable[[predictor_pb2.Snapshot], None]:
+        def change(snapshot: predictor_pb2.Snapshot) -> None:
+            values = np.full(snapshot.requests.rows, value, "<f8").tobytes()
+            snapshot.requests.columns.add(name=name, width=1, values=values)
+
+        return change
+
+    def set_to(field: str, value: object) -> Callable[[predictor_pb2.Snapshot], None]:
+        return lambda snapshot: setattr(snapshot, field, value)
+
+    refused("version", set_to("version", VERSION + 2))
+    refused("time", set_to("taken_unix_s", float("inf")))
+    refused("time", set_to("dispatch_delay_s", -1.0))
+    refused("count", set_to("running", 1000))
+    refused("count", lambda snapshot: setattr(snapshot.requests, "rows", 10**9))
+    refused("blocks", set_to("free_blocks", 2**32 - 1))
+    refused("online", set_to("online_ttft_s", float("nan")))
+    refused("online", set_to("usual_online_blocks", float("inf")))
+    refused("size", lambda snapshot: setattr(snapshot.requests, "rows", 3))
+    refused("length", column("length", [float("nan")]))
+    refused("length", column("length", [9.0, 3.0]))
+    refused("prompt", column("prompt", [-1]))
+    refused("targets", added("tpot_target_s", -1.0))
+    refused("targets", added("tpot_target_s", float("inf")))
+    refused("step_time", lambda snapshot: snapshot.ClearField("step_time"))
+    refused("step_time", lambda snapshot: snapshot.step_time.__setitem__(0, float("nan")))
+    refused("inputs", set_to("contents", 3))
+
+
+def test_columns_of_other_versions_are_ignored_or_defaulted() -> None:
+    """A newer writer has more columns, an older one fewer; integers may be longer or shorter."""
+    cache = SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache)
+    engine.hear(sent(predictor, now_s), now_s)
+    before = foretold(cache, newcomer(), now_s)
+    message = bytes_of(predictor, now_s)
+    snapshot = message.snapshot
+    snapshot.version = VERSION + 1
+    snapshot.requests.columns.add(name="new", kind=1, width=2, values=b"whatever it means")
+    snapshot.step_time.append(7.0)
+    for column in snapshot.requests.columns:
+        if column.name == "prompt":
+            values = np.frombuffer(column.values, "<i4").astype("<i8")
+            column.kind, column.values = predictor_pb2.Column.INT64, values.tobytes()
+    read = Reader(tables_of, NO_TABLES).read(message)
+    engine.hear(read, now_s)
+    assert foretold(cache, newcomer(), now_s) == before
+    older = bytes_of(predictor, now_s)
+    older.snapshot.version = VERSION - 1
+    kept = [c for c in older.snapshot.requests.columns if c.name != "cached_tokens"]
+    del older.snapshot.requests.columns[:]
+    older.snapshot.requests.columns.extend(kept)
+    engine.hear(Reader(tables_of, NO_TABLES).read(older), now_s)
+    assert foretold(cache, newcomer(), now_s)[0].load == before[0].load
 
 
 def test_false_inputs_are_refused() -> None:
-    gallery = Gallery(knots)
     case = make_case(Size(4, 9), 0, async_scheduling=True)
-    predictor, engine = new_predictor(illustrated(case.snapshot)), gallery.follow("engine-0")
-    now_s = case.snapshot.taken_unix_s
+    predictor, now_s = new_predictor(illustrated(case.snapshot)), case.snapshot.taken_unix_s
     message = sent(predictor, now_s)
-    picture = message.picture
-    assert picture is not None
-    assert (picture.contents, len(picture.inputs) // INPUT.itemsize) == (8, 17)
-    engine.hear(message, now_s)
-    before = foretold(gallery, newcomer(), now_s)
-    false = [
-        replace(picture, contents=9),
-        replace(picture, inputs=picture.inputs[: INPUT.itemsize]),
-    ]
+    assert message.snapshot is not None
+    rows = np.frombuffer(message.snapshot.inputs, INPUT)
+    assert len(rows) == 17
+    check(message.snapshot)
     for name, row, value in (
         ("content", 16, 8),
         ("content", 16, -1),
@@ -400,65 +465,31 @@ def test_false_inputs_are_refused() -> None:
         ("embeds", 0, 71),  # more than there is room for
         ("embeds", 7, -1),
     ):
-        rows = np.frombuffer(picture.inputs, INPUT).copy()
-        rows[name][row] = value
-        false.append(replace(picture, inputs=rows.tobytes()))
-    for each in false:
-        with pytest.raises(PictureError):
-            engine.hear(replace(message, picture=each), now_s)
-    assert foretold(gallery, newcomer(), now_s) == before
-
-
-def _with_target(picture: PublishedPicture, seconds: float) -> bytes:
-    rows = np.frombuffer(picture.requests, REQUEST).copy()
-    rows["tpot_target_s"][0] = seconds
-    return rows.tobytes()
-
-
-def test_false_pictures_are_refused_and_the_last_one_stays() -> None:
-    gallery = Gallery(knots)
-    predictor, engine, now_s = followed(gallery)
-    message = sent(predictor, now_s)
-    engine.hear(message, now_s)
-    before = foretold(gallery, newcomer(), now_s)
-    assert message.picture is not None
-    for why, picture in false_pictures(message.picture):
-        with pytest.raises(PictureError, match=why):
-            engine.hear(replace(message, picture=picture), now_s)
-    assert foretold(gallery, newcomer(), now_s) == before
-
-
-def test_torn_and_foreign_bytes_are_refused() -> None:
-    predictor, _, now_s = followed(Gallery(knots))
-    picture = predictor.publish(STEP_TIME, now_s)
-    assert picture is not None
-    for field, value, why in (
-        ("layout", 1, "version"),
-        ("checksum", 1, "checksum"),
-        ("taken_unix_s", float("inf"), "time"),
-        ("dispatch_delay_s", -1.0, "time"),
-    ):
-        message = published_to_proto(Published(now_s, now_s, picture))
-        setattr(message.picture, field, value)
-        with pytest.raises(PictureError, match=why):
-            published_from_proto(message, tables_of)
+        false = rows.copy()
+        false[name][row] = value
+        with pytest.raises(SnapshotError):
+            check(message.snapshot._replace(inputs=false.tobytes()))
+    with pytest.raises(SnapshotError):
+        check(message.snapshot._replace(inputs=rows[:1].tobytes()))
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_rows_that_pass_the_checks_do_no_harm(seed: int) -> None:
-    """Random bytes in any place of a picture: refused, or foretold from without harm."""
-    rng, gallery = Random(seed), Gallery(knots)
-    predictor, engine, now_s = followed(gallery, running=4)
+    """Random bytes in any place of a snapshot: refused, or predicted from without harm."""
+    rng, cache = Random(seed), SnapshotCache(knots)
+    predictor, engine, now_s = followed(cache, running=4)
     message = sent(predictor, now_s)
-    assert message.picture is not None
-    rows = bytearray(message.picture.requests)
+    assert message.snapshot is not None
+    rows = bytearray(message.snapshot.requests)
     for _ in range(rng.randint(1, 4)):
         at = rng.randrange(len(rows))
         rows[at] = rng.choice((0, 1, 0x7F, 0xFF, rng.randrange(256)))
     engine.hear(message, now_s)
+    changed = message.snapshot._replace(requests=bytes(rows))
     try:
-        engine.hear(replace(message, picture=replace(message.picture, requests=bytes(rows))), now_s)
-    except PictureError:
+        check(changed)
+    except SnapshotError:
         return
-    (prediction,) = foretold(gallery, newcomer(), now_s)
-    assert prediction.ttft_s >= 0, f"pytest tests/unit/test_gallery.py -k 'harm and {seed}'"
+    engine.hear(message._replace(snapshot=changed), now_s)
+    (prediction,) = foretold(cache, newcomer(), now_s)
+    assert prediction.ttft_s >= 0, f"pytest {__file__} -k 'harm and {seed}'"

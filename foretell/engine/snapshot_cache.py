@@ -1,10 +1,10 @@
-"""The gallery of a scheduler: the pictures of all the engines that it places requests on.
+"""The latest snapshots of the engines that a scheduler places requests on.
 
 Predictors publish what they know of their engines (`engine.published`). Whoever follows them
 predicts for a newcomer without asking anybody, in one compiled call for all candidates. Its own
 requests count at once, those of other schedulers when their predictor has told of them.
 
-Times are of the follower's clock, to which those of pictures are shifted: hosts' clocks differ.
+Times are of the follower's clock, to which those of snapshots are shifted: hosts' clocks differ.
 """
 
 from collections import OrderedDict, deque
@@ -16,19 +16,8 @@ from foretell.engine.hindsight import Exposure, LengthRow, Scene
 from foretell.engine.lanes import Lane, lanes
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import answered_tokens, cached_tokens, leading
-from foretell.engine.published import (
-    Published,
-    PublishedPicture,
-    arrivals_of,
-    inputs_of,
-    requests_of,
-    show,
-    step_time_of,
-)
-from foretell.engine.questions import Arrival, arrival, is_certain
-from foretell.kernel.step_time import StepTime
-from foretell.latency.features import FEATURES
-from foretell.latency.linear import LinearStepTime
+from foretell.engine.published import Published, Snapshot
+from foretell.engine.questions import Arrival, arrival, is_certain, shifted
 from foretell.latency.residuals import spread
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec
 
@@ -39,7 +28,6 @@ _CLOCKS = 16
 _ESTIMATES = 256
 """Latest estimates whose distributions are kept."""
 _CLOCK_JUMP_S = 1.0
-_NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
 
 
 class _Underway:
@@ -50,7 +38,7 @@ class _Underway:
         self.dispatch_delay_s = 0.0
         self.reserved = 0
         self.certain = True
-        self.coming: list[Arrival] = []
+        self.coming: Sequence[Arrival] = []
         self.prefixes: set[int] = set()
         self.block_size_tokens = 0
         """0: the engine caches no prefixes."""
@@ -70,11 +58,13 @@ class _Underway:
                 self._own[number] = request, row
         self._changed()
 
-    def tell(self, rows: list[Arrival], notices: int) -> None:
-        """A new picture reckons with those `rows` on their way, those of other schedulers among
+    def tell(self, rows: Sequence[Arrival], notices: int) -> None:
+        """A new snapshot reckons with those `rows` on their way, those of other schedulers among
         them, and with so many notices of the follower."""
-        self._told = rows
-        self._drop([number for number in self._own if number <= notices])
+        known = [number for number in self._own if number <= notices]
+        if rows or known or self._told:
+            self._told = list(rows)
+            self._drop(known)
 
     def forget(self, request_id: str) -> None:
         """That request, should it still be on its way, has ended."""
@@ -116,12 +106,12 @@ class _Underway:
 
 
 class FollowedEngine:
-    """One engine in the gallery: the latest picture of it, and the follower's own requests."""
+    """One engine in the cache: the latest snapshot of it, and the follower's own requests."""
 
     def __init__(self, forecaster: Forecaster, index: int, length_row: LengthRow) -> None:
         self.index = index
         self.predictor: EnginePredictor | None = None
-        """None before the first picture."""
+        """None before the first snapshot."""
         self.answer_delay_s = 0.0
         """From a token in the engine to the follower; predictions include it."""
         self._forecaster = forecaster
@@ -130,22 +120,19 @@ class FollowedEngine:
         self._notices = 0
         self._open: dict[str, tuple[RequestSpec, float]] = {}
         self._shifts: deque[float] = deque(maxlen=_CLOCKS)
+        self._shift_now_s = 0.0
         self._told_s = self._heard_s = float("-inf")
         self.worked_s = float("-inf")
         """When the engine was last heard to have made a step."""
-        self._tables = _NO_TABLES
         self._exposure: Exposure | None = None
-        self._picture: tuple[PublishedPicture, float, float] | None = None
+        self._snapshot: tuple[Snapshot, float] | None = None  # and the shift of its instants
         self._known_s = float("-inf")
 
     def exposure(self) -> Exposure:
-        """What predictions are made from now; there must be a picture."""
+        """What predictions are made from now; there must be a snapshot."""
         if self._exposure is None:
-            assert self._picture is not None, "there is no picture yet"
-            assert self.predictor is not None, "there is no picture yet"
-            picture, shift_s, sent_s = self._picture
-            model, rows = self.predictor.model, self._underway.rows()
-            self._exposure = Exposure(picture, shift_s, sent_s, self._known_s, model, rows)
+            assert self._snapshot is not None, "there is no snapshot yet"
+            self._exposure = Exposure(*self._snapshot, self._known_s, self._underway.rows())
         return self._exposure
 
     def age_s(self, now_s: float) -> float:
@@ -153,7 +140,7 @@ class FollowedEngine:
         return max(0.0, now_s - self._heard_s)
 
     def is_fresh(self, now_s: float) -> bool:
-        """Whether the picture may be believed: there is one, and its predictor still speaks."""
+        """Whether the snapshot may be believed: there is one, and its predictor still speaks."""
         return self.predictor is not None and now_s - self._told_s <= STALE_S
 
     def begin(self, now_s: float) -> list[tuple[RequestSpec, float]]:
@@ -197,13 +184,13 @@ class FollowedEngine:
         self._exposure = None
 
     def hear(self, message: Published, now_s: float) -> None:
-        """Take in what the predictor published; PictureError where it cannot be true."""
-        shift_s = self._shift_s(now_s - message.sent_s)
+        """Take in what the predictor published, whose snapshot is checked."""
+        shift_s, snapshot = self._shift_s(now_s - message.sent_s), message.snapshot
         self._exposure = None
-        if message.picture is not None:
-            if self._picture is not None and message.picture.taken_s != self._picture[0].taken_s:
+        if snapshot is not None:
+            if self._snapshot is not None and snapshot.taken_s != self._snapshot[0].taken_s:
                 self.worked_s = now_s
-            self._show(message.picture, shift_s, message.sent_s)
+            self._show(snapshot, shift_s, message.notices)
         self._heard_s, self._told_s = message.heard_s + shift_s, now_s
         self._known_s = message.sent_s - message.silent_s + shift_s
         if self.predictor is not None:
@@ -212,8 +199,9 @@ class FollowedEngine:
         underway = self._underway
         if message.all_prefixes:
             underway.prefixes = set()
-        underway.prefixes.update(message.cached_prefixes)
-        underway.prefixes.difference_update(message.evicted_prefixes)
+        if message.cached_prefixes or message.evicted_prefixes:
+            underway.prefixes.update(message.cached_prefixes)
+            underway.prefixes.difference_update(message.evicted_prefixes)
 
     def _announce(self, request: RequestSpec, at_s: float) -> None:
         self._notices += 1
@@ -223,49 +211,48 @@ class FollowedEngine:
 
     def _shift_s(self, latest_s: float) -> float:
         """What to add to the predictor's times, by the message that was quickest on its way."""
-        if self._shifts and abs(latest_s - min(self._shifts)) > _CLOCK_JUMP_S:
-            self._shifts.clear()  # a clock was set, or this process stood still
-        self._shifts.append(latest_s)
-        return min(self._shifts)
+        shifts = self._shifts
+        if shifts and abs(latest_s - self._shift_now_s) > _CLOCK_JUMP_S:
+            shifts.clear()  # a clock was set, or this process stood still
+        shifts.append(latest_s)
+        self._shift_now_s = min(shifts)
+        return self._shift_now_s
 
-    def _show(self, picture: PublishedPicture, shift_s: float, sent_s: float) -> None:
-        # All that may be refused comes first: half a picture must not be shown.
-        config, underway = picture.config, self._underway
-        rows = requests_of(picture)
-        inputs = inputs_of(picture, rows)
-        told = arrivals_of(picture.reservations, config.max_model_len, shift_s, sent_s)
-        coming = arrivals_of(picture.expected, config.max_model_len, shift_s)
-        tables = picture.step_tables or self._tables
-        model = step_time_of(picture.step_time, tables)
-        self._tables = tables
-        predictor = self._configured(picture, model)
-        variances = picture.step_error
-        predictor.believe(model, lambda steps: spread(variances, steps), picture.calibration_steps)
-        show(self._forecaster, self.index, picture, rows, inputs, shift_s, sent_s)
-        self._picture = picture, shift_s, sent_s
-        underway.tell(told, picture.notices)
-        underway.coming = coming
-        underway.dispatch_delay_s = picture.dispatch_delay_s
+    def _show(self, snapshot: Snapshot, shift_s: float, notices: int) -> None:
+        config, underway = snapshot.config, self._underway
+        predictor = self._configured(snapshot)
+        variances = snapshot.step_error
+        predictor.believe(
+            snapshot.step_time,
+            lambda steps: spread(variances, steps),
+            snapshot.calibration_steps,
+        )
+        self._forecaster.put(
+            self.index, snapshot.header, snapshot.requests, snapshot.inputs, shift_s
+        )
+        self._snapshot = snapshot, shift_s
+        underway.tell(shifted(snapshot.reservations, shift_s), notices)
+        underway.coming = shifted(snapshot.expected, shift_s)
+        underway.dispatch_delay_s = snapshot.dispatch_delay_s
         underway.block_size_tokens = config.block_size_tokens * config.enable_prefix_caching
-        predictor.published()
 
-    def _configured(self, picture: PublishedPicture, model: StepTime) -> EnginePredictor:
+    def _configured(self, snapshot: Snapshot) -> EnginePredictor:
         predictor = self.predictor
         if predictor is None:
             predictor = self.predictor = EnginePredictor(
                 self._forecaster,
                 self.index,
-                picture.instance_id,
-                picture.config,
+                snapshot.instance_id,
+                snapshot.config,
                 self._underway,
-                model,
+                snapshot.step_time,
             )
-        elif predictor.engine_config != picture.config:
-            predictor.configure(picture.config)
+        elif predictor.engine_config is not snapshot.config:  # which is nearly always the same
+            predictor.configure(snapshot.config)
         return predictor
 
 
-class Gallery:
+class SnapshotCache:
     """The engines that are followed; for one thread. Instance ids are the caller's."""
 
     def __init__(self, length_row: LengthRow) -> None:
@@ -280,7 +267,7 @@ class Gallery:
         return self._engines[instance_id]
 
     def follow(self, instance_id: str) -> FollowedEngine:
-        """The engine of this id, from now on in the gallery."""
+        """The engine of this id, from now on in the cache."""
         index = self._free.pop() if self._free else self._forecaster.add()
         engine = FollowedEngine(self._forecaster, index, self._length_row)
         self._engines[instance_id] = engine
@@ -291,7 +278,7 @@ class Gallery:
         self._free.append(self._engines.pop(instance_id).index)
 
     def fresh(self, instance_ids: Sequence[str], now_s: float) -> list[str]:
-        """Those of the instances whose pictures may be believed."""
+        """Those of the instances whose snapshots may be believed."""
         engines = self._engines
         return [i for i in instance_ids if i in engines and engines[i].is_fresh(now_s)]
 
@@ -308,9 +295,7 @@ class Gallery:
     def wait_s(self, instance_id: str, request: RequestSpec, now_s: float) -> float | None:
         """Seconds until the first token of a request that was sent to an instance of `fresh`; None
         where it does not wait in its queue any more, as far as is known."""
-        return self._predictor(instance_id).wait_s(
-            request, self._length_row(request.length), now_s, every_step_published=False
-        )
+        return self._predictor(instance_id).wait_s(request, self._length_row(request.length), now_s)
 
     def lanes(self, instance_id: str, now_s: float) -> list[Lane]:
         """What becomes of the requests on an instance of `fresh`."""
@@ -345,8 +330,6 @@ class Gallery:
             at_s=now_s,
             now_s=now_s,
             ages_s=[self._engines[instance_id].age_s(now_s) for instance_id in instance_ids],
-            # Between two messages steps begin and end of which nobody has heard.
-            every_step_published=False,
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
@@ -355,7 +338,7 @@ class Gallery:
 
     def _predictor(self, instance_id: str) -> EnginePredictor:
         engine = self._engines[instance_id]
-        assert engine.predictor is not None, "an instance without a picture is not fresh"
+        assert engine.predictor is not None, "an instance without a snapshot is not fresh"
         engine.predictor.answer_delay_s = engine.answer_delay_s
         return engine.predictor
 

@@ -1,4 +1,4 @@
-"""The stream of pictures over real sockets: both its ends, and what may fail."""
+"""The stream of snapshots over real sockets: both its ends, and what may fail."""
 
 import asyncio
 import socket
@@ -12,17 +12,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from foretell import wire
-from foretell.engine.gallery import Gallery
+from foretell.engine.publishing import MAX_FOLLOWERS, URGENT_INTERVAL_S
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec
-from foretell.services.predictor.pictures import (
-    MAX_FOLLOWERS,
-    URGENT_INTERVAL_S,
-    Publisher,
-)
+from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
 from foretell.services.process import runtime
 from foretell.services.process.frames import (
@@ -38,6 +35,7 @@ from foretell.services.scheduler.placing.following import Following
 from foretell.telemetry import PredictorMetrics
 from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2 as pb
+from foretell.wire.published import VERSION
 
 WAIT_S = 20.0
 
@@ -74,13 +72,13 @@ class Sidecar:
         )
 
     async def start(self) -> None:
-        self.publisher = Publisher(self.service, self._traffic)
+        self.streams = Streams(self.service, self._traffic)
         where = frames_address(self.address)
-        self._server, _ = await serve_frames(self.publisher.stream, where, self._traffic)
+        self._server, _ = await serve_frames(self.streams.new, where, self._traffic)
 
     async def stop(self) -> None:
         self._server.close()
-        self.publisher.close()
+        self.streams.close()
         await self._server.wait_closed()
 
     def reserved(self) -> int:
@@ -101,19 +99,19 @@ class Replica:
     """The scheduler's end."""
 
     def __init__(self, address: str, traffic: Traffic = OPEN) -> None:
-        self.gallery = Gallery(knots)
+        self.cache = SnapshotCache(knots)
         self.refused: list[str] = []
-        engine = self.gallery.follow("e")
+        engine = self.cache.follow("e")
         self.following = Following(address, traffic, engine, self.refused.append, lambda _: None)
 
     def is_fresh(self) -> bool:
-        return bool(self.gallery.fresh(["e"], asyncio.get_running_loop().time()))
+        return bool(self.cache.fresh(["e"], asyncio.get_running_loop().time()))
 
     def reserved(self) -> int:
-        return self.gallery.load("e").reserved if self.is_fresh() else -1
+        return self.cache.load("e").reserved if self.is_fresh() else -1
 
     def running(self) -> int:
-        return self.gallery.load("e").running if self.is_fresh() else -1
+        return self.cache.load("e").running if self.is_fresh() else -1
 
 
 @asynccontextmanager
@@ -131,7 +129,7 @@ async def test_an_idle_engine_is_not_believed_to_be_slow_for_ever(tmp_path: Path
     probe = BatchShape(1, 100, 5050, 0, 0)
 
     def believed_s(one: Replica) -> float:
-        predictor = one.gallery["e"].predictor
+        predictor = one.cache["e"].predictor
         return StepTimeModel(predictor.model).step_s(probe) if predictor is not None else 0.0
 
     async with sidecar(tmp_path) as here, replica(here.address) as one:
@@ -158,7 +156,7 @@ async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Pa
         seen = one.following.ended(request("a"), answered=True)
         assert seen is not None
         assert one.reserved() == 1  # the predictor still tells of it
-        assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.CompleteResponse)
+        assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.Seen)
         await until(lambda: one.reserved() == 0 and here.reserved() == 0)
 
 
@@ -188,7 +186,7 @@ async def test_prefixes_are_told_as_they_come_and_go(tmp_path: Path) -> None:
     asked = request("x", prefix=prefix, prefix_chunk_tokens=40.0)
 
     def cached(one: Replica) -> int:
-        (found,) = one.gallery.predict(
+        (found,) = one.cache.predict(
             ["e"],
             asked,
             asyncio.get_running_loop().time(),
@@ -221,7 +219,7 @@ async def test_a_predictor_that_comes_back_is_told_what_is_on_its_way(tmp_path: 
         waiting = one.following.ended(request("b"), answered=True)
         assert waiting is not None
         await here.stop()
-        assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.CompleteResponse())
+        assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.Seen())
         assert not one.following.reserve(request("c"))  # so it has to be called, if it can
         assert one.following.ended(request("nobody"), answered=True) is None
         assert one.running() == 4  # believed for as long as it is not stale
@@ -313,15 +311,15 @@ class _Liar(FrameStream):
             self.send(each)
 
 
-async def test_messages_that_are_no_pictures_are_refused_and_counted(tmp_path: Path) -> None:
+async def test_messages_that_are_no_snapshots_are_refused_and_counted(tmp_path: Path) -> None:
     now = time.time()
     seen = snapshot()
-    picture = pb.Picture(layout=1, config=wire.config_to_proto(seen.config))
+    told = pb.Snapshot(version=VERSION + 2, config=wire.config_to_proto(seen.config))
     _Liar.payloads = [
         b"\xff\xff\xff",
         pb.Published(sent_unix_s=float("nan")).SerializeToString(),
         pb.Published(sent_unix_s=now, heard_unix_s=now, silent_s=-1.0).SerializeToString(),
-        pb.Published(sent_unix_s=now, heard_unix_s=now, picture=picture).SerializeToString(),
+        pb.Published(sent_unix_s=now, heard_unix_s=now, snapshot=told).SerializeToString(),
     ]
     address = f"unix:{tmp_path}/p"
     server, _ = await serve_frames(_Liar, frames_address(address), OPEN)
@@ -338,12 +336,12 @@ async def test_a_follower_that_does_not_read_costs_no_memory(tmp_path: Path) -> 
         assert isinstance(client, _Client)
         assert client._transport is not None
         client.send(HELLO)
-        await until(lambda: here.publisher._followers)
-        (follower,) = here.publisher._followers
+        await until(lambda: here.streams.publisher.followers)
+        (follower,) = here.streams.publisher.followers
         client._transport.pause_reading()  # type: ignore[attr-defined]
         for sequence in range(1, 2000):
             here.service.hear(snapshot(running=200, sequence=sequence))
-            here.publisher._publish()
+            here.streams.publisher._publish()
             if follower.congested:
                 break
             await asyncio.sleep(0)
@@ -352,7 +350,7 @@ async def test_a_follower_that_does_not_read_costs_no_memory(tmp_path: Path) -> 
         held = follower._transport.get_write_buffer_size()
         for sequence in range(2000, 2020):
             here.service.hear(snapshot(running=200, sequence=sequence))
-            here.publisher._publish()
+            here.streams.publisher._publish()
         assert follower._transport.get_write_buffer_size() == held
         client._transport.resume_reading()  # type: ignore[attr-defined]
         await until(lambda: not follower.congested)
@@ -372,7 +370,7 @@ def test_notices_of_several_followers_on_the_loop_that_services_run_on(tmp_path:
         ):
             here.service.hear(snapshot(running=4))
             await until(lambda: one.running() == other.running() == 4)
-            for number in range(10):  # whatever the time since the last picture
+            for number in range(10):  # whatever the time since the last snapshot
                 await asyncio.sleep(1.3 * URGENT_INTERVAL_S)
                 one.following.reserve(request(f"{number}-a"))
                 one.following.reserve(request(f"{number}-b"))

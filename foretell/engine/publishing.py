@@ -1,0 +1,154 @@
+"""When a predictor tells what it knows to the schedulers that follow it.
+
+A snapshot is sent when something has changed, at most ten times a second; more often only where one
+scheduler must hear of what another one has sent here. While the engine is busy and nothing changes,
+that is said as often: a step still lasts. `docs/adr/0008-predictor-snapshots.md` has the reasons.
+"""
+
+from typing import Protocol
+
+from foretell.engine.prefixes import PrefixIndex
+from foretell.engine.published import Published, Snapshot
+from foretell.model.clock import Clock, Timer
+
+INTERVAL_S = 0.1
+"""Least time between two snapshots."""
+URGENT_INTERVAL_S = 0.02
+"""Least time between two where a scheduler does not know yet what another one has sent here."""
+HEARTBEAT_S = 1.0
+MAX_FOLLOWERS = 256
+
+
+class Source(Protocol):
+    """One engine's predictor. Instants are of its own clock."""
+
+    @property
+    def is_busy(self) -> bool:
+        """The engine has requests: then its silence says that a step still lasts."""
+        ...
+
+    def has_changed(self) -> bool:
+        """Whether something is another than was last published, of which nobody has told."""
+        ...
+
+    def publish(self) -> Snapshot | None:
+        """What is known of the engine; None before anything is."""
+        ...
+
+    def told(self, snapshot: Snapshot | None) -> Published:
+        """The message with that snapshot."""
+        ...
+
+
+class Follower(Protocol):
+    """One scheduler that follows."""
+
+    changes: int
+    """The number of changes that it knows of; below 0: of none yet."""
+
+    @property
+    def is_settling(self) -> bool:
+        """Requests have ended of which nothing was said yet."""
+        ...
+
+    def settle(self, now_s: float) -> int:
+        """Note what was seen of requests that have ended; how many there were."""
+        ...
+
+    def publish(self, message: Published, changes: int) -> None:
+        """Send what is new; with a snapshot these are the changes that it knows of then."""
+        ...
+
+
+class Publisher:
+    """The followers of one predictor, and when they are told."""
+
+    def __init__(self, clock: Clock, source: Source, interval_s: float = INTERVAL_S) -> None:
+        self.followers: dict[Follower, None] = {}
+        self._clock = clock
+        self._source = source
+        self._interval_s = interval_s
+        self._timer: Timer | None = None
+        self._due_s = self._sent_s = 0.0
+        self._changes = 0
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        self.followers.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def join(self, follower: Follower) -> bool:
+        """Somebody follows; False where there are too many."""
+        if len(self.followers) >= MAX_FOLLOWERS:
+            return False
+        self.followers[follower] = None
+        self._publish()
+        return True
+
+    def leave(self, follower: Follower) -> None:
+        """Somebody does not follow any more."""
+        self.followers.pop(follower, None)
+
+    def changed(self, by: Follower | None = None) -> None:
+        """Something is another since the last snapshot: `by` a follower's notice, or otherwise."""
+        if not self.followers:
+            return
+        self._changes += 1
+        urgent = by is not None and len(self.followers) > 1
+        pause_s = min(URGENT_INTERVAL_S, self._interval_s) if urgent else self._interval_s
+        self._at(self._sent_s + pause_s)
+
+    def due(self, when_s: float) -> None:
+        """There is something else to say from then on."""
+        if self.followers:
+            self._at(max(when_s, self._sent_s + self._interval_s))
+
+    def _at(self, when_s: float) -> None:
+        if self._timer is not None:
+            if self._due_s <= when_s:
+                return
+            self._timer.cancel()
+        self._timer, self._due_s = self._clock.at(when_s, self._publish), when_s
+
+    def _publish(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self.followers:
+            return
+        source, now_s, followers = self._source, self._clock.now_s(), list(self.followers)
+        self._sent_s = now_s
+        changes = self._changes + source.has_changed() + sum([f.settle(now_s) for f in followers])
+        self._changes = changes
+        is_new = {f.changes for f in followers} != {changes}
+        message = source.told(source.publish() if is_new else None)
+        is_soon = source.is_busy
+        for follower in followers:
+            follower.publish(message, changes)
+            is_soon = is_soon or follower.is_settling
+        self._at(now_s + (self._interval_s if is_soon else HEARTBEAT_S))
+
+
+class PrefixNews:
+    """What one follower has not heard yet of the prefixes that an engine has cached."""
+
+    def __init__(self) -> None:
+        self._index: PrefixIndex | None = None
+        self._known_changes = 0
+
+    def add(self, message: Published, index: PrefixIndex | None) -> Published:
+        """The message with what came and went since the one before."""
+        if index is None and self._index is None:
+            return message
+        changes = None
+        if index is self._index and index is not None:
+            changes = index.changes_since(self._known_changes)
+        self._index, self._known_changes = index, index.journal_end if index else 0
+        if changes is None:
+            present = tuple(index.chunks) if index else ()
+            return message._replace(all_prefixes=True, cached_prefixes=present)
+        return message._replace(
+            cached_prefixes=tuple(key for key, is_cached in changes.items() if is_cached),
+            evicted_prefixes=tuple(key for key, is_cached in changes.items() if not is_cached),
+        )

@@ -1,0 +1,81 @@
+"""The loop around one placement core: events in, effects carried out, in order.
+
+The scheduler service runs it by the clock of asyncio, the simulator in virtual time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from foretell.model.clock import Clock, Timer
+from foretell.placement import effects as do
+from foretell.placement import events as on
+from foretell.placement.core import PlacementCore
+from foretell.placement.ports import Send
+
+Record = Callable[[on.Event, float], None]
+"""Is told each event and its time before the core is."""
+
+
+class Driver:
+    """One core before a clock and those who carry out what it decides. For one thread."""
+
+    def __init__(
+        self,
+        core: PlacementCore,
+        clock: Clock,
+        send: Send,
+        record: Record = lambda event, now_s: None,
+    ) -> None:
+        self.core = core
+        self._clock = clock
+        self._send = send
+        self._record = record
+        self._timers: dict[str, Timer] = {}
+        self._events: deque[on.Event] = deque()
+        self._telling = False
+
+    def tell(self, event: on.Event) -> None:
+        """Tell the core of `event` and carry out what it wants done.
+
+        What is told meanwhile comes behind it.
+        """
+        self._events.append(event)
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            while self._events:
+                told, now_s = self._events.popleft(), self._clock.now_s()
+                self._record(told, now_s)
+                for effect in self.core.step(told, now_s):
+                    self._carry_out(effect)
+        finally:
+            self._telling = False
+
+    def forget_timer(self, key: str) -> None:
+        """The request waits for no time any more."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _carry_out(self, effect: do.Effect) -> None:
+        match effect:  # what nearly each request has first
+            case do.Dispatch():
+                self._send.dispatch(effect)
+            case do.Recall():
+                self._send.recall(effect)
+            case do.GiveUp():
+                self._send.give_up(effect)
+            case do.WaitUntil(key, at_s, ticket):
+                self.forget_timer(key)
+                self._timers[key] = self._clock.at(at_s, lambda: self._time_passed(key, ticket))
+            case do.Revise():
+                self._send.revise(effect)
+            case do.Refuse():
+                self._send.refuse(effect)
+            case do.Degraded():
+                self._send.degraded(effect)
+
+    def _time_passed(self, key: str, ticket: int) -> None:
+        self._timers.pop(key, None)
+        self.tell(on.TimePassed(key, ticket))

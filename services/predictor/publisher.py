@@ -1,0 +1,148 @@
+"""The streams by which schedulers follow a predictor: snapshots go out, notices come in."""
+
+import asyncio
+from collections import deque
+from functools import partial
+from math import inf
+
+from foretell import wire
+from foretell.engine.published import Published, Snapshot
+from foretell.engine.publishing import PrefixNews, Publisher
+from foretell.services.predictor.service import PredictorService
+from foretell.services.process.frames import ServedStream
+from foretell.services.process.loop_clock import LoopClock
+from foretell.services.process.traffic import Traffic
+from foretell.v1 import predictor_pb2
+from foretell.wire.published import published_to_proto, snapshot_to_proto
+
+SETTLE_S = 0.05
+"""Time that an answer's last snapshots have to arrive after its end."""
+MAX_NOTICE_BYTES = 1 << 20
+MAX_ENDED = 10_000
+"""Answers that are kept for a follower which does not read."""
+MAX_PASSED = 64
+"""Latest messages of other followers that are kept for one which does not read."""
+
+
+class Streams:
+    """All streams of one predictor."""
+
+    def __init__(self, service: PredictorService, traffic: Traffic) -> None:
+        self.publisher = Publisher(LoopClock(), service)
+        self._open: set[Stream] = set()
+        self._latest: tuple[Snapshot | None, predictor_pb2.Snapshot | None] = None, None
+        self.new = partial(Stream, self, service, traffic)
+        """Makes the end of a stream that somebody is opening."""
+        service.changed = self.publisher.changed
+
+    def join(self, stream: "Stream") -> bool:
+        """A follower has proved who it is; False where there are too many."""
+        joined = self.publisher.join(stream)
+        if joined:
+            self._open.add(stream)
+        return joined
+
+    def leave(self, stream: "Stream") -> None:
+        """A stream has ended."""
+        self._open.discard(stream)
+        self.publisher.leave(stream)
+
+    def converted(self, snapshot: Snapshot | None) -> predictor_pb2.Snapshot | None:
+        """The snapshot as it is sent, converted once for all streams."""
+        if snapshot is not self._latest[0]:
+            self._latest = snapshot, None if snapshot is None else snapshot_to_proto(snapshot)
+        return self._latest[1]
+
+    def pass_on(self, by: "Stream", spending: predictor_pb2.Spending) -> None:
+        """What a follower tells the others."""
+        for other in self._open - {by}:
+            other.passed.append(spending)
+            self.publisher.due(0.0)
+
+    def close(self) -> None:
+        """End all streams."""
+        for stream in list(self._open):
+            stream.close()
+        self.publisher.close()
+
+
+class Stream(ServedStream):
+    """One scheduler that follows: its notices come in, snapshots go out."""
+
+    def __init__(self, streams: Streams, service: PredictorService, traffic: Traffic) -> None:
+        super().__init__(traffic, MAX_NOTICE_BYTES)
+        self._streams = streams
+        self._service = service
+        self._notices = 0
+        self._settling = deque[tuple[float, predictor_pb2.RequestEnded]]()
+        self._ended = deque[predictor_pb2.Ended](maxlen=MAX_ENDED)
+        self._prefixes = PrefixNews()
+        self.passed = deque[predictor_pb2.Spending](maxlen=MAX_PASSED)
+        """What others have told, and this one has not heard yet."""
+        self._profile_sent = False
+        self.changes = -1
+        """The number of changes that the follower knows of."""
+
+    def joined(self) -> bool:
+        return self._streams.join(self)
+
+    def left(self) -> None:
+        self._streams.leave(self)
+        self.settle(inf)
+
+    @property
+    def is_settling(self) -> bool:
+        """Requests have ended of which nothing was said yet."""
+        return bool(self._settling)
+
+    def publish(self, message: Published, changes: int) -> None:
+        """Send what is new, unless the follower is behind with reading."""
+        if self.congested:
+            return  # the next snapshot says it all
+        snapshot = message.snapshot
+        if snapshot is not None:
+            message, self.changes = message._replace(notices=self._notices), changes
+        message = self._prefixes.add(message, self._service.predictor.ledger.prefixes)
+        profile = "" if self._profile_sent else self._service.profile
+        sent = published_to_proto(message, self._streams.converted(snapshot), profile)
+        sent.ended.extend(self._ended)
+        self._ended.clear()
+        sent.unpredicted = self._service.unpredicted
+        sent.spending.extend(self.passed)
+        self.passed.clear()
+        self._profile_sent |= snapshot is not None
+        self.send(sent.SerializeToString())
+
+    def heard(self, payload: bytes) -> None:
+        notice = predictor_pb2.Notice.FromString(payload)
+        if notice.HasField("spending"):
+            self._streams.pass_on(self, notice.spending)
+            return
+        self._notices += 1
+        if notice.HasField("reserved"):
+            self._service.reserve(wire.request_from_proto(notice.reserved), notice.age_s)
+            self._streams.publisher.changed(self)
+        elif notice.ended.answered:
+            # Notices are faster than snapshots: the engine's last ones of it are on their way.
+            due_s = asyncio.get_running_loop().time() + SETTLE_S
+            self._settling.append((due_s, notice.ended))
+            self._streams.publisher.due(due_s)
+        elif notice.HasField("ended"):
+            self._settle(notice.ended)
+            self._streams.publisher.changed(self)
+
+    def settle(self, now_s: float) -> int:
+        """Note what was seen of requests that have ended, once that is all there is to see.
+
+        That is done when a snapshot is due: a timer for each would cost as much as the notice does.
+        Returns how many there were.
+        """
+        count = 0
+        while self._settling and self._settling[0][0] <= now_s:
+            self._settle(self._settling.popleft()[1])
+            count += 1
+        return count
+
+    def _settle(self, ended: predictor_pb2.RequestEnded) -> None:
+        seen = self._service.complete(ended)
+        self._ended.append(predictor_pb2.Ended(request_id=ended.request_id, seen=seen))
