@@ -6,10 +6,9 @@ from random import Random
 import pytest
 
 from foretell.model import Load
-from foretell.placement import events
+from foretell.placement.candidates import Candidates
 from foretell.placement.config import STALE_LOAD_S
 from foretell.placement.instances import Instances
-from foretell.placement.predictors import Predictors
 from foretell.policy.shortlist import Known, shortlist
 
 NAMES = [f"engine-{i}" for i in range(40)]
@@ -72,13 +71,14 @@ def test_the_silent_are_neither_sought_nor_shunned() -> None:
     assert pick(39, known | {NAMES[0]: Known(0, None)}).index(NAMES[0]) < place
 
 
-def predictors(most: int, loads: dict[str, int]) -> tuple[Instances, Predictors]:
+def predictors(most: int, loads: dict[str, int]) -> tuple[Instances, Candidates]:
     """All instances are up, and these have told their loads at 0 s."""
     instances = Instances()
     for name in NAMES:
-        instances.put_up(name, MODELS, True, 0.0)
-    found = Predictors(instances, most, Random(1).random)
-    found.learn([events.Answer(name, load(count)) for name, count in loads.items()], 0.0)
+        instances.put_up(name, MODELS, 0.0)
+    found = Candidates(instances, most, Random(1).random)
+    for name, count in loads.items():
+        instances.heard(instances[name], load(count), 0.0)
     return instances, found
 
 
@@ -94,7 +94,7 @@ def test_requests_that_were_sent_since_a_load_was_told_count() -> None:
     assert instances["engine-3"].recent_load(1.0) == load(3)._replace(reserved=2)
     assert instances["engine-3"].recent_requests(1.0) == 5
     assert "engine-3" not in found.pick(NAMES, 0, 1.0)
-    found.learn([events.Answer("engine-3", load(5))], 1.0)
+    instances.heard(instances["engine-3"], load(5), 1.0)
     for lease in leases:
         lease.give_back()
     assert instances["engine-3"].recent_load(2.0) == load(3)
