@@ -9,10 +9,8 @@ from typing import Protocol
 
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import Published, Snapshot
-from foretell.model.clock import Clock, Timer
+from foretell.model.clock import SNAPSHOT_INTERVAL_S, Clock, Timer
 
-INTERVAL_S = 0.1
-"""Least time between two snapshots."""
 URGENT_INTERVAL_S = 0.02
 """Least time between two where a scheduler does not know yet what another one has sent here."""
 HEARTBEAT_S = 1.0
@@ -63,7 +61,9 @@ class Follower(Protocol):
 class Publisher:
     """The followers of one predictor, and when they are told."""
 
-    def __init__(self, clock: Clock, source: Source, interval_s: float = INTERVAL_S) -> None:
+    def __init__(
+        self, clock: Clock, source: Source, interval_s: float = SNAPSHOT_INTERVAL_S
+    ) -> None:
         self.followers: dict[Follower, None] = {}
         self._clock = clock
         self._source = source

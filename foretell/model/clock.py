@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Protocol
 
+SNAPSHOT_INTERVAL_S = 0.1
+"""Least time between two snapshots of a predictor, where nothing is urgent."""
+
 
 class Timer(Protocol):
     """A time that will come."""

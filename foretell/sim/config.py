@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from foretell.engine.publishing import INTERVAL_S
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import LengthRule
 from foretell.model import EngineConfig, LengthEstimate
+from foretell.model.clock import SNAPSHOT_INTERVAL_S
 from foretell.placement import PlacementConfig
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.workload import Arrival
@@ -80,7 +80,7 @@ class ClusterConfig:
     estimate: Callable[[Arrival], LengthEstimate] = true_length
     """Called once for each arrival, in their order."""
     length_rule: LengthRule = "survival"
-    publish_interval_s: float = INTERVAL_S
+    publish_interval_s: float = SNAPSHOT_INTERVAL_S
     """Least time between two snapshots of an engine, but for one that is urgent."""
     network_delay_s: float = 0.0
     """Seconds from a scheduler to a predictor, and again back."""

@@ -53,7 +53,7 @@ class SimPredictor:
         prefixes: PrefixIndex | None = None,
     ) -> None:
         """`index` is the engine's own in `camera`; its steps are believed to take as long as
-        `step_time` says. `interval_s`: `publishing.INTERVAL_S`. `is_heard`: the engine's snapshots
+        `step_time` says. `interval_s`: `Publisher`'s. `is_heard`: the engine's snapshots
         reach its predictor; `is_awaited`: somebody is there who may still ask. Without `prefixes`
         it expects no hits."""
         self.ledger = Ledger(dispatch_delay_s, prefixes)

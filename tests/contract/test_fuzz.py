@@ -24,14 +24,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schedulers import running
 
-from foretell.engine.published import PictureError
+from foretell.engine.published import SnapshotError
+from foretell.latency.tables import NO_TABLES
 from foretell.services.process import runtime
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.framing import Event, Framing, WholeFraming
 from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import published_from_proto
+from foretell.wire.published import Reader
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 DEADLINE_S = 30.0
@@ -293,10 +294,10 @@ def test_framings_take_any_bytes_in_any_pieces(data: st.DataObject) -> None:
 
 @fuzzed
 @given(st.binary(max_size=400))
-def test_pictures_of_any_bytes_are_refused(data: bytes) -> None:
+def test_snapshots_of_any_bytes_are_refused(data: bytes) -> None:
     """Nothing but the two errors that followers expect."""
     try:
         message = predictor_pb2.Published.FromString(data)
-        published_from_proto(message, lambda profile: (_ for _ in ()).throw(ValueError(profile)))
-    except (DecodeError, PictureError):
+        Reader(lambda profile: (_ for _ in ()).throw(ValueError(profile)), NO_TABLES).read(message)
+    except (DecodeError, SnapshotError):
         pass

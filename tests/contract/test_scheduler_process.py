@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
-import pytest
 from engines import EVENTS, MODEL, STREAM, WHOLE, Engine, answer, engines, gated
 from schedulers import WAIT_S, Scheduler, instances_json, until
 
@@ -82,18 +81,6 @@ async def until_not_ready(scheduler: Scheduler) -> None:
                 assert response.json()["error"]["code"] in ("draining", "no_instance")
                 return
             assert response.status_code == 200
-
-
-@pytest.mark.parametrize(("policy", "numeric"), [("round_robin", False), ("slo", True)])
-async def test_who_predicts_nothing_has_no_numpy_in_memory(
-    tmp_path: Path, policy: str, numeric: bool
-) -> None:
-    async with (
-        engines(answer) as made,
-        process(tmp_path, made, "--policy", policy) as (child, scheduler),
-    ):
-        assert (await scheduler.complete()).content == WHOLE
-        assert ("/numpy/" in Path(f"/proc/{child.pid}/maps").read_text()) is numeric  # noqa: ASYNC240
 
 
 async def test_replicas_share_a_port(tmp_path: Path) -> None:

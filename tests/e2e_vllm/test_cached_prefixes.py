@@ -4,20 +4,20 @@ And the request log says what was foretold and what was found. It runs before th
 bursts: predictors expect more of the kind for a while.
 """
 
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 
 from foretell import wire
 from foretell.model import LengthEstimate, RequestSpec
-from foretell.services.process.traffic import METADATA_KEY
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.services.process.frames import FRAMES_VERSION, frames_address
+from foretell.v1 import predictor_pb2 as pb
 from tests.e2e.cluster import Cluster
 from tests.e2e_vllm.vllm_engines import ENGINES, model_of, recorded
 
@@ -62,18 +62,26 @@ def reserved(running: Cluster, instance: str) -> Iterator[None]:
     """To its predictor, an engine is about to get a lot; so the scheduler goes elsewhere."""
     address = running.component(f"{instance}.predictor")["address"]
     names = [f"never-{index}" for index in range(6)]
-    proof = [(METADATA_KEY, (running.run_dir / "secret").read_text())]
-    with grpc.insecure_channel(address) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)
+    secret = (running.run_dir / "secret").read_bytes().strip()
+    host, _, port = frames_address(address).rpartition(":")
+    is_unix = address.startswith("unix:")
+    with socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET) as stream:
+        stream.connect(port if is_unix else (host, int(port)))
+        told = [pb.Hello(version=FRAMES_VERSION, secret=secret)]
         for name in names:
             spec = RequestSpec(name, 1500, 0, LengthEstimate(10.0))
-            asked = predictor_pb2.ReserveRequest(request=wire.request_to_proto(spec))
-            stub.Reserve(asked, metadata=proof)
+            told.append(pb.Notice(reserved=wire.request_to_proto(spec)))
+        _send(stream, told)
         time.sleep(PICTURES_S)
         yield
-        for name in names:
-            stub.Complete(predictor_pb2.CompleteRequest(request_id=name), metadata=proof)
+        _send(stream, [pb.Notice(ended=pb.RequestEnded(request_id=name)) for name in names])
         time.sleep(PICTURES_S)
+
+
+def _send(stream: socket.socket, messages: list[Any]) -> None:
+    for message in messages:
+        payload = message.SerializeToString()
+        stream.sendall(len(payload).to_bytes(4, "little") + payload)
 
 
 def talk(running: Cluster, model: str, chats: list[Chat]) -> list[list[str]]:

@@ -17,7 +17,6 @@ importlib.import_module({module!r})
 @pytest.mark.parametrize(
     "module",
     [
-        "foretell.services.scheduler.__main__",
         "foretell.services.tagger.__main__",
         "foretell.services.batch.__main__",
         "foretell.services.backend.__main__",

@@ -1,4 +1,4 @@
-"""Which instances are compared, by what a scheduler knows before it predicts."""
+"""Whom to ask, by what a scheduler knows without asking."""
 
 from collections import Counter
 from random import Random
@@ -9,7 +9,6 @@ from foretell.model import Load
 from foretell.placement.candidates import Candidates
 from foretell.placement.config import STALE_LOAD_S
 from foretell.placement.instances import Instances
-from foretell.placement.ports import Answer
 from foretell.policy.shortlist import Known, shortlist
 
 NAMES = [f"engine-{i}" for i in range(40)]
@@ -39,7 +38,7 @@ def pick(wanted: int, known: dict[str, Known] | None = None, seed: int = 1) -> l
     )
 
 
-def test_all_are_compared_where_they_are_few() -> None:
+def test_all_are_asked_where_they_are_few() -> None:
     assert pick(len(NAMES)) == pick(100) == NAMES
 
 
@@ -72,36 +71,37 @@ def test_the_silent_are_neither_sought_nor_shunned() -> None:
     assert pick(39, known | {NAMES[0]: Known(0, None)}).index(NAMES[0]) < place
 
 
-def candidates(most: int, loads: dict[str, int]) -> tuple[Instances, Candidates]:
+def predictors(most: int, loads: dict[str, int]) -> tuple[Instances, Candidates]:
     """All instances are up, and these have told their loads at 0 s."""
     instances = Instances()
     for name in NAMES:
         instances.put_up(name, MODELS, 0.0)
     found = Candidates(instances, most, Random(1).random)
-    found.of(list(loads), [Answer(name, load(count)) for name, count in loads.items()], 0.0)
+    for name, count in loads.items():
+        instances.heard(instances[name], load(count), 0.0)
     return instances, found
 
 
 def test_an_old_load_says_nothing() -> None:
-    instances, _ = candidates(0, {"engine-3": 2})
+    instances, _ = predictors(0, {"engine-3": 2})
     assert instances["engine-3"].recent_load(STALE_LOAD_S) == load(2)
     assert instances["engine-3"].recent_load(STALE_LOAD_S + 0.1) is None
 
 
 def test_requests_that_were_sent_since_a_load_was_told_count() -> None:
-    instances, found = candidates(39, dict.fromkeys(NAMES, 3))
+    instances, found = predictors(39, dict.fromkeys(NAMES, 3))
     leases = [instances["engine-3"].lease(0.0) for _ in range(2)]
     assert instances["engine-3"].recent_load(1.0) == load(3)._replace(reserved=2)
     assert instances["engine-3"].recent_requests(1.0) == 5
     assert "engine-3" not in found.pick(NAMES, 0, 1.0)
-    found.of(["engine-3"], [Answer("engine-3", load(5))], 1.0)
+    instances.heard(instances["engine-3"], load(5), 1.0)
     for lease in leases:
         lease.give_back()
     assert instances["engine-3"].recent_load(2.0) == load(3)
 
 
-def test_who_has_never_been_compared_is_taken_for_an_idle_one() -> None:
-    _, found = candidates(39, {name: 1 + index for index, name in enumerate(NAMES[1:])})
+def test_who_has_never_been_asked_is_taken_for_an_idle_one() -> None:
+    _, found = predictors(39, {name: 1 + index for index, name in enumerate(NAMES[1:])})
     assert found.pick(NAMES, 0, 1.0)[0] == NAMES[0]
     assert 10 < list(found.pick(NAMES, 0, 1.0)).index(NAMES[0]) < 30  # it gave no answer
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from foretell.engine.publishing import INTERVAL_S
+from foretell.model.clock import SNAPSHOT_INTERVAL_S
 
 TraceFormat = Literal["auto", "csv", "mooncake", "log"]
 
@@ -79,7 +79,7 @@ class SimulateOptions:
     schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
     candidates: int = 0
     """Instances compared for one placement; 0: all."""
-    publish_interval_s: Annotated[float, typer.Option(min=0.001)] = INTERVAL_S
+    publish_interval_s: Annotated[float, typer.Option(min=0.001)] = SNAPSHOT_INTERVAL_S
     """Least seconds between two snapshots of an engine."""
     dispatch_delay_s: float = 0.002
     """Seconds from a choice to the engine's queue."""
