@@ -79,8 +79,9 @@ class SimulateOptions:
     schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
     candidates: int = 0
     """Instances compared for one placement; 0: all."""
-    publish_interval_s: Annotated[float, typer.Option(min=0.001)] = SNAPSHOT_INTERVAL_S
-    """Least seconds between two snapshots of an engine."""
+    publish_interval_s: Annotated[
+        float, typer.Option(min=0.001, help="Least seconds between two snapshots of an engine.")
+    ] = SNAPSHOT_INTERVAL_S
     dispatch_delay_s: float = 0.002
     """Seconds from a choice to the engine's queue."""
     network_delay_s: float = 0.0
