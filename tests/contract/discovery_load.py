@@ -101,7 +101,6 @@ async def follow(pods: int, url: str, folder: Path) -> None:
         cpu_s = time.process_time() - began_s
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        await pool.close()
         await api.close()
         left, grown = len(pool.instances), resident_mib() - first_mib
         sys.stdout.write(f"cpu_s={cpu_s:.2f} left={left} grown_mib={grown:.1f}\n")

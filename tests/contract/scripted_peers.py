@@ -107,18 +107,14 @@ class ScriptedPredictors(Predictors):
         with_quantiles: bool,
         single: bool,
     ) -> Predicted:
+        wanted = {"needs": needs, "with_quantiles": with_quantiles, "single": single}
+        if not any(map(self._scripted, instance_ids)):
+            return super().predict(spec, instance_ids, now_s, **wanted)  # type: ignore[arg-type]
         answers = []
         for instance_id in instance_ids:
             peer = self._scripted(instance_id)
             if peer is None:
-                found = super().predict(
-                    spec,
-                    (instance_id,),
-                    now_s,
-                    needs=needs,
-                    with_quantiles=with_quantiles,
-                    single=single,
-                )
+                found = super().predict(spec, (instance_id,), now_s, **wanted)  # type: ignore[arg-type]
                 answers += found.answers
                 continue
             peer.asked.append("load" if needs is Needs.LOAD else "prediction")

@@ -23,7 +23,7 @@ def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, str]]:
 async def test_lines_about_a_request_have_its_id_and_neither_prompt_nor_key(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def defect(*_: object) -> None:
+    def defect(*_: object, **__: object) -> None:
         raise RuntimeError("a defect")
 
     caplog.set_level(logging.DEBUG)

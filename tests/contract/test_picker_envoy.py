@@ -138,9 +138,10 @@ async def test_another_engine_answers_where_the_chosen_one_fails(tmp_path: Path)
                 response = await envoy.complete()
                 assert (response.status_code, response.content) == (200, WHOLE)
                 assert response.headers["x-foretell-instance"] == "engine-1"
-            assert len(both[0].received) == 2
+            failed = len(both[0].received)  # others are preferred for as long as an attempt took
+            assert 1 <= failed <= 2
             retried = {"instance_id": "engine-0"}
-            assert await envoy.scheduler.metric("foretell_retries_total", **retried) == 2
+            assert await envoy.scheduler.metric("foretell_retries_total", **retried) == failed
             await envoy.scheduler.until_idle()
 
 

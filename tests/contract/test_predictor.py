@@ -200,7 +200,8 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
             await until(heard)
 
     async def told() -> bool:
-        return harness.predict().calibration_steps >= 192
+        found = harness.follower.predict(request("new"))
+        return found is not None and found.calibration_steps >= 192
 
     await until(told)
     answer = harness.predict(output=10)

@@ -3,7 +3,9 @@
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,11 +61,18 @@ def ended(process: "subprocess.Popen[bytes]") -> int:
             process.wait()
 
 
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder for sockets, whose paths must be short."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
 @pytest.mark.sweep
 @pytest.mark.parametrize("module", SERVICES)
-def test_a_service_obeys_at_any_moment(module: str, tmp_path: Path) -> None:
+def test_a_service_obeys_at_any_moment(module: str, short_path: Path) -> None:
     """Before its first import nothing of ours runs: then the signal itself ends it."""
-    folder = tmp_path / "whole"
+    folder = short_path / "whole"
     folder.mkdir()
     begun = time.monotonic()
     process = started(module, folder)
@@ -74,7 +83,7 @@ def test_a_service_obeys_at_any_moment(module: str, tmp_path: Path) -> None:
     whole_s = time.monotonic() - begun
     assert ended(process) == 0
     for moment in range(MOMENTS):
-        folder = tmp_path / str(moment)
+        folder = short_path / str(moment)
         folder.mkdir()
         process = started(module, folder)
         time.sleep(whole_s * (moment + 0.5) / MOMENTS)
