@@ -88,7 +88,7 @@ class ApiServer:
         self.longest_watch_s = 60.0
         self._history: list[tuple[int, bytes]] = []
         self._version = 1
-        self._forgotten = 0
+        self._forgotten = self._lost = 0
         self._lists: dict[str, dict[str, dict[str, Any]]] = {}
         self._changed = asyncio.Event()
         self._open: set[asyncio.StreamWriter] = set()
@@ -110,7 +110,9 @@ class ApiServer:
             self._record("BOOKMARK", as_json(V1Pod(metadata=metadata)))
 
     def forget(self) -> None:
-        """Compaction: whoever asks from before gets 410."""
+        """Compaction: whoever asks from before gets 410, and a watch that has not got all yet."""
+        if self._history:
+            self._lost = self._history[-1][0]
         self._version += 1
         self._forgotten = self._version
         self._history.clear()
@@ -204,12 +206,13 @@ class ApiServer:
         return json.dumps({"metadata": as_json(metadata), "items": items}).encode()
 
     async def _events(self, version: int) -> AsyncIterator[bytes]:
-        if version < self._forgotten:
-            gone = as_json(V1Status(code=410, reason="Expired", message="too old"))
-            yield json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"
-            return
         ends = asyncio.get_running_loop().time() + self.longest_watch_s
+        oldest = self._forgotten
         while True:
+            if version < max(oldest, self._lost):
+                gone = as_json(V1Status(code=410, reason="Expired", message="too old"))
+                yield json.dumps({"type": "ERROR", "object": gone}).encode() + b"\n"
+                return
             changed = self._changed
             known = bisect_right(self._history, version, key=lambda each: each[0])
             for at, line in self._history[known:]:
