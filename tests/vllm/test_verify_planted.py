@@ -42,8 +42,8 @@ CASES = (
     Planted(
         "admission and decoding",
         f"{_SCHEDULER}.schedule",
-        r"num_running >= self\.max_num_active_reqs",
-        "num_running > self.max_num_active_reqs",
+        r"num_running >= self\.max_num_(\w+)_reqs",  # running in 0.30, active since
+        r"num_running > self.max_num_\1_reqs",
     ),
     Planted(
         "admission and decoding",
