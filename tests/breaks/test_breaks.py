@@ -38,7 +38,7 @@ from tests.e2e_vllm.test_streams_go_on import (
     stream,
     undisturbed,
 )
-from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ENGINES, PATIENCE, kill_a_process
+from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ENGINES, ONE_THREAD_EACH, kill_a_process
 from tests.processes import wait_until
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module")]
@@ -54,12 +54,6 @@ AT_ONCE_KILLED = 128
 ROOMY_ARGS = f"{ENGINE_ARGS} --max-num-seqs 256 --num-gpu-blocks-override 800"
 RESTART_S = 1000.0
 """An engine takes 40 CPU-seconds to start, of cores that may have other work."""
-ONLY_KILLED = PATIENCE | {
-    "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "120",
-    "FORETELL_SCHEDULER_MAX_ATTEMPTS": "8",
-}
-"""What is not killed is not given up, however slowly it answers; should it seem to hang, its
-streams go elsewhere, and have to be as exact."""
 # vLLM on a CPU ends its whole core where the prompt of a request with a seed is computed in parts:
 # `GPUModelRunner` turns the generator back, and a generator of a CPU has no offset to set. After a
 # kill dozens of prompts come at once, and parts of them are.
@@ -96,7 +90,7 @@ async def place() -> AsyncIterator[Place]:
         described = {"models": models, "engines": [engines], "schedulers": {"replicas": 1}}
         file.write_text(json.dumps(described))
         known = instances(run_dir, [proxy.port for proxy in proxies])
-        settings = ONLY_KILLED | {"FORETELL_SCHEDULER_INSTANCES": known}
+        settings = ONE_THREAD_EACH | {"FORETELL_SCHEDULER_INSTANCES": known}
         running = cluster(run_dir, f"--cluster={file}", start_s=RESTART_S, **settings)
         found = await asyncio.to_thread(running.__enter__)
         try:

@@ -12,7 +12,7 @@ from bench.paced.load import send
 from bench.paced.requests import draw, read_conversations
 from bench.paced.watch import Watch, watching
 from bench.processes import running_services
-from tests.e2e_vllm.vllm_engines import PATIENCE
+from tests.e2e_vllm.vllm_engines import ONE_THREAD_EACH
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 SPEC = EngineSpec(seats=4, blocks=27)
@@ -32,7 +32,7 @@ async def served(folder: Path) -> Watch:
 
 
 def test_steps_last_and_answers_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in PATIENCE.items():
+    for name, value in ONE_THREAD_EACH.items():
         monkeypatch.setenv(name, value)
     watch = asyncio.run(served(tmp_path))
     assert watch.steps > 100

@@ -12,7 +12,7 @@ import pytest
 
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from tests.e2e.cluster import Cluster, cluster, until
-from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, PATIENCE
+from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ONE_THREAD_EACH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
 
@@ -42,7 +42,7 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
     file = tmp_path / "wanted.yaml"
     file.write_text(json.dumps(content))  # YAML too
     flags = (f"--cluster={file}", "--no-restart")
-    with cluster(tmp_path, *flags, start_s=600.0, **PATIENCE) as running:
+    with cluster(tmp_path, *flags, start_s=600.0, **ONE_THREAD_EACH) as running:
         names = [f"engine-0.rank{rank}" for rank in range(RANKS)]
         seen: list[set[str]] = [set() for _ in range(RANKS)]
 

@@ -26,7 +26,7 @@ from bench.paced.engines import PROFILE, EngineSpec, engine_args
 from bench.vllm_cpu import ENVIRONMENT
 from tests.chaos.clients import Asked, Seen, requests, send
 from tests.e2e.cluster import Cluster, cluster, until
-from tests.e2e_vllm.vllm_engines import ENGINES, PATIENCE, kill_a_process, model_of
+from tests.e2e_vllm.vllm_engines import ENGINES, ONE_THREAD_EACH, kill_a_process, model_of
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
 
@@ -103,7 +103,7 @@ def place(running: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     schedulers = {"replicas": len(REPLICAS)}
     file = run_dir / "wanted.yaml"
     file.write_text(json.dumps({"models": models, "engines": [engines], "schedulers": schedulers}))
-    settings = PATIENCE | ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    settings = ONE_THREAD_EACH | ENVIRONMENT | {"PYTHONPATH": str(Path(__file__).parents[2])}
     with cluster(run_dir, f"--cluster={file}", start_s=WAIT_S, **settings) as found:
         yield Place(found, running)
 

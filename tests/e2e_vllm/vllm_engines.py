@@ -15,13 +15,8 @@ from tests.e2e.cluster import Cluster, cluster, until
 from tests.processes import descendants
 
 ENGINES = 2
-# Two engines and a scheduler share two cores: what is asked of a predictor, or waits for its turn
-# or for a health probe, has longer than by default.
-PATIENCE = {
-    "FORETELL_SCHEDULER_PREDICTOR_DEADLINE_MS": "20000",
-    "FORETELL_SCHEDULER_TURN_DEADLINE_MS": "60000",
-    "FORETELL_SCHEDULER_HEALTH_TIMEOUT_S": "20",
-    # Two engines on two cores: one thread each, and little memory.
+# Two engines on two cores: one thread each, and little memory.
+ONE_THREAD_EACH = {
     "OMP_NUM_THREADS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
@@ -54,7 +49,7 @@ def vllm_cluster(run_dir: Path) -> Iterator[Cluster]:
     }
     file.write_text(json.dumps(content))  # YAML too
     flags = (f"--cluster={file}", "--no-restart")
-    with cluster(run_dir, *flags, start_s=400.0, **PATIENCE) as found:
+    with cluster(run_dir, *flags, start_s=400.0, **ONE_THREAD_EACH) as found:
         yield found
 
 
