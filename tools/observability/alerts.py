@@ -49,12 +49,15 @@ ALERTS = (
     ),
     Alert(
         "ForetellErrors",
-        "(sum(rate(foretell_requests_total{status=~'5..'}[5m])) or vector(0))"
-        " / sum(rate(foretell_requests_total[5m]))",
+        # By model: one that nobody serves any more would hide behind the others' traffic.
+        "(sum by (model_name) (rate(foretell_requests_total{status=~'5..'}[5m]))"
+        " or 0 * sum by (model_name) (rate(foretell_requests_total[5m])))"
+        " / sum by (model_name) (rate(foretell_requests_total[5m]))",
         "> 0.05",
         "5m",
         "page",
-        "{{ $value | humanizePercentage }} of the requests end with a status of 500 or above.",
+        "{{ $value | humanizePercentage }} of the requests for {{ $labels.model_name }} end with a "
+        "status of 500 or above.",
     ),
     Alert(
         "ForetellLatency",
