@@ -69,7 +69,7 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
         assert set(placed) == set(names)
         for rank, name in enumerate(names):
             mine = {f"request-{number}." for number, at in enumerate(placed) if at == name}
-            # Between two looks one may come and go; others waited there until they were called back.
+            # Between two looks one may come and go; others waited there until called back.
             assert len(mine & seen[rank]) > len(mine) / 2
         status = httpx.get(f"{running.endpoint}/status").raise_for_status().json()
         for instance in status["instances"]:
