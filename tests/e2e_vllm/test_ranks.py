@@ -3,7 +3,6 @@ by itself."""
 
 import json
 import os
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import httpx
 import pytest
 
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.cluster import Cluster, cluster, until
 from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ONE_THREAD_EACH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
@@ -47,29 +46,30 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
         names = [f"engine-0.rank{rank}" for rank in range(RANKS)]
         seen: list[set[str]] = [set() for _ in range(RANKS)]
 
+        def look() -> None:
+            for rank in range(RANKS):
+                seen[rank] |= _there(running, rank)
+
         def ask(number: int) -> str:
-            body = {"model": model, "prompt": "the " * (20 + number), "max_tokens": 400}
-            answer = httpx.post(
+            """The instance that a request was placed on; it runs until its rank's predictor saw it."""
+            body = {"model": model, "prompt": "the " * (20 + number), "max_tokens": 1500}
+            with client.stream(
+                "POST",
                 f"{running.endpoint}/v1/completions",
-                json=body | {"ignore_eos": True},
+                json=body | {"ignore_eos": True, "stream": True},
                 headers={"x-request-id": f"request-{number}.", "x-data-parallel-rank": "0"},
-                timeout=300,
-            )
-            return str(answer.raise_for_status().headers["x-foretell-instance"])
+            ) as answer:
+                placed_on = str(answer.raise_for_status().headers["x-foretell-instance"])
+                mine = seen[names.index(placed_on)]
+                for _ in answer.iter_bytes():
+                    if f"request-{number}." in mine:
+                        return placed_on
+            raise AssertionError(f"request {number} ended unseen by the predictor of {placed_on}")
 
-        with ThreadPoolExecutor(REQUESTS) as pool:
+        with httpx.Client(timeout=300) as client, ThreadPoolExecutor(REQUESTS) as pool:
             asked = [pool.submit(ask, number) for number in range(REQUESTS)]
-
-            end_s = time.monotonic() + 300.0
-            while not all(each.done() for each in asked):  # without a pause: answers take a second
-                assert time.monotonic() < end_s
-                for rank in range(RANKS):
-                    seen[rank] |= _there(running, rank)
-            placed = [each.result() for each in asked]
-        assert set(placed) == set(names)
-        for rank, name in enumerate(names):
-            mine = {f"request-{number}." for number, at in enumerate(placed) if at == name}
-            assert mine <= seen[rank]  # and who waited there until called back
+            until(lambda: look() or all(each.done() for each in asked), 300.0)
+            assert {each.result() for each in asked} == set(names)
         status = httpx.get(f"{running.endpoint}/status").raise_for_status().json()
         for instance in status["instances"]:
             assert not instance["unpredicted"]
