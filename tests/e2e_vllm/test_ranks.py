@@ -51,7 +51,7 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
                 seen[rank] |= _there(running, rank)
 
         def ask(number: int) -> str:
-            """The instance that a request was placed on; it runs until its rank's predictor saw it."""
+            """Where a request was placed; it runs until the predictor of that rank saw it."""
             body = {"model": model, "prompt": "the " * (20 + number), "max_tokens": 1500}
             with client.stream(
                 "POST",
