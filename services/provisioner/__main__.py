@@ -90,9 +90,16 @@ def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
     holder = f"{socket.gethostname()}-{os.getpid()}"
     if not settings.lease:
         return FileLease(Path(settings.folder), holder)
+    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.lease.startswith("postgresql://"):
+        # Few need it, and sqlalchemy with it.
+        from foretell.services.provisioner.database_lease import DatabaseLease  # noqa: PLC0415
+
+        lease = DatabaseLease(settings.lease, holder)
+        stack.callback(lease.close)
+        return lease
     api = KubernetesApi.of_this_pod()
     stack.push_async_callback(api.close)
-    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     return KubernetesLease(settings.lease, holder, api, asyncio.get_running_loop())
 
 

@@ -31,7 +31,8 @@ RECOVERY_S = 100.0
 _PAUSE_S = 0.015
 SILENCE_S = 10.0
 """An engine that says nothing more in mid-answer is left after so long."""
-ARGS = "--speedup 2 --max-num-seqs 6"
+SEATS = 6
+ARGS = f"--speedup 2 --max-num-seqs {SEATS}"
 """So few seats that every engine is needed: one that is thought slow gets requests nevertheless."""
 _CLOCK = Path(__file__).parent / "clock"
 
@@ -150,10 +151,13 @@ class Load:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _send_on(self) -> None:
+        """At the usual pace; where this machine is too busy for it, so many at once that the other
+        engines have not the seats for them."""
         while True:
             self._send()
-            # Whom nobody has met among so many is met by those that come now and then.
-            await asyncio.sleep(_PAUSE_S if len(self.sent) < REQUESTS else 10 * _PAUSE_S)
+            await asyncio.sleep(_PAUSE_S)
+            while sum(not each.done() for each in self._tasks) < ENGINES * SEATS + HELD:
+                self._send()
 
     async def finish(self, over_s: float = 2.0) -> list[Seen]:
         """Send those that are left, and wait for all answers."""
