@@ -19,7 +19,6 @@ from foretell.cli.run_batch import run_batch
 from foretell.cli.simulate import simulate
 from foretell.cli.status import status
 from foretell.cli.train import train_small_tagger, train_tagger
-from foretell.cli.tune import tune
 from foretell.cli.up import up
 from foretell.cli.verify import verify_engine
 
@@ -43,7 +42,6 @@ for _command in (
     regret,
     order,
     run_batch,
-    tune,
     train_tagger,
     train_small_tagger,
 ):

@@ -68,7 +68,7 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
         assert (line["prompt_tokens"], line["length_source"]) == (7, "hint")
         assert "hello there" not in log.read_text()
 
-        (told,) = parse_request_log(log.read_text().splitlines()).requests  # for `foretell tune`
+        (told,) = parse_request_log(log.read_text().splitlines()).requests
         assert (told.prompt_tokens, told.output_tokens) == (7, 20)
         assert told.t_s == pytest.approx(line["time_unix_s"] - line["e2e_s"], abs=0.1)
 
