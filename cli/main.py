@@ -14,7 +14,6 @@ from foretell.cli.explain import explain
 from foretell.cli.order import order
 from foretell.cli.plan import plan
 from foretell.cli.reference import reference
-from foretell.cli.regret import regret
 from foretell.cli.run_batch import run_batch
 from foretell.cli.simulate import simulate
 from foretell.cli.status import status
@@ -39,7 +38,6 @@ for _command in (
     simulate,
     capacity,
     plan,
-    regret,
     order,
     run_batch,
     train_tagger,

@@ -216,7 +216,7 @@ def _status(replica: Replica) -> dict[str, object]:
         "requests_total": replica.shared.accepted_total,
         "in_progress": replica.shared.in_progress.now,
         **({"discovery_problem": replica.discovery.problem} if replica.discovery else {}),
-        "demand": {**replica.shared.placer.demand(), **replica.shared.recorder.sample.told()},
+        "demand": replica.shared.placer.demand(),
         "instances": instance_statuses(
             list(replica.shared.pool.instances.values()),
             replica.shared.placer,

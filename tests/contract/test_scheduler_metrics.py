@@ -149,8 +149,8 @@ async def test_offline_requests_count_apart_and_are_no_demand(tmp_path: Path) ->
                 "foretell_output_tokens_total", **{"class": "online"}
             )
         demand = (await scheduler.status())["demand"]
-        assert (demand["arrived_total"], demand["answered_total"]) == (1, 1)
-        assert (len(demand["lengths"]), len(demand["answered"])) == (1, 1)
+        assert demand["arrived_total"] == 1
+        assert len(demand["lengths"]) == 1
 
 
 async def test_unknown_models_make_no_new_series(tmp_path: Path) -> None:

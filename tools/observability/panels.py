@@ -363,35 +363,6 @@ _PROVISIONING = (
             ("sum(increase(foretell_given_up_total[1h]))", "never ready"),
         ),
     ),
-    Panel(
-        "Regret",
-        "short",
-        "The last hour that was replayed: instance-hours that one instance less would have saved "
-        "within the targets, and hours that could not be replayed.",
-        (
-            (_decided("foretell_regret_wasted_hours"), "wasted hours"),
-            ("sum(increase(foretell_regret_failures_total[1h]))", "not replayed"),
-        ),
-    ),
-    Panel(
-        "Requests that one more would have saved",
-        "short",
-        "Requests of the last hour that was replayed which one instance more would have kept "
-        "within their targets.",
-        ((_decided("foretell_regret_saved_requests"), "requests"),),
-    ),
-    Panel(
-        "Within targets, replayed",
-        "percentunit",
-        "Requests of that hour within their targets, by the number of instances.",
-        ((_decided("foretell_regret_within_ratio", "instances"), "{{instances}}"),),
-    ),
-    Panel(
-        "Error of forecasts",
-        "percentunit",
-        "Of arrivals, output tokens and the ratio within targets, in that hour.",
-        ((_decided("foretell_regret_forecast_error_ratio", "of"), "{{of}}"),),
-    ),
 )
 _OFFLINE = (
     Panel(

@@ -2,7 +2,6 @@
 
 from math import isfinite
 
-from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
@@ -11,7 +10,6 @@ from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.record.sample import Sample
 from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 
@@ -36,7 +34,6 @@ class Recorder:
         self._policy = policy
         self._predictors = predictors
         self._background = background
-        self.sample = Sample()
         self._metrics = metrics
         self._requests = series(metrics.requests)
         self._slo_requests = series(metrics.slo_requests)
@@ -121,8 +118,6 @@ class Recorder:
         self._count_tokens(attempt, job_class.value)
         if attempt.continued:
             return
-        if job_class is not JobClass.OFFLINE:
-            self.sample.add(attempt)
         self._observe_latencies(request, attempt, job_class.value)
         if attempt.output_tokens:
             self._observe_length(request, attempt)
