@@ -18,6 +18,15 @@ def percentile(values: Sequence[float], level: int) -> float:
     return sorted(values)[max(0, -(-len(values) * level // 100) - 1)]
 
 
+def quantile(values: Sequence[float], level: float) -> float:
+    """The `level` quantile, linear between the order statistics."""
+    ordered = sorted(values)
+    position = level * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     return exp(fmean(map(log, ratios)))
 

@@ -11,8 +11,8 @@ from typing import Any
 from foretell.model import EngineConfig, Slo
 from foretell.policy import make_policy
 from foretell.sim import Provisioning, Report, Served, check_fits, simulate
-from foretell.sim.accuracy import quantile
 from foretell.tools.files import read_bytes
+from foretell.tools.intervals import quantile
 from foretell.tools.progress import progress
 from foretell.tools.simulate.cluster import cluster_config, engine_facts
 from foretell.tools.simulate.options import SimulateOptions
