@@ -37,7 +37,6 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
         load = LiveOptions(
             engine.url,
             engine.predictor,
-            engine.snapshots,
             requests=requests,
             warm_up=warm_up,
         )
@@ -46,7 +45,7 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
             "pinned": engine.pinned,
             "engine": f"`{ENGINE_ARGS}`",
         }
-    return Recording({**found.about, **facts}, found.requests, found.snapshots)
+    return Recording({**found.about, **facts}, found.requests)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
