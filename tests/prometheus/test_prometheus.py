@@ -23,10 +23,16 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.services.process.folders import free_ports
-from foretell.tools.observability.alerts import ALERTS, rules
 from foretell.tools.observability.catalogue import by_process, labels_of
-from foretell.tools.observability.panel import VARIABLES, WINDOW, scoped
-from foretell.tools.observability.panels import ANNOTATIONS, CHOOSES_FROM, DASHBOARDS
+from foretell.tools.observability.panels import (
+    ANNOTATIONS,
+    CHOOSES_FROM,
+    DASHBOARDS,
+    VARIABLES,
+    WINDOW,
+    scoped,
+)
+from tests.alerts import ALERTS, RULES
 from tests.processes import processes_with, read_facts, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -205,7 +211,7 @@ class Prometheus:
 
 @asynccontextmanager
 async def prometheus(folder: Path, targets: dict[str, list[str]]) -> AsyncIterator[Prometheus]:
-    hurried: dict[str, Any] = rules()
+    hurried: dict[str, Any] = yaml.safe_load(RULES.read_text())
     for rule in hurried["groups"][0]["rules"]:
         rule |= {"expr": shortened(rule["expr"]), "for": "1s"}
     (folder / "rules.yml").write_text(yaml.safe_dump(hurried))
