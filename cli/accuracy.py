@@ -1,5 +1,6 @@
 """`foretell accuracy`: compare predicted with actual latencies."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,6 +9,8 @@ import typer
 def accuracy(
     live: Annotated[str, typer.Option(metavar="URL", help="Running engine to measure under load.")],
     predictor: Annotated[str, typer.Option(help="gRPC address of its predictor.")],
+    snapshots: Annotated[str, typer.Option(help="Endpoint of its plugin, for the recording.")] = "",
+    recording: Annotated[Path | None, typer.Option(help="File to record into.")] = None,
     requests: Annotated[int, typer.Option(min=1, help="Number of measured requests.")] = 400,
     utilisation: Annotated[
         float, typer.Option(min=0.01, help="Mean rate as a ratio of the engine's capacity.")
@@ -24,9 +27,10 @@ def accuracy(
     measured = LiveOptions(
         url=live,
         predictor=predictor,
+        snapshots=snapshots,
         api_key=engine_api_key,
         requests=requests,
         utilisation=utilisation,
         seed=seed,
     )
-    measure_live(measured)
+    measure_live(measured, recording)

@@ -37,6 +37,7 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
         load = LiveOptions(
             engine.url,
             engine.predictor,
+            engine.snapshots,
             requests=requests,
             warm_up=warm_up,
         )
@@ -45,7 +46,7 @@ async def record(options: argparse.Namespace, show: Show) -> Recording:
             "pinned": engine.pinned,
             "engine": f"`{ENGINE_ARGS}`",
         }
-    return Recording({**found.about, **facts}, found.requests)
+    return Recording({**found.about, **facts}, found.requests, found.snapshots)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

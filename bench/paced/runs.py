@@ -106,14 +106,20 @@ def _is_counted(entry: dict[str, Any], counted: Collection[str]) -> bool:
 def _served(entry: dict[str, Any], counted: Collection[str]) -> Served:
     decided_s = entry["time_unix_s"] - entry["e2e_s"]
     return Served(
+        request_id=entry["request_id"],
         prompt_tokens=entry["prompt_tokens"] or entry["predicted_prompt_tokens"],
         output_tokens=round(entry["predicted_output_tokens"]),
         measured=_is_counted(entry, counted),
+        asked_unix_s=decided_s - entry["placement_s"],
         decided_unix_s=decided_s,
         first_unix_s=decided_s + entry["ttft_s"],
         last_unix_s=decided_s + entry["e2e_s"],
+        completed_unix_s=decided_s + entry["e2e_s"],
         predicted_ttft_s=entry["predicted_ttft_s"] or 0.0,
         predicted_e2e_s=entry["predicted_e2e_s"] or 0.0,
+        answer_delay_s=0.0,
+        snapshot_age_s=entry["snapshot_age_s"] or 0.0,
+        calibration_steps=entry["calibration_steps"] or 0,
     )
 
 

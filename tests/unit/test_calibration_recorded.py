@@ -11,7 +11,7 @@ import pytest
 
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape
-from tests.unit.fitted_steps import fit
+from foretell.tools.profiles.steps import fit
 
 RECORDING = Path(__file__).parents[1] / "data" / "engine_steps" / "vllm_cpu_steps.csv.gz"
 RUNS = (1, 10, 50, 200)

@@ -24,6 +24,7 @@ def test_it_says_what_is_missing(tmp_path: Path) -> None:
     code, text = run(*nowhere)
     assert code != 0
     assert "no engine at http://127.0.0.1:1" in text
+    assert "does not exist" in run(*nowhere, "--recording", tmp_path / "none" / "run.zip")[1]
 
 
 def test_work_is_run_to_its_end_or_its_failure_told() -> None:

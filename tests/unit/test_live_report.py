@@ -1,6 +1,7 @@
-"""Simple predictors and errors of a live measurement."""
+"""Simple predictors, errors and recordings of a live measurement."""
 
 from math import inf
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,14 +13,20 @@ from foretell.tools.live.simple import SIMPLE, Arriving, Linear, everything, que
 
 def served(index: int, at: float, *, ttft: float, e2e: float, output: int = 10) -> Served:
     return Served(
+        request_id=f"r{index}",
         prompt_tokens=100,
         output_tokens=output,
         measured=index >= 5,
+        asked_unix_s=at - 0.001,
         decided_unix_s=at,
         first_unix_s=at + ttft,
         last_unix_s=at + e2e,
+        completed_unix_s=at + e2e,
         predicted_ttft_s=ttft * 1.1,
         predicted_e2e_s=e2e * 0.9,
+        answer_delay_s=0.0,
+        snapshot_age_s=0.0,
+        calibration_steps=7,
     )
 
 
@@ -77,6 +84,18 @@ def test_errors_are_relative_to_the_truth() -> None:
     for pairs in (Pairs([inf], [1.0]), Pairs([], [])):
         with pytest.raises(ValueError, match="never to end"):
             errors(pairs)
+
+
+def test_a_recording_comes_back_as_it_was(tmp_path: Path) -> None:
+    requests = [served(i, float(i), ttft=0.1, e2e=0.5) for i in range(8)]
+    recording = Recording({"model": "m"}, requests, [b"one", b"", b"three" * 1000])
+    path = tmp_path / "run.zip"
+    recording.write(path)
+    assert Recording.read(path) == recording
+    assert list(tmp_path.iterdir()) == [path]
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ValueError, match="no recording"):
+        Recording.read(path)
 
 
 def test_the_report_counts_measured_requests_only() -> None:

@@ -17,7 +17,7 @@ _SHARES: dict[Stage, float] = {
 _LEAST_S: dict[Stage, float] = {"attach": 3, "cost": 6, "truth": 15, "cluster": 25, "beside": 15}
 """Below this a stage tells nothing and is left out."""
 ENDING_RATIO = 0.08
-"""The share of the whole time that is kept for ending the engines."""
+"""The share of the whole time that is kept for ending the engines and for the analysis."""
 
 
 @dataclass(slots=True)

@@ -2,16 +2,26 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from random import Random
 from statistics import fmean
 from typing import Any
 
+from foretell.latency.linear import LinearStepTime
+from foretell.length.history import LengthHistory
+from foretell.model import EngineSnapshot, Step
+from foretell.policy import make_policy
+from foretell.sim import ClusterConfig, InstanceConfig, simulate
 from foretell.tools.check.context import Context
 from foretell.tools.check.load import Answered, endless, keep_busy, online, send
 from foretell.tools.harness.schedulers import running_schedulers
 from foretell.tools.intervals import interval
 from foretell.tools.live.measure import rate_of
 from foretell.tools.live.stream import StreamClient
+from foretell.tools.live.tap import decoded, listening
+from foretell.tools.profiles.steps import fit
+from foretell.workload import Arrival
 
 METRICS = ("ttft_mean_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s", "goodput_per_s")
 UTILISATION = 0.9
@@ -24,6 +34,7 @@ _LEAST_RUN_S = 6.0
 _ROUNDS, _MOST_ROUNDS = 3, 10  # with three, an interval says something
 _WARM_UP_RATIO = 0.1
 _CONCURRENCY_PER_SEAT = 1.25
+_SIMULATIONS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,30 +51,33 @@ async def cluster(context: Context, seconds: float) -> dict[str, Any]:
     """Find the capacity of all engines, then let the policies take turns."""
     ends_s = time.monotonic() + seconds
     policies = context.options.policies
-    capacity, start_s = await _capacity(context, _CAPACITY_RATIO * seconds)
-    rate = UTILISATION * capacity
-    rounds, run_s = _rounds(ends_s - time.monotonic(), len(policies), start_s)
-    runs: list[_Run] = []
-    found: dict[str, Any] = {}
-    whole: list[dict[str, _Run]] = []
-    for round_, policy in _turns(rounds, policies):
-        if ends_s - time.monotonic() < run_s * (1 + _DRAIN_RATIO) and round_ > 0:
-            break  # drains took longer than was foreseen: this round is left out
-        runs.append(await _run(context, round_, policy, rate, run_s))
-        whole = _whole(runs, policies)
-        found = context.keep(
-            "cluster",
-            {
-                "capacity_per_s": round(capacity, 3),
-                "rate_per_s": round(rate, 3),
-                "utilisation": UTILISATION,
-                "seconds_a_run": round(run_s, 1),
-                "rounds": len(whole),
-                "policies": {p: _summary(whole, p) for p in policies if whole},
-                "runs": [{"round": r.round, "policy": r.policy, **r.figures} for r in runs],
-            },
-        )
-    return found
+    with ExitStack() as stack:
+        heard = [stack.enter_context(listening(feed)) for feed in context.engines.feeds]
+        capacity, start_s = await _capacity(context, _CAPACITY_RATIO * seconds)
+        rate = UTILISATION * capacity
+        rounds, run_s = _rounds(ends_s - time.monotonic(), len(policies), start_s)
+        runs: list[_Run] = []
+        found: dict[str, Any] = {}
+        whole: list[dict[str, _Run]] = []
+        for round_, policy in _turns(rounds, policies):
+            if ends_s - time.monotonic() < run_s * (1 + _DRAIN_RATIO) and round_ > 0:
+                break  # drains took longer than was foreseen: this round is left out
+            runs.append(await _run(context, round_, policy, rate, run_s))
+            whole = _whole(runs, policies)
+            found = context.keep(
+                "cluster",
+                {
+                    "capacity_per_s": round(capacity, 3),
+                    "rate_per_s": round(rate, 3),
+                    "utilisation": UTILISATION,
+                    "seconds_a_run": round(run_s, 1),
+                    "rounds": len(whole),
+                    "policies": {p: _summary(whole, p) for p in policies if whole},
+                    "runs": [{"round": r.round, "policy": r.policy, **r.figures} for r in runs],
+                },
+            )
+        snapshots = [decoded(each()) for each in heard]
+    return found | {"simulated": _simulated(context, snapshots, rate, run_s, len(whole))}
 
 
 def _rounds(left_s: float, policies: int, start_s: float) -> tuple[int, float]:
@@ -155,3 +169,58 @@ def _summary(rounds: Sequence[dict[str, _Run]], policy: str) -> dict[str, Any]:
     missing = [round_[policy].degraded for round_ in rounds]
     degraded = {what: sum(m.get(what, 0) for m in missing) for m in missing for what in m}
     return {"requests": requests, "degraded": degraded, **found}
+
+
+def _simulated(
+    context: Context,
+    snapshots: Sequence[Sequence[EngineSnapshot]],
+    rate: float,
+    run_s: float,
+    rounds: int,
+) -> dict[str, Any]:
+    """What the simulator says of the same requests, with step times fitted to the steps of these
+    very runs; lengths are expected to be as those before."""
+    instances = []
+    for own in snapshots:
+        steps: list[Step] = [step for snapshot in own for step in snapshot.completed_steps]
+        if not steps:
+            return {}
+        step_time = LinearStepTime(fit(steps).coefficients_s)
+        instances.append(InstanceConfig(own[-1].config, step_time))
+    found = {}
+    for policy in context.options.policies:
+        each = [
+            _simulate(context, tuple(instances), policy, rate, run_s, round_, draw)
+            for round_ in range(rounds)
+            for draw in range(_SIMULATIONS)
+        ]
+        found[policy] = {m: round(fmean(one[m] for one in each), 4) for m in METRICS}
+    return found
+
+
+def _simulate(
+    context: Context,
+    instances: tuple[InstanceConfig, ...],
+    policy: str,
+    rate: float,
+    run_s: float,
+    round_: int,
+    draw: int,
+) -> dict[str, Any]:
+    arrivals = context.arrivals(rate, run_s, _seed(round_))
+    history = LengthHistory()
+    for known in context.arrivals(rate, run_s, -1 - draw):
+        history.observe("", known.prompt_tokens, known.output_tokens)
+
+    def expected(arrival: Arrival) -> Any:
+        return history.estimate("", arrival.prompt_tokens, context.most_tokens)
+
+    config = ClusterConfig(instances, estimate=expected)
+    report = simulate(config, arrivals, [make_policy(policy)], Random(draw))
+    places = {arrival.request_id: arrival.t_s for arrival in arrivals}
+    served = sorted(report.served, key=lambda one: places[one.request_id])
+    answered = [
+        Answered(s.request_id, s.prompt_tokens, s.output_tokens, s.arrival_s, s.ttft_s, s.e2e_s)
+        for s in served
+    ]
+    return context.figures(_counted(answered), run_s * (1.0 - _WARM_UP_RATIO))

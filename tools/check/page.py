@@ -1,13 +1,16 @@
 """One page of whatever a folder of results holds: the verdict first, as Markdown and as JSON."""
 
 import json
+import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from foretell.tools.check.cluster import METRICS, REFERENCE
 from foretell.tools.check.options import STAGES
+from foretell.tools.check.truth import RECORDING
 
+ANALYSIS = "truth-analysis.json"
 _TITLES = {
     "ttft_mean_s": "mean TTFT, s",
     "ttft_p99_s": "P99 TTFT, s",
@@ -23,16 +26,19 @@ class NoResults(Exception):
     """There is nothing to make a page of."""
 
 
-def write_page(folder: Path) -> Path:
+def write_page(folder: Path, analysis_s: float | None = None) -> Path:
     """Write `report.md` and `report.json` of the results in `folder`; the path of the first.
 
-    Raises `NoResults`.
+    The recording is analysed if that was not done yet, for `analysis_s` seconds at most; None: as
+    long as it takes. Raises `NoResults`.
     """
     about = _read(folder / "machine.json")
     if about is None:
         raise NoResults(f"{folder} holds no results of a check")
     read: dict[str, Result] = {stage: kept(folder, stage) for stage in STAGES}
     stages = {stage: found for stage, found in read.items() if found}
+    if (folder / RECORDING).exists() and "truth" in stages:
+        stages["truth"]["analysis"] = _analysis(folder, analysis_s)
     verdict = [line for stage, found in stages.items() for line in _verdict(stage, found)]
     report = {"verdict": verdict, "about": about, **stages}
     (folder / "report.json").write_text(json.dumps(report, indent=1))
@@ -51,6 +57,32 @@ def _read(path: Path) -> Result | None:
         return None
     found: Result = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def _analysis(folder: Path, seconds: float | None) -> Result:
+    """The analysis of the recording, in a process that can be stopped."""
+    file = folder / ANALYSIS
+    if (found := _read(file)) is not None:
+        return found
+    working = multiprocessing.get_context("spawn").Process(target=_analyse, args=(folder, file))
+    working.start()
+    working.join(seconds)
+    if working.is_alive():
+        working.terminate()
+        working.join()
+        return {"failed": f"no time was left: foretell check --report {folder.name} does it"}
+    return _read(file) or {"failed": "the analysis ended with an error"}
+
+
+def _analyse(folder: Path, file: Path) -> None:
+    # In a process of its own, so that it alone loads what replays need.
+    from foretell.tools.check.truth import analyse
+
+    try:
+        found = analyse(folder)
+    except ValueError as error:
+        found = {"failed": str(error)}
+    file.write_text(json.dumps(found, indent=1))
 
 
 # --- the verdict ---------------------------------------------------------------------------------
@@ -95,7 +127,16 @@ def _of_truth(found: Result) -> list[str]:
         f"{_name(kind)} {errors[kind]['median']:.0%} (P90 {errors[kind]['p90']:.0%})"
         for kind in _KINDS
     )
-    return [f"As deployed, with unknown lengths, predictions were off by, median: {kinds}."]
+    lines = [f"As deployed, with lengths nobody knew, predictions were off by, median: {kinds}."]
+    analysed = found.get("analysis", {}).get("errors")
+    if analysed:
+        true = analysed["true lengths, no profile"]
+        lines.append(
+            "With true lengths: "
+            + ", ".join(f"{_name(kind)} {true[kind]['median']:.1%}" for kind in _KINDS)
+            + "."
+        )
+    return lines
 
 
 def _of_cluster(found: Result) -> list[str]:
@@ -197,12 +238,16 @@ def _truth_table(found: Result) -> Iterable[str]:
         f"{load['capacity_per_s']}; |predicted - actual| / actual, median (P90).\n"
     )
     rows = {"as deployed: hidden lengths, live": found["as_deployed"]["foretell"]}
+    analysed = found.get("analysis", {})
+    rows |= {f"replayed: {name}": each for name, each in analysed.get("errors", {}).items()}
     simple = {k: v for k, v in found["as_deployed"].items() if k != "foretell"}
     rows |= {f"simple rule `{name}`, true lengths": each for name, each in simple.items()}
     yield from _table(
         ("", *map(_name, _KINDS)),
         ((name, *(_error(each.get(kind)) for kind in _KINDS)) for name, each in rows.items()),
     )
+    if "failed" in analysed:
+        yield f"\nNot replayed: {analysed['failed']}."
 
 
 def _error(each: Result | None) -> str:
@@ -214,20 +259,25 @@ def _cluster_table(found: Result) -> Iterable[str]:
     yield (
         f"{found['rounds']} rounds of {found['seconds_a_run']} s at {found['rate_per_s']} requests "
         f"a second ({found['utilisation']:.0%} of the capacity, bursty), the same for all; lengths "
-        f"are hidden. ±: half the 95% interval of the difference to `{REFERENCE}`.\n"
+        "are hidden. In parentheses: what the simulator says of the same requests; ±: half the 95% "
+        f"interval of the difference to `{REFERENCE}`.\n"
     )
     yield from _table(
         ("policy", *_TITLES.values()),
         (
-            (f"`{name}`", *(_cell(each[metric]) for metric in METRICS))
+            (f"`{name}`", *(_cell(found, name, each, metric) for metric in METRICS))
             for name, each in found["policies"].items()
         ),
     )
 
 
-def _cell(own: Result) -> str:
-    more = f" ± {own['half_width']:.3f}" if "half_width" in own else ""
-    return f"{own['mean']:.3f}{more}"
+def _cell(found: Result, name: str, each: Result, metric: str) -> str:
+    own = each[metric]
+    simulated = found.get("simulated", {}).get(name)
+    text = f"{own['mean']:.3f}"
+    if "half_width" in own:
+        text += f" ± {own['half_width']:.3f}"
+    return text + (f" ({simulated[metric]:.3f})" if simulated else "")
 
 
 def _beside_table(found: Result) -> Iterable[str]:

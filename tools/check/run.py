@@ -70,11 +70,11 @@ def check(options: CheckOptions) -> None:
             work = partial(_checked, options, budget, say)
             runtime.run(lambda stop: _until(stop, work()), starts_others=True)
             say("writing the page")
-            page = write_page(options.output)
+            page = write_page(options.output, analysis_s=max(0.0, budget.left_s))
     except (CannotCheck, NoResults) as error:
         raise SystemExit(f"foretell check: {error}") from None
     print(page.read_text(encoding="utf-8"))  # noqa: T201  the command's output
-    Console(stderr=True).print(f"kept in {page.parent}: report.md, report.json")
+    Console(stderr=True).print(f"kept in {page.parent}: report.md, report.json, recordings")
 
 
 def _prepare(options: CheckOptions) -> None:

@@ -9,11 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import setting_of
 from foretell.tools.harness.services import Services, running_services
+from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
 _READY_TIMEOUT_S = 60.0
@@ -37,6 +39,18 @@ class Engines:
         return json.dumps(
             [{"instance_id": f"engine-{i}", "url": u, "predictor": p} for i, (u, p) in pairs]
         )
+
+    async def dispatch_delay_s(self) -> float:
+        """The mean of the dispatch delays that the predictors have learned."""
+        delays_s = await asyncio.gather(*map(_dispatch_delay_s, self.predictors))
+        return sum(delays_s) / len(delays_s)
+
+
+async def _dispatch_delay_s(address: str) -> float:
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = predictor_pb2_grpc.PredictorStub(channel)
+        status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_READY_TIMEOUT_S)
+        return float(status.dispatch_delay_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Progress and output of `foretell accuracy --live`."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -11,10 +12,14 @@ from foretell.tools.live.report import COLUMNS, LATENCIES, cells, report
 from foretell.tools.progress import showing
 
 
-def live(options: LiveOptions) -> None:
-    """Measure, print a table to stderr and the report to stdout."""
+def live(options: LiveOptions, recording: Path | None) -> None:
+    """Measure, print a table to stderr and the report to stdout; keep the recording if wanted."""
+    if recording is not None and not recording.absolute().parent.is_dir():
+        raise SystemExit(f"accuracy: the folder of {recording} does not exist")
     with showing("connecting") as show:
         found = completed(measure(options, show))
+    if recording is not None:
+        found.write(recording)
     result = report(found)
     Console(stderr=True).print(error_table(result["errors"]))
     print(json.dumps(result, indent=2))  # noqa: T201  the command's output

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from foretell.tools.live.load import MixedLengths, bursty
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.session import Session
 from foretell.tools.live.stream import NoStream, StreamClient
+from foretell.tools.live.tap import listening
 from foretell.tools.progress import Show
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
@@ -48,6 +49,8 @@ class LiveOptions:
     """The engine's address; its OpenAI endpoint is below /v1."""
     predictor: str
     """gRPC address of the predictor beside this engine."""
+    snapshots: str = ""
+    """Endpoint of the engine's plugin, to record from; empty: the recording has none."""
     api_key: str = ""
     seconds: float = 0.0
     """Length of the whole measurement; 0: by the numbers of requests."""
@@ -82,18 +85,21 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
             most_tokens = min(most_tokens, max_model_len - lengths.most_prompt)
         session = Session(model, client, follower, options.seed, options.secret_key, most_tokens)
         began_s = time.monotonic()
-        capacity, rate = 0.0, options.rate_per_s
-        if not rate:
-            seats = status.load.max_num_seqs
-            capacity = await _capacity(session, options, lengths, seats, show)
-            rate = options.utilisation * capacity
-        session.served.clear()
-        await asyncio.sleep(_SETTLE_S)
-        if options.seconds:
-            left_s = options.seconds * (1.0 - _ENDING_RATIO) - (time.monotonic() - began_s)
-            options = _lasting(options, rate * left_s)
-        await _send(session, options, lengths, rate, show)
-        status = await _status(stub, options.predictor)
+        # Without an endpoint no message ever comes.
+        with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
+            capacity, rate = 0.0, options.rate_per_s
+            if not rate:
+                seats = status.load.max_num_seqs
+                capacity = await _capacity(session, options, lengths, seats, show)
+                rate = options.utilisation * capacity
+            session.served.clear()
+            await asyncio.sleep(_SETTLE_S)
+            if options.seconds:
+                left_s = options.seconds * (1.0 - _ENDING_RATIO) - (time.monotonic() - began_s)
+                options = _lasting(options, rate * left_s)
+            await _send(session, options, lengths, rate, show)
+            status = await _status(stub, options.predictor)
+            snapshots = heard()
     requests = sorted(session.served, key=lambda request: request.decided_unix_s)
     about = {
         "model": model,
@@ -108,7 +114,7 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
             "answer_delay_ms": round(session.answer_delay_s * 1e3, 2),
         },
     }
-    return Recording(about, requests)
+    return Recording(about, requests, snapshots)
 
 
 @asynccontextmanager

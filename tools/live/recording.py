@@ -1,28 +1,55 @@
-"""What one measurement has seen: every request's moments and its prediction."""
+"""One measurement as a file: every request's moments and prediction, and every snapshot.
 
-from dataclasses import dataclass
+A zip archive of `about.json`, `requests.jsonl` and, where snapshots were listened to,
+`snapshots.bin`: the messages as published, each behind its length (4 bytes, little-endian). From
+these the predictor's whole state at every prediction can be made again, and other hypotheses tried
+on the same run.
+"""
+
+import json
+import struct
+import zipfile
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
+
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
     """One request: what was asked, what was predicted, what happened. Moments on the wall clock."""
 
+    request_id: str
     prompt_tokens: int
     output_tokens: int
     measured: bool
     """False for requests that warm up engine and predictors."""
+    asked_unix_s: float
+    """When `Predict` was called."""
     decided_unix_s: float
     """When the prediction had come and the request was sent; latencies count from here."""
     first_unix_s: float
     last_unix_s: float
+    completed_unix_s: float
+    """When `Complete` was called."""
     predicted_ttft_s: float
     """What the predictor said; infinite: never."""
     predicted_e2e_s: float
-    answer_delay_s: float = 0.0
+    answer_delay_s: float
     """What a scheduler would have added to both: the answer's way back, as learned until then."""
+    snapshot_age_s: float
+    calibration_steps: int
+    dispatch_delay_s: float = 0.0
+    engine_ttft_s: float = 0.0
+    """What the predictor saw in snapshots; 0: it did not."""
+    max_tokens: int = 0
+    """What the request allowed where nobody was told its length; 0: the length was told."""
     expected_tokens: float = 0.0
-    """What was expected of its length then; 0: its length was known."""
+    """What was expected of its length then; so are the next."""
+    quantiles: tuple[tuple[float, float], ...] = ()
+    """(level, tokens), as in `LengthEstimate`."""
 
     @property
     def ttft_s(self) -> float:
@@ -51,3 +78,60 @@ class Recording:
     about: dict[str, Any]
     requests: list[Served]
     """In order of their predictions."""
+    snapshots: list[bytes] = field(default_factory=list)
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        partial = path.with_name(f"{path.name}.part")
+        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("about.json", json.dumps(self.about, indent=2))
+            lines = (json.dumps(asdict(request)) for request in self.requests)
+            archive.writestr("requests.jsonl", "\n".join(lines))
+            if self.snapshots:
+                archive.writestr("snapshots.bin", b"".join(_framed(self.snapshots)))
+        partial.replace(path)
+
+    @classmethod
+    def read(cls, path: Path) -> "Recording":
+        """ValueError with the reason where `path` holds no recording."""
+        try:
+            with zipfile.ZipFile(path) as archive:
+                lines = archive.read("requests.jsonl").splitlines()
+                framed = b""
+                if "snapshots.bin" in archive.namelist():
+                    framed = archive.read("snapshots.bin")
+                return cls(
+                    json.loads(archive.read("about.json")),
+                    [_served(json.loads(line)) for line in lines],
+                    list(_unframed(framed)),
+                )
+        except (
+            OSError,
+            KeyError,
+            ValueError,
+            TypeError,
+            struct.error,
+            zipfile.BadZipFile,
+        ) as error:
+            raise ValueError(f"{path} holds no recording: {error!r}") from error
+
+
+def _served(row: dict[str, Any]) -> Served:
+    quantiles = tuple((level, tokens) for level, tokens in row.pop("quantiles", ()))
+    return Served(**row, quantiles=quantiles)
+
+
+def _framed(messages: Iterable[bytes]) -> Iterator[bytes]:
+    for message in messages:
+        yield _LENGTH.pack(len(message))
+        yield message
+
+
+def _unframed(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size + length
+        if at > len(data):
+            raise ValueError("snapshots.bin is cut off")
+        yield data[at - length : at]

@@ -85,6 +85,7 @@ class Session:
     async def _serve(self, request: Arrival, *, measured: bool) -> None:
         spec = self._spec(request)
         body = self._body(spec, request.output_tokens)
+        asked = time.time()
         answer = self.predictor.predict(spec)
         if answer is None:
             raise NoStream("the predictor has fallen silent")
@@ -98,21 +99,30 @@ class Session:
                 f"of {request.output_tokens}"
             )
         self.history.observe(self.model, request.prompt_tokens, request.output_tokens)
+        completed = time.time()
         seen = await self.predictor.ended(spec)
         if seen.ttft_s:
             self._learn(timing.first_unix_s - decided - seen.ttft_s)
         self.served.append(
             Served(
+                request_id=spec.request_id,
                 prompt_tokens=request.prompt_tokens,
                 output_tokens=request.output_tokens,
                 measured=measured,
+                asked_unix_s=asked,
                 decided_unix_s=decided,
                 first_unix_s=timing.first_unix_s,
                 last_unix_s=timing.last_unix_s,
+                completed_unix_s=completed,
                 predicted_ttft_s=answer.ttft_s,
                 predicted_e2e_s=answer.e2e_s,
                 answer_delay_s=answer_delay_s,
+                snapshot_age_s=answer.snapshot_age_s,
+                calibration_steps=answer.calibration_steps,
+                engine_ttft_s=seen.ttft_s,
+                max_tokens=spec.max_tokens if self.secret_key else 0,
                 expected_tokens=spec.length.expected_tokens,
+                quantiles=spec.length.quantiles,
             )
         )
 

@@ -1,13 +1,14 @@
 """A step time fitted to steps that an engine has made."""
 
 from collections.abc import Sequence
+from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
 
 from foretell.latency.features import features
 from foretell.latency.importers.linear_fit import relative_fit
-from foretell.latency.linear import LinearStepTime
+from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.model import BatchShape
 
 _REFITS = 6
@@ -40,3 +41,8 @@ def fit(steps: Sequence[Timed]) -> LinearStepTime:
         limit = _OUTLIER * np.median(errors)
         weights = seconds / predicted * np.sqrt(np.minimum(1.0, limit / np.maximum(errors, limit)))
     return LinearStepTime(coefficients)
+
+
+def median_error(model: StepTimeModel, steps: Sequence[Timed]) -> float:
+    """The median of |predicted - actual| / actual over steps."""
+    return median(abs(model.step_s(step.shape) / step.duration_s - 1.0) for step in steps)

@@ -1,0 +1,182 @@
+"""From a recording back to what the predictor knew at each prediction, and what came of it.
+
+The snapshots are heard again in their order, by the predictor's own code and calibration. A
+prediction says how old the last message was and how many steps had been learnt from, which gives
+the snapshot and the moment it was made at; only when exactly `Reserve` and `Complete` came in is
+not recorded, and taken to be `_CALL_S` after they were sent.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+from foretell.engine import Forecaster, SnapshotPredictor
+from foretell.engine.expected import RecentArrivals
+from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine.questions import Arrival
+from foretell.engine.snapshots import fill_picture
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import StepTimeModel
+from foretell.length import PRIOR_TOKENS
+from foretell.length.distribution import certain, knots
+from foretell.model import EngineSnapshot, GpuProfile, LengthEstimate, Prediction, RequestSpec
+from foretell.services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
+from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.tap import decoded
+
+_CALL_S = 0.5e-3
+_CLOCK_SLACK_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the predictor knew when it was asked about `served`."""
+
+    served: Served
+    now_unix_s: float
+    snapshot: EngineSnapshot
+    step_time: StepTimeModel
+    forecaster: Forecaster
+    pending: list[Arrival]
+    dispatch_delay_s: float
+    expected: Arrival | None
+    """The arrivals to be expected by those until then."""
+    prediction: Prediction
+    """The prediction of the code as it is now."""
+
+
+SpecOf = Callable[[Served], RequestSpec]
+
+
+def spec_of(served: Served) -> RequestSpec:
+    """A request whose length is known."""
+    length = LengthEstimate(float(served.output_tokens), source="hint")
+    return RequestSpec(served.request_id, served.prompt_tokens, served.output_tokens, length)
+
+
+def told_of(served: Served) -> RequestSpec:
+    """What the predictor was told of a request: its length, or what was expected of it."""
+    if not served.max_tokens:
+        return spec_of(served)
+    length = LengthEstimate(served.expected_tokens, served.quantiles, "history")
+    return RequestSpec(served.request_id, served.prompt_tokens, served.max_tokens, length)
+
+
+def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
+    """The decoded snapshots of a recording; ValueError where there are none."""
+    if not recording.snapshots:
+        raise ValueError("the recording holds no snapshots")
+    return decoded(recording.snapshots)
+
+
+class _Replay:
+    """The predictor and its calibration, hearing everything again."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        snapshots: list[EngineSnapshot],
+        spec_of: SpecOf,
+        profile: GpuProfile | None,
+    ) -> None:
+        self._spec_of = spec_of
+        self.predictor = SnapshotPredictor(
+            dispatch_delay_s=DISPATCH_DELAY_S,
+            length_row=knots,
+            prior_tokens=PRIOR_TOKENS,
+        )
+        self.model = OnlineStepTime(profile)
+        self.arrivals = RecentArrivals()
+        self._ttl_s = RESERVE_TTL_S
+        self._snapshots = snapshots
+        self._heard = 0
+        last = (s.completed_steps[-1].step + 1 if s.completed_steps else 0 for s in snapshots)
+        self._steps_known = list(accumulate(last, max))
+        self._calls = sorted(
+            [(r.decided_unix_s + _CALL_S, 0, r) for r in recording.requests]
+            + [(r.completed_unix_s + _CALL_S, 1, r) for r in recording.requests],
+            key=lambda call: call[:2],
+        )
+        self._called = 0
+
+    def until(self, served: Served) -> float:
+        """Hear all that the predictor had heard when it was asked; returns when that was."""
+        end = self._end(served)
+        while self._heard < end:
+            snapshot = self._snapshots[self._heard]
+            self._heard += 1
+            self._call_until(snapshot.published_unix_s)
+            if self.predictor.hear(snapshot):
+                for step in snapshot.completed_steps:
+                    self.model.observe(step.shape, step.duration_s)
+        now = self.predictor.heard_unix_s + served.snapshot_age_s
+        if not served.asked_unix_s - _CLOCK_SLACK_S <= now <= served.decided_unix_s:
+            now = (served.asked_unix_s + served.decided_unix_s) / 2
+        self._call_until(now)
+        return now
+
+    def _end(self, served: Served) -> int:
+        """The index behind the last snapshot that the predictor had heard.
+
+        It was published `snapshot_age_s` before the predictor answered. Where that can be said of
+        several, the number of steps that it had learnt from tells them apart.
+        """
+        end = found = self._heard
+        while end < len(self._snapshots):
+            answered = self._snapshots[end].published_unix_s + served.snapshot_age_s
+            if answered > served.decided_unix_s:
+                break
+            end += 1
+            early = answered < served.asked_unix_s - _CLOCK_SLACK_S
+            if early or self._steps_known[end - 1] <= served.calibration_steps:
+                found = end
+        return found if found > self._heard else end
+
+    def _call_until(self, unix_s: float) -> None:
+        while self._called < len(self._calls) and self._calls[self._called][0] <= unix_s:
+            at, ended, served = self._calls[self._called]
+            self._called += 1
+            if ended:
+                self.predictor.complete(served.request_id)
+                continue
+            self.predictor.reserve(self._spec_of(served), at, self._ttl_s)
+            self.arrivals.note(served.prompt_tokens, float(served.output_tokens), at)
+
+
+def states(
+    recording: Recording,
+    snapshots: list[EngineSnapshot],
+    spec_of: SpecOf = spec_of,
+    profile: GpuProfile | None = None,
+) -> Iterator[State]:
+    """The predictor's state at each prediction, in their order.
+
+    `spec_of` says what it is told of requests, and `profile` what its step times start from.
+    """
+    replay = _Replay(recording, snapshots, spec_of, profile)
+    for served in recording.requests:
+        now = replay.until(served)
+        predictor, step_time = replay.predictor, replay.model.current()
+        prediction = predictor.predict(spec_of(served), step_time, now)
+        if predictor.snapshot is None or prediction is None:
+            raise ValueError("the recording begins after its first prediction")
+        yield State(
+            served=served,
+            now_unix_s=now,
+            snapshot=predictor.snapshot,
+            step_time=step_time,
+            forecaster=_forecaster(predictor.snapshot),
+            pending=predictor.ledger.rows(),
+            dispatch_delay_s=predictor.dispatch_delay_s,
+            expected=replay.arrivals.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED),
+            prediction=prediction,
+        )
+
+
+def _forecaster(snapshot: EngineSnapshot) -> Forecaster:
+    """A forecaster with true lengths: the engine was told them."""
+    live = (*snapshot.running, *snapshot.waiting)
+    forecaster = Forecaster()
+    rows = [certain(state.predicted_output_tokens) for state in live]
+    fill_picture(forecaster, 0, snapshot, rows)
+    return forecaster
