@@ -26,8 +26,11 @@ TELL_EVERY_S = 0.1
 _ENDLESS = 1 << 30
 _SLACK_TOKENS = 2
 """An answer may be so much further, or less far, than the twin is: tokens are on their way."""
+_EARLY_S = 1e-4
+"""By which an end counts as before that of the step which was its last: clocks are read twice."""
 _SAME_STEP = 0.3
 """Two observers see the end of a step within this share of the time between steps."""
+_MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
 """Steps that are made up for at once."""
 _LOOKS, _LOOK_EVERY_S = 3, 0.5
@@ -46,7 +49,7 @@ class Limits:
 
     def beside(self, other: "Limits") -> "Limits":
         """These, and where they say nothing the others."""
-        names = self.__slots__  # type: ignore[attr-defined]
+        names = self.__slots__
         return Limits(*(getattr(self, name) or getattr(other, name) for name in names))
 
 
@@ -113,6 +116,8 @@ class ObservedEngine:
         if known is not None:
             known.spec = spec
             return
+        if len(self._requests) >= _MOST_REQUESTS:
+            return
         request = _Request(spec, at_s, cached_tokens, [])
         self._requests[spec.request_id] = request
         self._coming.append(request)
@@ -123,7 +128,7 @@ class ObservedEngine:
         """A request has ended, or does not want to be served any more."""
         request = self._requests.get(request_id)
         if request is not None:
-            request.ended_s = request.ended_s or at_s
+            request.ended_s = request.ended_s or at_s - _EARLY_S
             if self._batch is None:
                 self._drop_ended(at_s)
 
@@ -158,6 +163,11 @@ class ObservedEngine:
         self._weigh(evidence.running, evidence.waiting > 0, at_s)
         self._configure()
 
+    def learn(self, limits: Limits) -> None:
+        """So much is known of an engine that has no metrics."""
+        self._found = limits.beside(self._found)
+        self._configure()
+
     # --- what is told ---
 
     @property
@@ -180,7 +190,7 @@ class ObservedEngine:
             ]
             for sequences in (self._twin.running, self._twin.waiting)
         ]
-        in_flight = ()
+        in_flight: tuple[Step, ...] = ()
         if self._batch is not None:
             in_flight = (Step(self._steps, self._begun_s, 0.0, self._batch.shape),)
         self._sequence += 1
@@ -318,13 +328,14 @@ class ObservedEngine:
 
     def _correct(self) -> None:
         """Go on from what streams say, and from what the twin says where they say nothing."""
+        before = self.config
         running: list[RequestState] = []
         waiting: list[RequestState] = []
         placed: list[_Request] = []
         back: list[_Request] = []
-        self._seats = max(self._seats, self._count_running()) if self._seats else 0
-        if self._count_running() > self.config.max_num_seqs:
-            self._seats = self._count_running()
+        count = self._count_running()
+        if self._seats or count > self.config.max_num_seqs:
+            self._seats = max(self._seats, count)
         for seq in (*self._twin.running, *self._twin.waiting):
             request = self._requests.get(seq.request_id)
             if request is None or seq is not request.sequences[0]:
@@ -344,6 +355,7 @@ class ObservedEngine:
         if used > self.config.total_blocks:
             self._found = replace(self._found, total_blocks=used)
             self.config = self._configuration()
+        self._runs += self.config != before
         state = EngineSnapshot(
             instance_id=self._instance_id,
             engine_run_id="",
@@ -422,9 +434,7 @@ class ObservedEngine:
         )
 
     def _configure(self) -> None:
-        config = self._configuration()
-        if config != self.config:
-            self._runs += 1
+        if self._configuration() != self.config:
             self._correct()
 
 
@@ -433,9 +443,7 @@ def _samples(seq: Sequence) -> bool:
     return seq.computed_tokens >= seq.prompt_tokens + seq.output_tokens
 
 
-def _row(
-    request: _Request, seq: Sequence, scheduled: int, *, waits: bool = False
-) -> RequestState:
+def _row(request: _Request, seq: Sequence, scheduled: int, *, waits: bool = False) -> RequestState:
     spec = request.spec
     return RequestState(
         request_id=spec.request_id,

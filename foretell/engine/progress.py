@@ -18,11 +18,13 @@ _LEARN_EVENTS, _LEARN_RATE = 8, 0.2
 class Stream:
     """The answer to one request, as it comes."""
 
-    __slots__ = ("events", "step")
+    __slots__ = ("came_s", "events", "step")
 
     def __init__(self) -> None:
         self.events = 0
         self.step = -1
+        self.came_s = inf
+        """When the step ended that its latest event is of; infinite: none has come."""
 
 
 class StreamProgress:
@@ -48,7 +50,7 @@ class StreamProgress:
             return
         past_s = now_s - self._ended_s
         if past_s <= _SAME_STEP_S:
-            stream.step = self._step
+            stream.step, stream.came_s = self._step, self._ended_s
             stream.events += not stream.events
             return
         if stream.step == self._step or (not stream.events and self._begins(past_s)):
@@ -57,15 +59,17 @@ class StreamProgress:
             self._ended_s = now_s
             self._ends_s.append(now_s)
             del self._ends_s[:-_MOST_ENDS]
-        stream.step = self._step
+        stream.step, stream.came_s = self._step, self._ended_s
         stream.events += events if stream.events else 1  # the first one tells who speaks
 
-    def close(self, request_id: str, output_tokens: int = 0) -> None:
-        """The answer has ended, with so many tokens; 0: nobody knows."""
+    def close(self, request_id: str, output_tokens: int, now_s: float) -> float:
+        """The answer has ended, with so many tokens, 0: nobody knows; how long ago it had the last
+        one, as far as its stream shows."""
         stream = self.streams.pop(request_id, None)
         if stream is not None and output_tokens and stream.events >= _LEARN_EVENTS:
             seen = output_tokens / stream.events
             self.tokens_per_event += _LEARN_RATE * (max(1.0, seen) - self.tokens_per_event)
+        return max(0.0, now_s - stream.came_s) if stream is not None else 0.0
 
     def _begins(self, past_s: float) -> bool:
         """Whether the first event of a stream is the first of its step: engines tell of newcomers

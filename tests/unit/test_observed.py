@@ -1,6 +1,5 @@
 """What is observed of an engine from outside, beside its true state."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -8,14 +7,10 @@ from stepped_engine import NOW, STEP_TIME
 
 from foretell.engine import Batch, Sequence, Twin
 from foretell.engine.observed import (
-    ASSUMED,
-    OBSERVED,
     TELL_EVERY_S,
-    Evidence,
     Limits,
     ObservedEngine,
 )
-from foretell.engine.progress import StreamProgress
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec
 
 LIMITS = Limits(4, 48, 256, 16, 40)
