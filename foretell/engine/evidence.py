@@ -1,11 +1,11 @@
-"""What engines without our plugin say of their limits and load: in metrics, models and flags."""
+"""What engines without our plugin say of their limits and load, in their metrics and models."""
 
 import re
-import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from foretell.engine.observed import Evidence, Limits
+from foretell.engine.observed import Evidence
+from foretell.model.limits import Limits
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: \S+)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -19,21 +19,6 @@ _NAMES = {*_RUNNING, *_WAITING, _START, _USED, _USAGE, _CAPACITY, _PAGE, _CONTEX
 _MOST = 1 << 30
 _BLOCK = 16
 """Tokens of a KV block, where an engine counts in tokens."""
-_FLAGS = {
-    "max-num-seqs": "max_num_seqs",
-    "max-running-requests": "max_num_seqs",
-    "max-batch-size": "max_num_seqs",
-    "max-num-batched-tokens": "max_num_batched_tokens",
-    "chunked-prefill-size": "max_num_batched_tokens",
-    "max-num-tokens": "max_num_batched_tokens",
-    "max-model-len": "max_model_len",
-    "context-length": "max_model_len",
-    "max-seq-len": "max_model_len",
-    "block-size": "block_size_tokens",
-    "page-size": "block_size_tokens",
-    "num-gpu-blocks-override": "total_blocks",
-}
-"""Flags of vLLM, SGLang and TensorRT-LLM that state limits."""
 
 
 def evidence_of(metrics: str) -> Evidence | None:
@@ -66,24 +51,6 @@ def longest_of(models: Any) -> int:
     cards = models.get("data") if isinstance(models, dict) else None
     told = [c.get("max_model_len") for c in cards or () if isinstance(c, dict)]
     return min((n for n in told if type(n) is int and 0 < n < _MOST), default=0)
-
-
-def limits_of(flags: str) -> Limits:
-    """The limits that an engine's flags state; the other flags are not looked at.
-
-    ValueError for a limit that is no positive number.
-    """
-    found: dict[str, int] = {}
-    words = shlex.split(flags)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        flag, equals, value = word.partition("=")
-        name = _FLAGS.get(flag.lstrip("-").replace("_", "-")) if flag.startswith("--") else None
-        if name is None:
-            continue
-        found[name] = _whole(value if equals else following)
-        if not found[name]:
-            raise ValueError(f"{flag} must be a positive number")
-    return Limits(**found)
 
 
 def _number(text: str) -> float | None:

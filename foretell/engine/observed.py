@@ -17,6 +17,7 @@ from foretell.engine.sequence import Sequence
 from foretell.engine.snapshots import restore_twin
 from foretell.engine.twin import Twin
 from foretell.model import BatchShape, EngineConfig, EngineSnapshot, RequestSpec, RequestState, Step
+from foretell.model.limits import NO_LIMITS, Limits
 
 OBSERVED = "observed from outside"
 """Among the approximations of every engine that is observed."""
@@ -37,22 +38,6 @@ _LOOKS, _LOOK_EVERY_S = 3, 0.5
 """Requests must wait at so many looks for those who run to count as all that may."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What is known of an engine's limits; 0: nothing."""
-
-    max_num_seqs: int = 0
-    max_num_batched_tokens: int = 0
-    max_model_len: int = 0
-    block_size_tokens: int = 0
-    total_blocks: int = 0
-
-    def beside(self, other: "Limits") -> "Limits":
-        """These, and where they say nothing the others."""
-        names = self.__slots__
-        return Limits(*(getattr(self, name) or getattr(other, name) for name in names))
-
-
 ASSUMED = Limits(256, 8192, 32_768, 16)
 """Of engines that say nothing: vLLM's defaults on large GPUs (vllm/engine/arg_utils.py, 0.32)."""
 
@@ -63,7 +48,7 @@ class Evidence:
 
     running: int
     waiting: int
-    limits: Limits = Limits()
+    limits: Limits = NO_LIMITS
     run: str = ""
     """Another one when the engine has started again."""
 

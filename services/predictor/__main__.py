@@ -8,12 +8,12 @@ import logging
 from prometheus_client import CollectorRegistry, start_http_server
 
 from foretell.config import PredictorSettings, check_profile, list_profiles, load_profile
-from foretell.engine.evidence import limits_of
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
+from foretell.model.limits import limits_of
 from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService

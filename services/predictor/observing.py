@@ -7,8 +7,9 @@ import time
 from math import isfinite
 
 from foretell.engine.evidence import evidence_of, longest_of
-from foretell.engine.observed import Evidence, Limits, ObservedEngine
+from foretell.engine.observed import Evidence, ObservedEngine
 from foretell.model import RequestSpec
+from foretell.model.limits import Limits
 from foretell.services.predictor.service import PredictorService
 from foretell.services.process.probe import http_get
 from foretell.v1 import predictor_pb2

@@ -8,10 +8,10 @@ from stepped_engine import NOW, STEP_TIME
 from foretell.engine import Batch, Sequence, Twin
 from foretell.engine.observed import (
     TELL_EVERY_S,
-    Limits,
     ObservedEngine,
 )
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec
+from foretell.model.limits import Limits
 
 LIMITS = Limits(4, 48, 256, 16, 40)
 
