@@ -98,7 +98,12 @@ class Recorder:
     async def _complete(self, attempt: Attempt) -> None:
         """Release the reservation; fill in what only the predictor could see."""
         answered = attempt.first_byte_unix_s > 0 or attempt.answered
-        seen = await self._predictors.complete(attempt.instance, attempt.spec, answered=answered)
+        seen = await self._predictors.complete(
+            attempt.instance,
+            attempt.spec,
+            answered=answered,
+            output_tokens=attempt.output_tokens,
+        )
         if seen is None:
             return
         if _credible(attempt, seen.ttft_s):

@@ -23,6 +23,7 @@ from foretell.services.scheduler.relay.reply import Reply, reply_to
 from foretell.services.scheduler.relay.reported import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
+    FieldsRefused,
     Refusal,
     TakenBack,
     Transfer,
@@ -174,7 +175,15 @@ class Delivery:
         headers = {**self._headers, **context.begin_attempt()}
         transfer = Transfer(context, attempt, headers, reply, self._progress)
         try:
-            await transfer.run(self._engines)
+            try:
+                await transfer.run(self._engines)
+            except FieldsRefused:
+                attempt.instance.refuses_fields, self._progress = True, None
+                transfer = Transfer(context, attempt, headers, reply)
+                try:
+                    await transfer.run(self._engines)
+                finally:
+                    attempt.instance.judge_fields(attempt.status)
             context.placer.kept.learn(transfer.response_id, attempt.instance_id)
         except asyncio.CancelledError:
             attempt.abandoned = True
