@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.bounds import RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.protocol import ServerProtocol
 from foretell.services.scheduler.http1.response import head_of

@@ -8,8 +8,7 @@ unread.
 from typing import Final
 
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
-from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds
-from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds, RemoteProtocolError
 from foretell.services.scheduler.http1.head import HeadParser, RequestHead
 from foretell.services.scheduler.http1.states import State, Step, after
 

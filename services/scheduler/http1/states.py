@@ -5,7 +5,9 @@ As in h11, but for both sides in one: what each side may do next follows from th
 
 from enum import Enum, auto
 
-from foretell.services.scheduler.http1.errors import LocalProtocolError
+
+class LocalProtocolError(Exception):
+    """We did what is not due in this state: a defect of ours."""
 
 
 class State(Enum):
