@@ -10,7 +10,12 @@ from itertools import chain, islice
 from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.errors import (
+    CLIENT_CLOSED_REQUEST,
+    ApiError,
+    internal_error,
+    unavailable,
+)
 from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App, Replica
@@ -106,7 +111,7 @@ class Exchange:
         """A defect of ours."""
         request_id = self._life.request_id if self._life is not None else ""
         logger.exception("the scheduler failed", extra=about(request_id))
-        self.refuse(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
+        self.refuse(internal_error())
 
     def _reply(self, response: Response) -> None:
         self._stream.send(messages.immediate(response))

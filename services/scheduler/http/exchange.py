@@ -45,18 +45,21 @@ class Line(Protocol):
         ...
 
 
-class Answering(Protocol):
+class Answering:
     """Where an answer goes: to an exchange, or to what stands for one."""
 
+    __slots__ = ("begun", "on_left", "status")
+    begun: bool
+    """The client may have seen a part: from here on nothing can be repeated."""
+    status: int
+    """What metrics count: the HTTP status; 502 for an answer that broke off."""
     on_left: Callable[[], None] | None
     """Called when the client leaves before its answer has ended."""
 
     @property
     def left(self) -> bool:
         """The client has left."""
-        ...
-
-    def respond(self, response: Response) -> None: ...
+        raise NotImplementedError
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
 
@@ -68,16 +71,35 @@ class Answering(Protocol):
 
     def abandon(self) -> None: ...
 
+    def over(self) -> None:
+        """Nothing more is sent."""
 
-class Exchange:
+    def respond(self, response: Response) -> None:
+        """Answer with a whole response."""
+        self.start(response.status, response.all_headers(), has_length=True)
+        self.end(response.body)
+
+    def end_with(self, error: ApiError, path: str, request_id: str, number: int = 0) -> None:
+        """End the answer to a request to `path` with `error`: as its whole, or as the last event of
+        its stream, of which it is the event `number`."""
+        self.status = error.status
+        if self.begun:
+            self.end(error.sse_event(path, number))
+        else:
+            error.headers = {**error.headers, "x-request-id": request_id}
+            self.respond(error.response(path))
+
+
+class Exchange(Answering):
     """A request whose head has come. It must be answered once, unless the client has left.
 
     What is sent to a client that has left goes nowhere.
     """
 
+    left: bool
     __slots__ = (
-        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole", "begun"),
-        *("ended", "left", "on_left", "on_full", "on_room", "body_bytes", "extra_lines"),
+        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole"),
+        *("ended", "left", "on_full", "on_room", "body_bytes", "extra_lines"),
         *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_limit", "_news"),
         *("_expects", "_declared_bytes", "_in_parts", "_failure", "_waited_s", "_told"),
     )
@@ -95,11 +117,11 @@ class Exchange:
         self.whole = head.content is not None
         """The body has come to its end."""
         self.begun = False
+        self.status = 0
         self.ended = False
         """The answer has come to its end."""
         self.left = False
-        self.on_left: Callable[[], None] | None = None
-        """Called when the client leaves before its answer has ended."""
+        self.on_left = None
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.body_bytes = len(head.content or b"")
@@ -195,11 +217,6 @@ class Exchange:
         earned_s = self.body_bytes / limits.LEAST_BODY_BYTES_PER_S
         return limits.BODY_PATIENCE_S + earned_s - self._waited_s
 
-    def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
-        self.start(response.status, response.all_headers(), has_length=True)
-        self.end(response.body)
-
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
         """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
         self.on_full, self.on_room = on_full, on_room
@@ -208,7 +225,7 @@ class Exchange:
 
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
         """Begin the answer; `has_length`: `content-length` is among its headers."""
-        self.begun = True
+        self.begun, self.status = True, status
         if self._expects:  # whether its body still comes is the client's choice: the next request
             self.keep_alive = False  # could not be told from it
         lines, self._told = self.extra_lines, headers
@@ -252,6 +269,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """Give the request up without an answer, or in the midst of it."""
+        self.on_left = None  # it is not the client that leaves
         self._line.abort()
 
     # --- what the connection tells ---

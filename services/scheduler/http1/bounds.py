@@ -1,4 +1,4 @@
-"""What is refused of what comes: what is no HTTP, and more beside bodies than is collected of it."""
+"""What is refused of what comes: what is no HTTP, and more beside bodies than is collected."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ BOUNDS = Bounds()
 
 
 class RemoteProtocolError(Exception):
-    """The peer sent what nobody has to read; a client's connection ends with the answer `status`."""
+    """The peer sent what nobody has to read; a client's connection ends with `status`."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
