@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.protocol import ServerProtocol
-from foretell.services.scheduler.http1.states import (
+from foretell.services.scheduler.http1.protocol import (
     TRANSITIONS,
     LocalProtocolError,
+    ServerProtocol,
     State,
     Step,
     after,

@@ -22,7 +22,7 @@ from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
-from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
+from foretell.services.scheduler.http.exchange import body_too_long, declared_bytes
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost

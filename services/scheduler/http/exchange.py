@@ -6,10 +6,34 @@ from math import inf
 from typing import Protocol
 
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http import limits
-from foretell.services.scheduler.http.limits import body_too_late, body_too_long
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.response import Headers, Response, head_of
+
+BODY_DEADLINE_S = 60.0
+"""Longest time that a request's body may take to arrive: it holds a place meanwhile."""
+BODY_PATIENCE_S = 20.0
+LEAST_BODY_BYTES_PER_S = 1024
+"""A body must have come at that rate, but for `BODY_PATIENCE_S`. It is the rule of Apache's
+`mod_reqtimeout`, which is content with 500."""
+
+
+def declared_bytes(length: str) -> int:
+    """The number in a `content-length`, as large as it needs to be; 0 where it is none."""
+    digits = length.lstrip("0")
+    return int(digits[:19]) if digits.isascii() and digits.isdecimal() else 0
+
+
+def body_too_long(limit_bytes: int) -> ApiError:
+    """The error for a body of more than `limit_bytes`."""
+    return ApiError(
+        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
+    )
+
+
+def body_too_late() -> ApiError:
+    """The error for a body that takes too long."""
+    return ApiError(408, "the request body did not arrive in time")
+
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b"2\r\n:\n\r\n"
@@ -160,7 +184,7 @@ class Exchange(Answering):
             raise body_too_long(limit_bytes)
         if not self.whole and not self.left:
             self._line.resume()
-            await self._wait_for_body(limits.BODY_DEADLINE_S)
+            await self._wait_for_body(BODY_DEADLINE_S)
         self._check(limit_bytes)
         body, self._body = self._body, b""
         return bytes(body)
@@ -214,8 +238,8 @@ class Exchange(Answering):
 
     def _patience_s(self) -> float:
         """For how much longer the body may come without more of it."""
-        earned_s = self.body_bytes / limits.LEAST_BODY_BYTES_PER_S
-        return limits.BODY_PATIENCE_S + earned_s - self._waited_s
+        earned_s = self.body_bytes / LEAST_BODY_BYTES_PER_S
+        return BODY_PATIENCE_S + earned_s - self._waited_s
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
         """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""

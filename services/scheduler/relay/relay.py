@@ -24,7 +24,7 @@ from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
 from foretell.services.scheduler.relay.held import HeldStreams, is_resumable
 from foretell.services.scheduler.relay.reply import KeptAlive
-from foretell.services.scheduler.relay.reported import with_text
+from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
     Refusal,

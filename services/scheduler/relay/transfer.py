@@ -32,7 +32,7 @@ from foretell.services.scheduler.relay.framing import (
     Usage,
     WholeFraming,
 )
-from foretell.services.scheduler.relay.reported import Reported, said_in, with_text
+from foretell.services.scheduler.relay.sse import Reported, said_in, with_text
 from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
