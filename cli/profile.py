@@ -1,4 +1,4 @@
-"""`foretell profile`: make a GPU profile from published tables or from a live endpoint."""
+"""`foretell profile`: make a GPU profile from aiconfigurator's tables or from a live endpoint."""
 
 import os
 from dataclasses import replace
@@ -24,7 +24,7 @@ def profile_import(
     sheet: Datasheet,
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
 ) -> None:
-    """Make a profile from published kernel tables."""
+    """Make a profile from NVIDIA aiconfigurator's tables of kernel times."""
     from foretell.tools.profiles.imports import ProfileError, import_profile, write_profile
 
     try:

@@ -88,12 +88,14 @@ def header_of(
     inputs: int,
     online: tuple[float, float],
     draft_ratios: tuple[Sequence[float], Sequence[float]],
+    deferral: tuple[int, bool] = (0, False),
 ) -> bytes:
     """The header of a snapshot; SnapshotError where it cannot be true.
 
     `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. `inputs`
     are rows behind `contents`. `online` are the TTFT and the blocks that are expected of online
-    requests, `draft_ratios` those of drafted and of accepted tokens.
+    requests, `draft_ratios` those of drafted and of accepted tokens, `deferral`
+    `EngineSnapshot`'s step counter and whether prompts are not put off.
     """
     packed = list(map(sums, shapes))
     _check(0 <= figures.running <= figures.requests <= MOST_REQUESTS, "count")
@@ -110,6 +112,7 @@ def header_of(
     header["begun_s"], header["contents"], header["inputs"] = begun_s, contents, inputs
     engine = header["engine"]
     engine["online_ttft_s"], engine["usual_online_blocks"] = online
+    engine["step_counter"], engine["prefill_capacity_bound"] = deferral
     for name, ratios in zip(("drafted_ratio", "accepted_ratio"), draft_ratios, strict=True):
         if ratios:
             engine[name][0, : len(ratios)] = ratios

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.latency.linear import StepTimeModel
-from foretell.latency.roofline import Efficiency, roofline_step_time, sharded
+from foretell.latency.roofline import Efficiency, joint, roofline_step_time
 from foretell.model import BatchShape, DeviceSpec, ModelSpec
 from foretell.model.batch import prefill_pairs
 
@@ -75,7 +75,7 @@ def datasheet_work(device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 
 
     Attention is causal, so a prompt has half the pairs of the paper's 4·p²·H·L.
     """
-    device, model = sharded(device, model, tensor_parallel)
+    device = joint(device, tensor_parallel)
     step, token, pair, _, decode, read = roofline_step_time(
         device, model, _DATASHEET
     ).coefficients_s

@@ -131,6 +131,7 @@ class Reader:
             inputs=len(inputs) - message.contents,
             online=(message.online_ttft_s, message.usual_online_blocks),
             draft_ratios=(drafts, accepted),
+            deferral=(message.step_counter, message.prefill_capacity_bound),
         )
         snapshot = Snapshot(
             instance_id=message.instance_id,
@@ -174,6 +175,8 @@ def snapshot_to_proto(snapshot: Snapshot) -> predictor_pb2.Snapshot:
         step_began_unix_s=float(header["begun_s"]),
         online_ttft_s=float(engine["online_ttft_s"]),
         usual_online_blocks=float(engine["usual_online_blocks"]),
+        step_counter=int(engine["step_counter"]),
+        prefill_capacity_bound=bool(engine["prefill_capacity_bound"]),
         drafted_ratio=np.trim_zeros(engine["drafted_ratio"], "b").tolist(),
         accepted_ratio=np.trim_zeros(engine["accepted_ratio"], "b").tolist(),
         requests=table_to_proto(np.frombuffer(snapshot.requests, REQUEST), _REQUEST),

@@ -72,9 +72,12 @@ class Arguments {
                 table_of<Int>(at(parts, 2), false)};
     }
     step_time::StepTimes step_times() {
-        PyObject* parts = tuple_of(next(), 4);
+        PyObject* parts = tuple_of(next(), 9);
         return {table_of<double>(at(parts, 0), false), array_of<Int>(at(parts, 1)),
-                table_of<double>(at(parts, 2), false), table_of<Int>(at(parts, 3), false)};
+                table_of<double>(at(parts, 2), false), table_of<Int>(at(parts, 3), false),
+                {array_of<Int>(at(parts, 4)), table_of<double>(at(parts, 5), false),
+                 array_of<Int>(at(parts, 6)), array_of<double>(at(parts, 7)),
+                 array_of<double>(at(parts, 8))}};
     }
     State state(Broken& broken) {
         PyObject* parts = tuple_of(next(), 7);
@@ -137,7 +140,7 @@ class Arguments {
     }
 
   private:
-    static constexpr int MOST_ARRAYS = 40;
+    static constexpr int MOST_ARRAYS = 48;
 
     PyObject* const* next_;
     Py_buffer views_[MOST_ARRAYS];

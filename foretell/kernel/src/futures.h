@@ -70,8 +70,11 @@ COMPILED void note_newcomers(const Roll& work, Int sample, bool ended, const Fut
 // the middles of equally likely parts of its length. Only the first rollout goes on behind the
 // first token: how long others will be decides when a newcomer can begin, and says little of how
 // fast it then goes.
+//
+// The engine steps as `together` says.
 COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int arriving,
-                             Int watched, const double* length, const Futures& futures) {
+                             Int watched, const double* length, const Together& together,
+                             const Futures& futures) {
     auto& records = scratch.records[WORK];
     const Int samples = futures.totals.rows, requests = futures.totals.columns;
     for (Int i = 0; i < watched; i++) scratch.slots.at(WATCHED, i) = requests - watched + i;
@@ -90,7 +93,8 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
                        scratch.slots[ARRIVALS].first(arriving),
                        scratch.slots[WATCHED].first(watched),
                        futures.marks,
-                       {records.sums, scratch.slots[DUE], scratch.residues[0], scratch.residues[1]}};
+                       {records.sums, scratch.slots[DUE], scratch.residues[0], scratch.residues[1]},
+                       together};
     auto& clock = records.clock;
     for (Int sample = 0; sample < samples; sample++) {
         reset(work, scratch, requests);
