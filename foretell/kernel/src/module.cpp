@@ -196,7 +196,8 @@ FUNCTION(follow_others) {
     const auto costs = a.costs();
     READ(a);
     Int others;
-    WITHOUT_GIL(others = forecasts::follow(call, call.questions[0], 0, costs));
+    WITHOUT_GIL((together::forget_steps(call),
+                 others = forecasts::follow(call, call.questions[0], 0, costs)));
     return unless(broken, integer(others));
 }
 
