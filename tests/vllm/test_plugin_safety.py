@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from foretell.services.backend import endpoints, publisher, verified
+from foretell.services.backend import publisher, verified
 from foretell.services.backend.vllm import compat, encoder, plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.process.memory_log import LogReader
