@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -15,16 +15,17 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator, SpokenTokens
+from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
+from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.slo import default_terms
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
-from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared
@@ -38,17 +39,38 @@ from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.services.scheduler.proxy.batches import Batches
 from foretell.services.scheduler.proxy.stored import StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
-from foretell.services.scheduler.record.feedback import Feedback
-from foretell.services.scheduler.record.recorder import Recorder
+from foretell.services.scheduler.record.recorder import Feedback, Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.places import InProgress
-from foretell.services.scheduler.tuning import Tuning
+from foretell.services.scheduler.tenants.quota import InProgress
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How long a scheduler waits for its peers, and how often it looks after them.
+
+    `placement` has the values that the simulator shares.
+    """
+
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    health_interval_s: float = 0.5
+    """Pause between two health probes of an engine."""
+    health_timeout_s: float = 3.0
+    """Longest time of one probe: a vLLM engine answers between two steps, which may be long."""
+    health_failures: int = 3
+    """Failed probes in a row after which an engine is down: a busy one may be late for two."""
+    connect_timeout_s: float = 2.0
+    """Longest time to connect to an engine: it is near, and one that is slower has gone."""
+    background_drain_s: float = 2.0
+    """Time that feedback to the tagger and the log get at shutdown."""
+    request_log_max_bytes: int = 64 << 20
+    """Size at which the request log is rotated; one old file is kept."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +80,7 @@ async def serve(
     stop: asyncio.Event,
     *,
     seed: int | None = None,
-    tuning: Tuning = Tuning(),  # noqa: B008 - it is frozen
+    tuning: Tuning = Tuning(),
 ) -> None:
     """Serve until `stop`, then finish what is in progress.
 

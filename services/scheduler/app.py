@@ -11,11 +11,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from foretell import __version__
 from foretell.services.scheduler.api.described import described
 from foretell.services.scheduler.api.errors import ApiError, model_not_found, unavailable
+from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.console import STATE, static_pages
 from foretell.services.scheduler.console.state import console_state
 from foretell.services.scheduler.discovery import Discovery
-from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
@@ -24,8 +24,7 @@ from foretell.services.scheduler.proxy.batches import Batches, is_for_batches
 from foretell.services.scheduler.proxy.stored import METHODS as STORED_METHODS
 from foretell.services.scheduler.proxy.stored import StoredResponses, is_stored
 from foretell.services.scheduler.record.explain import explained
-from foretell.services.scheduler.record.gauges import show_instances
-from foretell.services.scheduler.record.status import instance_statuses
+from foretell.services.scheduler.record.status import instance_statuses, show_instances
 from foretell.services.scheduler.relay.held import LAST_EVENT_HEADER, is_resumable
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.tenants.quota import NOBODY, Tenant

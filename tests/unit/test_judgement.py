@@ -18,7 +18,6 @@ from foretell.services.scheduler.envoy.exchange import Exchange
 from foretell.services.scheduler.lifecycle.context import Stage
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer
-from foretell.services.scheduler.relay.reply import Reply
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
 
 STATUSES = st.sampled_from([200, 201, 204, 302, *range(400, 432), 499, 500, 502, 503, 504, 599])
@@ -107,7 +106,7 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     context: Any = SimpleNamespace(
         request=request, grant=None, placer=Mock(), asked=lambda: ASKED, body=lambda **_: b"{}"
     )
-    reply, engines = Reply(Mock(), "id", request.endpoint), Mock()
+    reply, engines = Mock(begun=False), Mock()
 
     async def post(*_: Any, **__: Any) -> Any:
         return Mock()

@@ -15,8 +15,7 @@ from foretell.services.scheduler.__main__ import _api_keys
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.places import InProgress
-from foretell.services.scheduler.tenants.quota import Tenant
+from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
 
 def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:

@@ -106,6 +106,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(400, message, param, code)
 
 
+def internal_error() -> ApiError:
+    """The error 500 for a defect of ours."""
+    return ApiError(500, "the scheduler failed; see its log", code="internal_error")
+
+
 def model_not_found(name: str) -> ApiError:
     """The error 404 for a model that no engine serves."""
     return ApiError(404, f"The model '{name}' does not exist.", "model", "model_not_found")

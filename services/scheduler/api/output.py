@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.length.conversation import PLAIN, Kind
 from foretell.services.scheduler.api.errors import invalid
-from foretell.services.scheduler.api.fields import integer
+from foretell.services.scheduler.api.forms import integer
 from foretell.services.scheduler.api.surface import Endpoint
 
 HINT_FIELD = "foretell_output_tokens"

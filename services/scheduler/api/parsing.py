@@ -18,8 +18,7 @@ from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
 from foretell.services.scheduler.api.errors import invalid
-from foretell.services.scheduler.api.fields import boolean, integer
-from foretell.services.scheduler.api.forms import form_fields
+from foretell.services.scheduler.api.forms import boolean, form_fields, integer
 from foretell.services.scheduler.api.output import HINT_FIELD, output_terms
 from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
 from foretell.services.scheduler.api.slo import NO_TERMS, Terms

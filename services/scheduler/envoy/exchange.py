@@ -10,14 +10,19 @@ from itertools import chain, islice
 from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.errors import (
+    CLIENT_CLOSED_REQUEST,
+    ApiError,
+    internal_error,
+    unavailable,
+)
 from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
-from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
+from foretell.services.scheduler.http.exchange import body_too_long, declared_bytes
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
@@ -106,7 +111,7 @@ class Exchange:
         """A defect of ours."""
         request_id = self._life.request_id if self._life is not None else ""
         logger.exception("the scheduler failed", extra=about(request_id))
-        self.refuse(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
+        self.refuse(internal_error())
 
     def _reply(self, response: Response) -> None:
         self._stream.send(messages.immediate(response))

@@ -13,6 +13,7 @@ from foretell.services.process.traffic import METADATA_KEY, is_loopback
 from foretell.services.scheduler.app import App, Replica
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.exchange import Exchange, PickerContext
+from foretell.services.scheduler.envoy.frames import Turns
 from foretell.services.scheduler.envoy.http2 import (
     NOT_FOUND,
     UNAUTHENTICATED,
@@ -21,8 +22,7 @@ from foretell.services.scheduler.envoy.http2 import (
     Connection,
     Stream,
 )
-from foretell.services.scheduler.envoy.turns import Turns
-from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
+from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, body_too_late
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"

@@ -9,11 +9,10 @@ from typing import Protocol, cast
 
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.bounds import RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.protocol import ServerProtocol
+from foretell.services.scheduler.http1.protocol import ServerProtocol, State
 from foretell.services.scheduler.http1.response import head_of
-from foretell.services.scheduler.http1.states import State
 
 STALL_S = 120.0
 """A client that reads nothing for so long is gone."""

@@ -6,10 +6,34 @@ from math import inf
 from typing import Protocol
 
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http import limits
-from foretell.services.scheduler.http.limits import body_too_late, body_too_long
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.response import Headers, Response, head_of
+
+BODY_DEADLINE_S = 60.0
+"""Longest time that a request's body may take to arrive: it holds a place meanwhile."""
+BODY_PATIENCE_S = 20.0
+LEAST_BODY_BYTES_PER_S = 1024
+"""A body must have come at that rate, but for `BODY_PATIENCE_S`. It is the rule of Apache's
+`mod_reqtimeout`, which is content with 500."""
+
+
+def declared_bytes(length: str) -> int:
+    """The number in a `content-length`, as large as it needs to be; 0 where it is none."""
+    digits = length.lstrip("0")
+    return int(digits[:19]) if digits.isascii() and digits.isdecimal() else 0
+
+
+def body_too_long(limit_bytes: int) -> ApiError:
+    """The error for a body of more than `limit_bytes`."""
+    return ApiError(
+        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
+    )
+
+
+def body_too_late() -> ApiError:
+    """The error for a body that takes too long."""
+    return ApiError(408, "the request body did not arrive in time")
+
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b"2\r\n:\n\r\n"
@@ -45,18 +69,21 @@ class Line(Protocol):
         ...
 
 
-class Answering(Protocol):
+class Answering:
     """Where an answer goes: to an exchange, or to what stands for one."""
 
+    __slots__ = ("begun", "on_left", "status")
+    begun: bool
+    """The client may have seen a part: from here on nothing can be repeated."""
+    status: int
+    """What metrics count: the HTTP status; 502 for an answer that broke off."""
     on_left: Callable[[], None] | None
     """Called when the client leaves before its answer has ended."""
 
     @property
     def left(self) -> bool:
         """The client has left."""
-        ...
-
-    def respond(self, response: Response) -> None: ...
+        raise NotImplementedError
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
 
@@ -68,16 +95,35 @@ class Answering(Protocol):
 
     def abandon(self) -> None: ...
 
+    def over(self) -> None:
+        """Nothing more is sent."""
 
-class Exchange:
+    def respond(self, response: Response) -> None:
+        """Answer with a whole response."""
+        self.start(response.status, response.all_headers(), has_length=True)
+        self.end(response.body)
+
+    def end_with(self, error: ApiError, path: str, request_id: str, number: int = 0) -> None:
+        """End the answer to a request to `path` with `error`: as its whole, or as the last event of
+        its stream, of which it is the event `number`."""
+        self.status = error.status
+        if self.begun:
+            self.end(error.sse_event(path, number))
+        else:
+            error.headers = {**error.headers, "x-request-id": request_id}
+            self.respond(error.response(path))
+
+
+class Exchange(Answering):
     """A request whose head has come. It must be answered once, unless the client has left.
 
     What is sent to a client that has left goes nowhere.
     """
 
+    left: bool
     __slots__ = (
-        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole", "begun"),
-        *("ended", "left", "on_left", "on_full", "on_room", "body_bytes", "extra_lines"),
+        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole"),
+        *("ended", "left", "on_full", "on_room", "body_bytes", "extra_lines"),
         *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_limit", "_news"),
         *("_expects", "_declared_bytes", "_in_parts", "_failure", "_waited_s", "_told"),
     )
@@ -95,11 +141,11 @@ class Exchange:
         self.whole = head.content is not None
         """The body has come to its end."""
         self.begun = False
+        self.status = 0
         self.ended = False
         """The answer has come to its end."""
         self.left = False
-        self.on_left: Callable[[], None] | None = None
-        """Called when the client leaves before its answer has ended."""
+        self.on_left = None
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.body_bytes = len(head.content or b"")
@@ -138,7 +184,7 @@ class Exchange:
             raise body_too_long(limit_bytes)
         if not self.whole and not self.left:
             self._line.resume()
-            await self._wait_for_body(limits.BODY_DEADLINE_S)
+            await self._wait_for_body(BODY_DEADLINE_S)
         self._check(limit_bytes)
         body, self._body = self._body, b""
         return bytes(body)
@@ -192,13 +238,8 @@ class Exchange:
 
     def _patience_s(self) -> float:
         """For how much longer the body may come without more of it."""
-        earned_s = self.body_bytes / limits.LEAST_BODY_BYTES_PER_S
-        return limits.BODY_PATIENCE_S + earned_s - self._waited_s
-
-    def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
-        self.start(response.status, response.all_headers(), has_length=True)
-        self.end(response.body)
+        earned_s = self.body_bytes / LEAST_BODY_BYTES_PER_S
+        return BODY_PATIENCE_S + earned_s - self._waited_s
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
         """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
@@ -208,7 +249,7 @@ class Exchange:
 
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
         """Begin the answer; `has_length`: `content-length` is among its headers."""
-        self.begun = True
+        self.begun, self.status = True, status
         if self._expects:  # whether its body still comes is the client's choice: the next request
             self.keep_alive = False  # could not be told from it
         lines, self._told = self.extra_lines, headers
@@ -252,6 +293,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """Give the request up without an answer, or in the midst of it."""
+        self.on_left = None  # it is not the client that leaves
         self._line.abort()
 
     # --- what the connection tells ---

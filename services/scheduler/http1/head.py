@@ -9,8 +9,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from foretell.services.scheduler.http1.bounds import Bounds
-from foretell.services.scheduler.http1.errors import RemoteProtocolError, malformed
+from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
 
 _END = b"\r\n\r\n"
 _ONCE = frozenset(("host", "content-length", "transfer-encoding"))

@@ -37,7 +37,7 @@ from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.places import InProgress
+from foretell.services.scheduler.tenants.quota import InProgress
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,8 @@ from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
 from foretell.services.scheduler.api.errors import ApiError, unavailable
 from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
-from foretell.services.scheduler.proxy.passing import answer_of, relay
-from foretell.services.scheduler.tenants.places import InProgress
-from foretell.services.scheduler.tenants.quota import Tenant
+from foretell.services.scheduler.proxy.stored import answer_of, relay
+from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
 _PATHS = ("/v1/files", "/v1/batches")
 _BELOW = tuple(f"{path}/" for path in _PATHS)

@@ -13,8 +13,16 @@ from typing import Any
 import orjson
 
 from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
-from foretell.services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
-from foretell.services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
+from foretell.services.scheduler.relay.choice import (
+    IDS,
+    TEXTS,
+    Alike,
+    Choice,
+    Diverged,
+    alike,
+    hide_ids,
+    understood,
+)
 from foretell.services.scheduler.relay.sse import written
 
 MOST_PROMPT_TOKENS = 100_000

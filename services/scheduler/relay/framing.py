@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from foretell.services.scheduler.relay.reported import Reported
-from foretell.services.scheduler.relay.sse import parse_object
+from foretell.services.scheduler.relay.sse import Reported, parse_object
 
 LONGEST_BODY_BYTES = 1 << 30
 """A longer answer that is not a stream is refused, or broken off."""

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.response import Headers, Response
+from foretell.services.scheduler.http.exchange import Answering, Exchange
+from foretell.services.scheduler.http1.response import Headers
 
 RESUMABLE_HEADER = "x-foretell-resumable"
 LAST_EVENT_HEADER = "last-event-id"
@@ -63,7 +63,7 @@ class HeldStreams:
         await stream.attach(exchange, int(number))
 
 
-class HeldStream:
+class HeldStream(Answering):
     """An answer that outlives the connection of its client. To a relay it is an exchange."""
 
     def __init__(
@@ -71,15 +71,14 @@ class HeldStream:
     ) -> None:
         """`name` is known to the client alone; `forget` lets go of the stream."""
         self.tenant = tenant
-        self.on_left: Callable[[], None] | None = None
-        """Called when the client has left for good before the answer has ended."""
+        self.begun, self.status = False, 0
+        self.on_left = None
         self._name = name
         self._exchange: Exchange | None = exchange
         self.forget = forget
         """Hold it no more."""
         self._gone: asyncio.Future[None] | None = None
         """Set when the reconnect that gets the stream has it no more."""
-        self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._is_held = False
         self.ended = False
@@ -107,15 +106,10 @@ class HeldStream:
         if self._exchange is not None:
             self._exchange.flow(on_full, on_room)
 
-    def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
-        self.start(response.status, response.all_headers(), has_length=True)
-        self.end(response.body)
-
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
         """Begin the answer: a stream is held, a whole answer is not."""
         self._is_held = not has_length
-        self._status, self._headers = status, list(headers)
+        self.begun, self.status, self._headers = True, status, list(headers)
         if self._is_held:
             self._headers.append((RESUMABLE_HEADER.encode(), b"true"))
         if self._exchange is not None:
@@ -177,10 +171,9 @@ class HeldStream:
             raise _not_held()
         if self._exchange is not None:  # the client knows better that it is lost
             former = self._exchange
-            former.on_left = None
             self._detach()
             former.abandon()
-        exchange.start(self._status, self._headers)
+        exchange.start(self.status, self._headers)
         missing = list(self._events)[number - self._before :]
         exchange.write(b"".join(missing) or _COMMENT)  # the head goes out with the first bytes
         if self.ended:

@@ -22,15 +22,16 @@ from foretell.services.scheduler.relay.framing import (
     response_id_of,
     usage_of,
 )
-from foretell.services.scheduler.relay.reported import Reported, reported_error
 from foretell.services.scheduler.relay.sse import (
     BLANK,
     DATA,
     LineEnds,
+    Reported,
     data_of,
     is_event,
     name_of,
     parse_object,
+    reported_error,
     written,
 )
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.http.exchange import Answering
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
     ANYTHING,
@@ -32,8 +33,7 @@ from foretell.services.scheduler.relay.framing import (
     Usage,
     WholeFraming,
 )
-from foretell.services.scheduler.relay.reply import Reply
-from foretell.services.scheduler.relay.reported import Reported, said_in, with_text
+from foretell.services.scheduler.relay.sse import Reported, said_in, with_text
 from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
@@ -91,7 +91,7 @@ class Transfer:
         context: RequestContext,
         attempt: Attempt,
         headers: Mapping[str, str],
-        reply: Reply,
+        reply: Answering,
         progress: Progress | None = None,
     ) -> None:
         """`progress`: of the answer, should another engine have to go on; None: none could. Where
@@ -220,7 +220,7 @@ class Transfer:
         if framing is not None and self._begun and self._decoder is None:
             shown = framing.pass_on(data)
             if shown is not None:
-                self._reply.send(shown)
+                self._reply.write(shown)
                 return
         if self._decoder is not None:
             try:
@@ -271,7 +271,7 @@ class Transfer:
                 if type(event) is Lines:
                     if not self._begun:
                         self._start_stream()
-                    self._reply.send(event.data)
+                    self._reply.write(event.data)
                 else:
                     self._take(event, framing)
         except Exception as error:
@@ -308,7 +308,7 @@ class Transfer:
         self._begun = True
         self._attempt.first_byte_unix_s = time.time()
         self._context.placer.started(self._attempt, self._progress is not None)
-        if not self._reply.started:
+        if not self._reply.begun:
             self._reply.start(self._attempt.status, self._response_headers(), has_length=False)
 
     def _end_answer(self, data: bytes) -> None:
@@ -375,9 +375,11 @@ class Transfer:
             raise AttemptFailed(lost(broken.reason), said=said)
         self._attempt.abandoned = True
         if not self._streamed:  # a part of a long answer: nothing in it could tell
-            self._reply.break_off()
+            self._reply.status = 502
+            self._reply.abandon()
             return
-        self._reply.fail(with_text(engine_lost(), said), broken.next_event)
+        path, request_id = self._request.endpoint.path, self._request.request_id
+        self._reply.end_with(with_text(engine_lost(), said), path, request_id, broken.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
         # Anthropic's API tells the one at the beginning of a stream, the other at its end.
