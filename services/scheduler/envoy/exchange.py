@@ -24,7 +24,7 @@ from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
 from foretell.services.scheduler.http.exchange import body_too_long, declared_bytes
 from foretell.services.scheduler.http1.response import Response
-from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
+from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.refusals import engines_failed
@@ -311,7 +311,7 @@ class Exchange:
         life = self._life
         if life is None:
             return
-        if life.stage is Stage.SENT and (attempt := life.attempt) is not None:
+        if life.is_sent and (attempt := life.attempt) is not None:
             attempt.broken = self._status > 0 and attempt.instance.down.is_set()
             attempt.finished = self._status > 0 and not attempt.broken
             attempt.abandoned = not attempt.finished
