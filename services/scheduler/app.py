@@ -50,7 +50,6 @@ class Replica:
     batches: Batches
     stored: StoredResponses
     discovery: Discovery | None = None
-    """Where instances come from, if they are not listed."""
     cors: Cors = field(default_factory=lambda: Cors(()))
     """From which origins pages may call."""
     draining: bool = False
@@ -62,8 +61,6 @@ Page = Callable[[Headers], Response]
 
 
 class App:
-    """The application of one replica."""
-
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._pages: dict[str, Page] = {

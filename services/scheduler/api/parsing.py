@@ -54,13 +54,10 @@ class ApiRequest(NamedTuple):
     model: str
     stream: bool
     max_tokens: int
-    """The limit of output tokens; 0 where the client named none and the endpoint has no default."""
     min_tokens: int
     hint_tokens: int
-    """Output tokens that are certain, or that the client expects; 0: neither is known."""
     ignore_eos: bool
     unending: bool
-    """Nothing but the engine's `max_model_len` ends the answer."""
     kind: Kind
     sequences: int
     priority: int
@@ -88,7 +85,6 @@ class ApiRequest(NamedTuple):
 
 
 def _targets(slo: Slo) -> dict[str, float]:
-    """The targets that there are, as engines with `CoScheduler` read them."""
     given = {TTFT_FIELD: slo.ttft_s, TPOT_FIELD: slo.tpot_s}
     return {name: round(1000.0 * value, 3) for name, value in given.items() if value < inf}
 
@@ -238,7 +234,6 @@ def for_engine(
 
 
 def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
-    """The client's `vllm_xargs` and ours."""
     if not theirs:
         return orjson.dumps(ours)
     kept = {name: value for name, value in theirs.items() if name not in _OURS_ALONE}

@@ -48,7 +48,6 @@ class PickerContext:
     replica: Replica
     addresses: Addresses
     authorization: Mapping[str, str]
-    """The header that engines want, if any."""
     arriving: set["Exchange"] = field(default_factory=set)
     """Those whose bodies are not whole."""
 
@@ -75,7 +74,6 @@ class Exchange:
     # What the gateway says.
 
     def receive(self, message: bytes) -> None:
-        """Take the next message."""
         try:
             self._take(pb.ProcessingRequest.FromString(message))
         except ApiError as error:
@@ -108,7 +106,6 @@ class Exchange:
         self._reply(replace(error.response(self._path), headers=headers))
 
     def _fail(self) -> None:
-        """A defect of ours."""
         request_id = self._life.request_id if self._life is not None else ""
         logger.exception("the scheduler failed", extra=about(request_id))
         self.refuse(internal_error())
@@ -160,7 +157,6 @@ class Exchange:
             self._place(trailers=False)
 
     def _show(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Answer a request that generates nothing."""
         self._settled = True
         try:
             if path == "/metrics":  # not for whoever can reach the gateway
@@ -205,7 +201,6 @@ class Exchange:
         self._placing = asyncio.get_running_loop().create_task(work)
 
     async def _placed(self, life: RequestContext, *, trailers: bool) -> None:
-        """Place the request and send it on its way, or refuse it."""
         try:
             among = self._subset
             if among is not None:

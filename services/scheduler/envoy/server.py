@@ -95,7 +95,6 @@ class Picker:
                     exchange.refuse(body_too_late())
 
     def _connection(self) -> Connection:
-        """The protocol of a new connection."""
         most = self._replica.shared.in_progress.limit
         connection = Connection(self._open, self._turns, self._connections, most)
         if len(self._connections) >= MOST_CONNECTIONS:
@@ -118,7 +117,6 @@ class Picker:
 
 
 def _tls(traffic: SchedulerSettings) -> ssl.SSLContext | None:
-    """What protects connections; None where there is no certificate."""
     if not traffic.tls_certificate:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -138,7 +136,6 @@ class _Check:
         self._replica = replica
 
     def receive(self, message: bytes) -> None:
-        """Take the HealthCheckRequest."""
         service = message[2:].decode("latin-1")  # its only field is the first, a short string
         if service in ("", "liveness"):
             self._answer(True)

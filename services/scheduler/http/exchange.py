@@ -24,14 +24,12 @@ def declared_bytes(length: str) -> int:
 
 
 def body_too_long(limit_bytes: int) -> ApiError:
-    """The error for a body of more than `limit_bytes`."""
     return ApiError(
         413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
     )
 
 
 def body_too_late() -> ApiError:
-    """The error for a body that takes too long."""
     return ApiError(408, "the request body did not arrive in time")
 
 
@@ -82,7 +80,6 @@ class Answering:
 
     @property
     def left(self) -> bool:
-        """The client has left."""
         raise NotImplementedError
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
@@ -99,7 +96,6 @@ class Answering:
         """Nothing more is sent."""
 
     def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
         self.start(response.status, response.all_headers(), has_length=True)
         self.end(response.body)
 
@@ -132,9 +128,7 @@ class Exchange(Answering):
         self.method = head.method
         self.path = head.path
         self.query = head.query
-        """What stands behind the question mark of the target, as it came."""
         self.headers = head.headers
-        """By their names in lower case; of several with one name, the first."""
         self.request_id = ""
         """The one that its client knows, once there is one."""
         self.keep_alive = head.keep_alive
@@ -143,7 +137,6 @@ class Exchange(Answering):
         self.begun = False
         self.status = 0
         self.ended = False
-        """The answer has come to its end."""
         self.left = False
         self.on_left = None
         self.on_full: Callable[[], None] | None = None
@@ -257,7 +250,6 @@ class Exchange(Answering):
         self._head = head_of(status, headers, lines)
 
     def write(self, data: bytes) -> None:
-        """Send a part of the answer's body, which is not empty."""
         if self._chunked:
             data = b"%b%x\r\n%b\r\n" % (self._head, len(data), data)
             self._head = b""
@@ -268,7 +260,6 @@ class Exchange(Answering):
         self._line.send(data)
 
     def end(self, data: bytes = b"") -> None:
-        """End the answer, with its last bytes."""
         if self._chunked:
             last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             self._line.send(b"%b%b0\r\n\r\n" % (self._head, last))
@@ -293,7 +284,6 @@ class Exchange(Answering):
     # --- what the connection tells ---
 
     def take(self, data: bytes) -> None:
-        """A part of the body has come."""
         self.body_bytes += len(data)
         if self.ended:
             return  # answered already: nobody wants the rest
@@ -326,13 +316,11 @@ class Exchange(Answering):
         return True
 
     def take_end(self) -> None:
-        """The body is whole."""
         self.whole = True
         self._expects = False
         self._wake()
 
     def lose(self) -> None:
-        """The client has left."""
         if not self.left and not self.ended:
             self.left = True
             self._wake()

@@ -45,8 +45,6 @@ _MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
 
 @dataclass(slots=True)
 class Shared:
-    """What all requests of a replica share."""
-
     placer: Placer
     recorder: Recorder
     pool: Pool
@@ -150,7 +148,6 @@ class RequestContext:
         return await self._placed(self.placer.retry(attempt, output_tokens, judgement.unfit))
 
     async def place_again(self) -> Attempt:
-        """The attempt after one that was taken back from its engine; raises `ApiError`."""
         return await self._placed(self.placer.place_again(self._sent()))
 
     async def _placed(self, placing: Awaitable[Attempt]) -> Attempt:
@@ -165,7 +162,6 @@ class RequestContext:
         return self.attempt
 
     def asked(self) -> Asked:
-        """What the latest attempt asks of its engine."""
         attempt, model = self._sent(), self.request.model
         longest = attempt.instance.lengths.get(model)
         return Asked(self.placer.need(attempt), model, longest, self.endpoint.generates)
@@ -196,7 +192,6 @@ class RequestContext:
         )
 
     def end_attempt(self) -> None:
-        """The latest attempt has ended: tell of it."""
         attempt = self._sent()
         attempt.carrier = None
         attempt.ended_unix_s = time.time()

@@ -49,7 +49,6 @@ class Asked(NamedTuple):
     longest: int | None = None
     """The engine's longest context for the model in tokens, where it is known."""
     generates: bool = True
-    """Tokens were to be generated."""
 
 
 ANYTHING = Asked()
@@ -60,7 +59,6 @@ class Judgement(NamedTuple):
 
     verdict: Verdict
     reason: str
-    """A label for metrics."""
     unfit: Unfit = ""
     """What the engine cannot do, where it is unfit."""
     is_about_us: bool = False

@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
 logger = logging.getLogger(__name__)
 
 Predictions = Mapping[str, Prediction]
-"""Predictions by instance."""
 
 
 def explained(trace: Trace, policy: Policy) -> dict[str, Any]:

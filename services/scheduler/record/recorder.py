@@ -132,7 +132,6 @@ class Recorder:
         self._requests(model, instance_id, policy, str(status)).inc()
 
     def count_failure(self, instance_id: str, reason: str, *, in_mid_answer: bool) -> None:
-        """Count an attempt that has failed, by its engine's fault."""
         metrics = self._metrics
         counter = metrics.continuations if in_mid_answer else metrics.retries
         counter.labels(instance_id, reason).inc()

@@ -77,7 +77,6 @@ class Latencies(NamedTuple):
 
 
 def instance_statuses(instances: Sequence[Instance], placer: Placer) -> list[dict[str, object]]:
-    """An object for each instance."""
     foretold = foretold_now(placer.predictors)
     answers = _last_minute(placer.traces)
     return [
@@ -169,7 +168,6 @@ class Sample:
         self._latest.append((computed, spec.length.expected_tokens, tokens, *latencies))
 
     def told(self) -> dict[str, object]:
-        """What `/status` says."""
         answered = [
             (computed, round(expected, 1), tokens, round(ttft_s, 4), round(e2e_s, 4))
             for computed, expected, tokens, ttft_s, e2e_s in self._latest

@@ -81,7 +81,6 @@ class Tracing:
         closing.join(_CLOSE_S)
 
     def start(self, name: str, kind: str, parent: Any, attributes: dict[str, Any]) -> "Span":
-        """A span that begins now."""
         from opentelemetry.trace import SpanKind  # noqa: PLC0415
 
         return self._tracer.start_span(name, parent, SpanKind[kind], attributes)
@@ -91,7 +90,6 @@ class Tracing:
         return self._propagator.extract(dict(headers))
 
     def below(self, span: "Span") -> Any:
-        """The context in which `span` is the parent."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
         return set_span_in_context(span)
@@ -104,8 +102,6 @@ class Tracing:
 
 
 class RequestSpans:
-    """The spans of one request."""
-
     def __init__(self, tracing: Tracing, request: ApiRequest, headers: Mapping[str, str]) -> None:
         self._tracing = tracing
         path = request.endpoint.path
@@ -140,7 +136,6 @@ class RequestSpans:
         return self._tracing.headers_of(self._attempt)
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """The attempt has ended."""
         span, self._attempt = self._attempt, None
         if span is None:
             return

@@ -56,7 +56,6 @@ class Choice:
 
     @property
     def has_ids(self) -> bool:
-        """The engine stated ids of tokens."""
         return bool(self.ids)
 
     @property
@@ -86,7 +85,6 @@ class Choice:
         return True
 
     def take(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> None:
-        """Note what the client gets."""
         self.is_finished |= choice.get("finish_reason") is not None
         self.role_sent |= "role" in delta
         for part in _parts(delta):

@@ -142,14 +142,12 @@ class Connection(asyncio.Protocol):
             self.lose("given_up")
 
     def pause(self) -> None:
-        """Take nothing more from the socket."""
         assert self._transport is not None
         if not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
         assert self._transport is not None
         if self._paused and not self._transport.is_closing():
             self._paused = False

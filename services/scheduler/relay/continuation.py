@@ -58,7 +58,6 @@ def can_continue(request: ApiRequest, prompt_tokens: int) -> bool:
 
 
 def progress_of(request: ApiRequest) -> "Progress":
-    """The progress of the answer to `request`, of which there is nothing yet."""
     body = request.body
     return Progress(
         request.sequences, with_usage=wants_usage(body), with_ids=bool(body.get("return_token_ids"))
@@ -93,13 +92,10 @@ class Progress:
 
     @property
     def output_ids(self) -> list[list[int]]:
-        """The ids of all tokens of which the client has the text, and perhaps some more, by
-        choice."""
         return [choice.output_ids for choice in self._choices]
 
     @property
     def output_tokens(self) -> int:
-        """Number of tokens of the longest choice."""
         return max(map(len, self.output_ids))
 
     @property
@@ -136,7 +132,6 @@ class Progress:
         self._complete, self.alike = False, None
 
     def begin_again(self) -> None:
-        """Another engine will say all again."""
         self.alike = None
         for choice in self._choices:
             choice.begin_again()
@@ -145,7 +140,6 @@ class Progress:
 
     @property
     def is_behind(self) -> bool:
-        """The engine has not yet said again all that the client has."""
         return any(choice.is_behind for choice in self._choices)
 
     @property
@@ -199,7 +193,6 @@ class Progress:
         stated: dict[str, Any],
         delta: dict[str, Any],
     ) -> bytes:
-        """What the client gets of an event of `choice`."""
         if not choice.take_ids(stated, delta):
             self.lose()
         if not self._prompt_tokens:

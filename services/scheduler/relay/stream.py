@@ -79,7 +79,6 @@ class StreamFraming:
         self._next_event = 0
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
         if self._ends is not None or b"\r" in data:  # no JSON has it: it would be escaped
@@ -100,7 +99,6 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        """See `Framing`."""
         alike = self._progress.alike if self._progress is not None else None
         if alike is None or self._held or self._ends is not None:
             return None
@@ -174,7 +172,6 @@ class StreamFraming:
         return [self._lines([self._before(), part])]
 
     def _take(self, parts: list[bytes]) -> list[Event]:
-        """Whole events have come."""
         events: list[Event] = []
         shown: list[bytes] = []
         end: Ending | None = None

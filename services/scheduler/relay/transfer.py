@@ -160,7 +160,6 @@ class Transfer:
     # --- what the connection tells ---
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The engine begins to answer."""
         if self._over.done():
             return  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
@@ -202,7 +201,6 @@ class Transfer:
             self._framing = WholeFraming(any_form=True)
 
     def data(self, data: bytes) -> None:
-        """A part of the answer's body has come."""
         framing = self._framing
         if self._over.done():
             return
@@ -225,7 +223,6 @@ class Transfer:
             self._carry_out(framing.feed, data)
 
     def end(self) -> None:
-        """The answer is whole."""
         self._end_fault()
         if self._framing is not None and not self._over.done():
             self._carry_out(self._framing.feed_end)

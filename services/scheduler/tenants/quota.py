@@ -40,7 +40,6 @@ class InProgress:
         self._share = share
         self._now = 0
         self._tenants: dict[str, int] = {}
-        """Places that each holds."""
         self._refused = 0
         """Those who were told to come back, and for whom no place has become free since; no more of
         them than there are places, as after a flood few do come back."""
@@ -55,7 +54,6 @@ class InProgress:
         return self._now
 
     def of(self, tenant: str) -> int:
-        """The places that a tenant holds."""
         return self._tenants.get(tenant, 0)
 
     @contextmanager
@@ -87,7 +85,6 @@ class InProgress:
         self._tenants[tenant] = held + 1
 
     def give_back(self, tenant: str) -> None:
-        """A place is free again."""
         self._now -= 1
         self._tenants[tenant] -= 1
         if not self._tenants[tenant]:
@@ -153,12 +150,10 @@ class Grant:
         self.ends_s = self._tenant.clock() + e2e_s
 
     def settle(self, tokens: float) -> None:
-        """It took so many."""
         self._tenant.spend(0, tokens - self._reserved)
         self._reserved = tokens
 
     def headers(self) -> dict[str, str]:
-        """What is left of the caller's limits, as OpenAI's API tells it."""
         return self._tenant.headers()
 
     def end(self) -> None:
