@@ -251,6 +251,7 @@ def main() -> None:
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
+    gc.set_threshold(10_000, 20, 20)  # requests end without them: what is freed has few circles
     runtime.run(lambda stop: serve(settings, stop))
 
 
