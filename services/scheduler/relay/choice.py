@@ -249,11 +249,3 @@ def alike(line: bytes, choice: Choice, field: str, text: str, *, ids_shown: bool
     hidden = b"" if ids_shown else middle[:-1] + b"null" + tail[1:]
     head = line[: start + len(name) + 1]
     return Alike(choice, choice.texts[field], head, middle, tail, hidden)
-
-
-def hide_ids(line: bytes, name: bytes) -> bytes:
-    """The line as it is where nobody asks for the token ids that follow `name`."""
-    at = line.find(name)
-    if at < 0:
-        return line
-    return line[: at + len(name) - 1] + b"null" + line[line.index(b"]", at) + 1 :]

@@ -10,7 +10,6 @@ from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (
     DONE,
     Progress,
-    as_vllm_writes,
 )
 from foretell.services.scheduler.relay.framing import (
     Broken,
@@ -32,7 +31,6 @@ from foretell.services.scheduler.relay.sse import (
     name_of,
     parse_object,
     reported_error,
-    written,
 )
 
 LONGEST_EVENT_BYTES = 4 << 20
@@ -202,8 +200,6 @@ class StreamFraming:
             answer = parse_object(text) if b"{" in text else None
             if answer is None:
                 return self._follow_other(part, text, shown)
-            if self._progress is not None:
-                part = written(answer, part)
         reported = reported_error(answer) if _ERROR in part else None
         if reported is not None:
             if not (self._begun or any(shown)) or not self._is_alone:
@@ -232,7 +228,7 @@ class StreamFraming:
             part = progress.without_ids(part, answer)
         else:
             try:
-                part = progress.take(as_vllm_writes(part, answer), answer)
+                part = progress.take(part, answer)
             except Diverged:
                 progress.lose()
                 return "diverged", None
