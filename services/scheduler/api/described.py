@@ -6,7 +6,6 @@ them.
 
 import html
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretell import __version__
@@ -27,12 +26,12 @@ _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
 
 
-def described() -> dict[str, Callable[[Mapping[str, str]], Response]]:
+def described() -> dict[str, Response]:
     """A page for each path that tells of the others."""
     told = openapi()
     as_json = Response(200, json.dumps(told).encode())
     as_html = Response(200, _page(told).encode(), "text/html; charset=utf-8", _HEADERS)
-    return {"/openapi.json": lambda _: as_json, "/docs": lambda _: as_html}
+    return {"/openapi.json": as_json, "/docs": as_html}
 
 
 def openapi() -> dict[str, Any]:

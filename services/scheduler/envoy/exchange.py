@@ -18,7 +18,7 @@ from foretell.services.scheduler.api.errors import (
 )
 from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
@@ -45,7 +45,6 @@ class PickerContext:
     """What all requests of this replica share."""
 
     app: App
-    replica: Replica
     addresses: Addresses
     authorization: Mapping[str, str]
     arriving: set["Exchange"] = field(default_factory=set)
@@ -59,7 +58,7 @@ class Exchange:
         self.began_s = time.monotonic()
         self._stream = stream
         self._context = context
-        self._shared = context.replica.shared
+        self._shared = context.app.shared
         self._path = ""
         self._life: RequestContext | None = None
         """None before its head has come, and for what generates nothing."""
@@ -170,7 +169,7 @@ class Exchange:
         own, addresses = self._context.authorization, self._context.addresses
         try:
             self._shared.api_keys.tenant(headers)
-            keepers = self._context.replica.stored.keepers(path)
+            keepers = self._context.app.stored.keepers(path)
             await addresses.learn(keepers)
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:

@@ -108,14 +108,14 @@ class WholeFraming:
     `LONGEST_HELD_BYTES` is handed out in parts.
     """
 
-    def __init__(self, *, any_form: bool = False) -> None:
-        """`any_form`: it need not be JSON."""
+    def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
+        """`any_form`: it need not be JSON; `at_once`: it goes to the client as it comes."""
         self.ended = False
         self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
         self._length_bytes = 0
-        self._begun = False
+        self._begun = at_once
         """Parts were handed out."""
 
     def feed(self, data: bytes) -> list[Event]:
@@ -162,28 +162,6 @@ class WholeFraming:
 
     def _broken(self, reason: str) -> list[Event]:
         return [Broken(reason, tokens_out=0, exact=True)]
-
-
-class OpaqueFraming:
-    """An answer whose bytes nobody here can read: they go to the client as they come."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.response_id = ""
-
-    def feed(self, data: bytes) -> list[Event]:
-        return [Lines(data)]
-
-    def pass_on(self, data: bytes) -> bytes | None:
-        return data
-
-    def feed_end(self) -> list[Event]:
-        self.ended = True
-        return [End(b"", truncated=False)]
-
-    def feed_break(self, reason: str) -> list[Event]:
-        self.ended = True
-        return [Broken(reason, tokens_out=0, exact=False)]
 
 
 def response_id_of(response: object) -> str:

@@ -27,7 +27,6 @@ from foretell.services.scheduler.relay.framing import (
     Event,
     Framing,
     Lines,
-    OpaqueFraming,
     TooLong,
     Usage,
     WholeFraming,
@@ -195,10 +194,9 @@ class Transfer:
         )
         if self._attempt.continued:
             self._end_attempt(AttemptFailed(lost("encoded")))
-        elif self._streamed:
-            self._progress, self._framing = None, OpaqueFraming()
         else:
-            self._framing = WholeFraming(any_form=True)
+            self._progress = None
+            self._framing = WholeFraming(any_form=True, at_once=self._streamed)
 
     def data(self, data: bytes) -> None:
         framing = self._framing
