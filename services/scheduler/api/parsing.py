@@ -47,18 +47,19 @@ _OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
 class ApiRequest(NamedTuple):
     """A valid request and the facts about it that placement needs. It is made once, by `parse`."""
 
+    max_tokens: int
+    """This one and the next five are as in `OutputTerms`."""
+    min_tokens: int
+    hint_tokens: int
+    ignore_eos: bool
+    unending: bool
+    kind: Kind
     endpoint: Endpoint
     body: dict[str, Any]
     raw: bytes
     """The body as it came; nothing stands behind its last brace."""
     model: str
     stream: bool
-    max_tokens: int
-    min_tokens: int
-    hint_tokens: int
-    ignore_eos: bool
-    unending: bool
-    kind: Kind
     sequences: int
     priority: int
     text: str
@@ -134,19 +135,13 @@ def parse(
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
-    output = output_terms(body, endpoint)
     return ApiRequest(
+        *output_terms(body, endpoint),
         endpoint=endpoint,
         body=body,
         raw=raw if endpoint.is_form else raw.rstrip(),
         model=model,
         stream=stream,
-        max_tokens=output.max_tokens,
-        min_tokens=output.min_tokens,
-        hint_tokens=output.hint_tokens,
-        ignore_eos=output.ignore_eos,
-        unending=output.unending,
-        kind=output.kind,
         sequences=len(prompts) * n,
         priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
