@@ -15,7 +15,6 @@ from foretell.services.scheduler.api.parsing import parse
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.lifecycle.context import Stage
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
@@ -139,7 +138,7 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
     )
     life: Any = SimpleNamespace(
         attempt=attempt,
-        stage=Stage.SENT,
+        is_sent=True,
         failed=heard.append,
         end=Mock(),
         end_attempt=Mock(),
