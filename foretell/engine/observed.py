@@ -30,7 +30,7 @@ _SLACK_TOKENS = 2
 _EARLY_S = 1e-4
 """By which an end counts as before that of the step which was its last: clocks are read twice."""
 _SAME_STEP = 0.3
-"""Two observers see the end of a step within this share of the time between steps."""
+"""Another observer has told of the same step within this share of the time between steps."""
 _MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
 """Steps that are made up for at once."""
@@ -128,8 +128,9 @@ class ObservedEngine:
         steps = max(1, round(tokens_per_event))
         ends = list(ends_s)
         gap_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else self._usual_s() * steps
+        known_s = self._begun_s + _SAME_STEP * gap_s
         for end_s in ends:
-            if end_s > self._begun_s + _SAME_STEP * gap_s:
+            if end_s > known_s:
                 self._make(steps, end_s)
         self._catch_up(tokens)
         if any(self._is_wrong(key) for key in tokens):

@@ -119,6 +119,7 @@ def _predicted(prediction: Prediction) -> dict[str, Any]:
         "cached_tokens": prediction.cached_tokens,
         "snapshot_age_s": prediction.snapshot_age_s,
         "calibration_steps": prediction.calibration_steps,
+        "approximations": prediction.approximations,
     }
 
 
