@@ -10,7 +10,8 @@ from foretell.engine import Batch, Sequence, Twin
 from foretell.engine.evidence import evidence_of, longest_of
 from foretell.engine.observed import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence, ObservedEngine
 from foretell.engine.progress import StreamProgress
-from foretell.model import EngineConfig, LengthEstimate, RequestSpec
+from foretell.latency.calibration import OnlineStepTime
+from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
 from foretell.model.limits import Limits, limits_of
 
 LIMITS = Limits(4, 48, 256, 16, 40)
@@ -192,6 +193,21 @@ def test_where_nothing_is_streamed_time_passes_as_predicted() -> None:
     observed.ended("whole", NOW + 0.5)
     observed.snapshot(NOW + 1.0)
     assert observed.is_idle
+
+
+def test_answers_that_are_no_streams_teach_how_long_a_step_takes() -> None:
+    step_time = OnlineStepTime()
+    observed = ObservedEngine("e", LIMITS, step_time.step_s)
+    now = NOW
+    for number in range(60):
+        observed.sent(RequestSpec(f"r{number}", 20, 40, LengthEstimate(40.0)), now)
+        observed.snapshot(now + 0.1)
+        now += 40 * 0.05
+        observed.ended(f"r{number}", now, 40)
+        for step in observed.snapshot(now).completed_steps:
+            step_time.observe(step.shape, step.duration_s)
+    shape = BatchShape(decode_seqs=1, decode_pairs=40)
+    assert step_time.step_s(shape) == pytest.approx(0.05, rel=0.1)
 
 
 def test_events_that_come_together_are_of_one_step() -> None:
