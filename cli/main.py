@@ -11,7 +11,6 @@ from foretell.cli.capacity import capacity
 from foretell.cli.check import check
 from foretell.cli.demo import demo
 from foretell.cli.explain import explain
-from foretell.cli.order import order
 from foretell.cli.plan import plan
 from foretell.cli.reference import reference
 from foretell.cli.run_batch import run_batch
@@ -38,7 +37,6 @@ for _command in (
     simulate,
     capacity,
     plan,
-    order,
     run_batch,
     train_tagger,
     train_small_tagger,

@@ -14,6 +14,7 @@ from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.model_config import MXFP4_BYTES, is_of_experts
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, joint
+from foretell.latency.tables import graph_sizes, profile_step_time
 from foretell.model import DeviceSpec, GpuProfile, ModelSpec
 from foretell.tools.files import read_bytes
 from foretell.tools.profiles.options import ImportOptions
@@ -45,8 +46,6 @@ def profile_of(name_or_file: str) -> GpuProfile:
 
 def with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
     """The profile with CUDA graphs captured for as many sequences as the engine may run."""
-    from foretell.latency.tables import graph_sizes
-
     if profile.tables is None or not profile.tables.graph_sizes:
         return profile
     return replace(profile, tables=replace(profile.tables, graph_sizes=graph_sizes(max_num_seqs)))
@@ -80,10 +79,9 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
             tensor_parallel=options.tensor_parallel,
             tables=_source(options, one, model).sampled(options.max_num_seqs),
         )
-        coefficients, residual = fit_linear(profile)
+        return fit_linear(profile, profile_step_time(profile))
     except (OSError, KeyError, ValueError) as error:
         raise ProfileError(f"{options.path}: {_text(error)}") from error
-    return replace(profile, coefficients_s=coefficients, relative_residual=residual)
 
 
 def write_profile(profile: GpuProfile, path: Path) -> None:

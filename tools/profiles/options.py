@@ -1,6 +1,6 @@
 """What a GPU profile is made from, as options of commands."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -54,33 +54,3 @@ class ImportOptions:
     max_num_seqs: Annotated[int, typer.Option(min=1, help="vLLM's max_num_seqs.")] = 256
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="vLLM's limit.")] = 2048
     max_model_len: Annotated[int, typer.Option(min=1, help="vLLM's max_model_len.")] = 16384
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureOptions:
-    """What to measure, for how long, and limits that the endpoint does not say."""
-
-    url: Annotated[str, typer.Argument(help="Address of vLLM's server, e.g. http://host:8000.")]
-    model: Annotated[str, typer.Option(help="Model to ask for; empty: the only one.")] = ""
-    name: Annotated[
-        str, typer.Option(help="Name of the profile, DEVICE/MODEL; empty: measured/MODEL.")
-    ] = ""
-    api_key: str = field(default="", repr=False)
-    seconds: Annotated[float, typer.Option(min=1, help="Longest time to take.")] = 90.0
-    rounds: int = 5
-    """Every experiment of the plan is done so often, if the time suffices."""
-    max_concurrency: int = 64
-    """Greatest number of streams at a time."""
-    block_size: Annotated[
-        int, typer.Option(min=0, help="Tokens of a KV block; 0: from /metrics, or 16.")
-    ] = 0
-    kv_blocks: Annotated[
-        int, typer.Option(min=0, help="Number of KV blocks; 0: from /metrics, or unknown.")
-    ] = 0
-    max_num_seqs: Annotated[int, typer.Option(min=0, help="The engine's max_num_seqs; 0: 256.")] = 0
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(min=0, help="The engine's limit; 0: 2048.")
-    ] = 0
-    max_model_len: Annotated[
-        int, typer.Option(min=0, help="The engine's max_model_len; 0: from /v1/models.")
-    ] = 0
