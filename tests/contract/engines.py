@@ -206,6 +206,7 @@ class Engine:
         self.health_status: int | None = 200
         """None: /health never answers."""
         self.models: object = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm"}]}
+        self.metrics = ""
         self.headers: dict[str, str] = {}
         self.received: list[Received] = []
         self.probes = 0
@@ -280,6 +281,8 @@ class Engine:
             if self.health_status is None:
                 await hang(exchange)
             await exchange.whole(self.health_status or 0, b"")
+        elif exchange.received.path == "/metrics":
+            await exchange.whole(200, self.metrics.encode())
         else:
             await exchange.whole(200, json.dumps(self.models).encode())
 
