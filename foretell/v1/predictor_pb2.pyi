@@ -144,16 +144,30 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("reserved", "ended", "spending", "age_s")
+    __slots__ = ("reserved", "ended", "spending", "progress", "age_s")
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     SPENDING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     reserved: RequestSpec
     ended: RequestEnded
     spending: Spending
+    progress: Progress
     age_s: float
-    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[RequestEnded, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[RequestEnded, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("steps_ago_s", "request_id", "tokens", "tokens_per_event")
+    STEPS_AGO_S_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_EVENT_FIELD_NUMBER: _ClassVar[int]
+    steps_ago_s: _containers.RepeatedScalarFieldContainer[float]
+    request_id: _containers.RepeatedScalarFieldContainer[str]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    tokens_per_event: float
+    def __init__(self, steps_ago_s: _Optional[_Iterable[float]] = ..., request_id: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., tokens_per_event: _Optional[float] = ...) -> None: ...
 
 class Spending(_message.Message):
     __slots__ = ("replica", "number", "spent")

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.relay.alike import Alike, alike
-from foretell.services.scheduler.relay.choice import Choice
+from foretell.services.scheduler.relay.choice import Alike, Choice, alike
 from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.framing import Event, Lines
 from foretell.services.scheduler.relay.stream import StreamFraming

@@ -22,6 +22,8 @@ _NO_MODEL = frozenset(("model", "model_not_found"))
 _NO_INPUTS = re.compile(r"multimodal model", re.IGNORECASE)
 """vLLM names no `param` where its model takes text alone."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_FIELDS = re.compile(rb"vllm_xargs|return_token_ids|extra|additional|unknown|unexpected|unrecog")
+"""In what engines say that know fewer fields than vLLM."""
 _READ_BYTES = 2000
 """The part of what a refusal says that is read: the rest quotes the request."""
 _MOST_BODY_BYTES = 1 << 16
@@ -49,7 +51,6 @@ class Asked(NamedTuple):
     longest: int | None = None
     """The engine's longest context for the model in tokens, where it is known."""
     generates: bool = True
-    """Tokens were to be generated."""
 
 
 ANYTHING = Asked()
@@ -60,7 +61,6 @@ class Judgement(NamedTuple):
 
     verdict: Verdict
     reason: str
-    """A label for metrics."""
     unfit: Unfit = ""
     """What the engine cannot do, where it is unfit."""
     is_about_us: bool = False
@@ -75,6 +75,9 @@ class Judgement(NamedTuple):
     def counts(self) -> bool:
         """It counts against the engine's health."""
         return self.verdict in (Verdict.REFUSED, Verdict.FAULT)
+
+
+_ANSWER = Judgement(Verdict.CLIENTS, "answer")
 
 
 def lost(reason: str) -> Judgement:
@@ -96,12 +99,11 @@ def judge(
     beginning; `continued`: the client has the beginning from another engine, and can get no other
     status.
     """
+    if 200 <= status < 300:
+        return _ANSWER
     reason = "error_event" if as_event else f"http_{status}"
-    is_answer, is_refusal = 200 <= status < 300, 400 <= status < 500
-    if not (is_answer or is_refusal) or status in _FAULTS or (continued and is_refusal):
+    if not 400 <= status < 500 or status in _FAULTS or continued:
         return Judgement(Verdict.FAULT, reason, is_about_us=status in _FAULTS)
-    if is_answer:
-        return Judgement(Verdict.CLIENTS, reason)
     if body is not None:
         if not asked.generates and body == _UNKNOWN_PATH:  # all engines with this model say so
             return Judgement(Verdict.CLIENTS, reason)
@@ -110,6 +112,12 @@ def judge(
     if status == 429 or (status == 404 and body is not None):
         return Judgement(Verdict.REFUSED, reason)
     return Judgement(Verdict.CLIENTS, reason)
+
+
+def may_refuse_fields(status: int, body: bytes) -> bool:
+    """Whether this may be about the fields that are added for vLLM, as engines refuse them that
+    allow no others than they know."""
+    return status in (400, 422) and _FIELDS.search(body[:_MOST_BODY_BYTES]) is not None
 
 
 def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:

@@ -18,9 +18,9 @@ from foretell.placement.request import Stage
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about, all_about
 from foretell.services.process.loop_clock import LoopClock
+from foretell.services.scheduler.api.headers import unique_ids
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.conversation import conversation_of
 from foretell.services.scheduler.placing.demand import Demand

@@ -10,9 +10,8 @@ from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
 from foretell.services.scheduler.api.errors import ApiError, unavailable
 from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
-from foretell.services.scheduler.proxy.passing import answer_of, relay
-from foretell.services.scheduler.tenants.places import InProgress
-from foretell.services.scheduler.tenants.quota import Tenant
+from foretell.services.scheduler.proxy.stored import answer_of, relay
+from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
 _PATHS = ("/v1/files", "/v1/batches")
 _BELOW = tuple(f"{path}/" for path in _PATHS)
@@ -32,8 +31,6 @@ def is_for_batches(path: str) -> bool:
 
 
 class Batches:
-    """A client of the batch service."""
-
     def __init__(self, address: str, traffic: Traffic) -> None:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
         self._address = address
@@ -94,7 +91,6 @@ class Batches:
             await relay(exchange, answer, given, has_length="content-length" in answer.headers)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._opened is not None:
             await self._opened[1].close()
 

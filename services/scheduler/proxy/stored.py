@@ -1,6 +1,8 @@
 """Responses of the Responses API are read, cancelled and deleted at the engine that keeps them."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import quote
 
 import aiohttp
@@ -12,7 +14,51 @@ from foretell.services.scheduler.api.headers import forwarded, returned
 from foretell.services.scheduler.http.exchange import ClientLeft, Exchange
 from foretell.services.scheduler.placing.kept import PATH, KeptResponses
 from foretell.services.scheduler.placing.pool import Instance, Pool
-from foretell.services.scheduler.proxy.passing import answer_of, relay
+
+_PIECE_BYTES = 1 << 16
+
+
+async def answer_of(
+    exchange: Exchange, calling: Awaitable[aiohttp.ClientResponse]
+) -> aiohttp.ClientResponse:
+    """The head of the service's answer; raises `ClientLeft` if the client leaves before."""
+    call = asyncio.ensure_future(calling)
+
+    def give_up() -> None:
+        call.cancel()
+
+    exchange.on_left = give_up
+    try:
+        return await call
+    except asyncio.CancelledError:
+        if exchange.left:
+            raise ClientLeft from None
+        raise
+    finally:
+        exchange.on_left = None
+
+
+async def relay(
+    exchange: Exchange,
+    answer: aiohttp.ClientResponse,
+    headers: list[tuple[bytes, bytes]],
+    *,
+    has_length: bool,
+) -> None:
+    """Send the service's answer to the client, no faster than it reads."""
+    room = asyncio.Event()
+    room.set()
+    exchange.on_left = room.set
+    exchange.flow(room.clear, room.set)
+    exchange.start(answer.status, headers, has_length=has_length)
+    with suppress(ClientLeft):
+        async for data in answer.content.iter_chunked(_PIECE_BYTES):
+            await room.wait()
+            if exchange.left:
+                raise ClientLeft
+            exchange.write(data)
+        exchange.end()
+
 
 METHODS = "GET, HEAD, POST, DELETE"
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
@@ -33,7 +79,6 @@ class StoredResponses:
         client: aiohttp.ClientSession,
         authorization: Mapping[str, str],
     ) -> None:
-        """`authorization` is the header that engines want, if any."""
         self._pool = pool
         self._kept = kept
         self._client = client

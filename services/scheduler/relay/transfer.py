@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.http.exchange import Answering
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
     ANYTHING,
@@ -15,6 +16,7 @@ from foretell.services.scheduler.lifecycle.judgement import (
     Verdict,
     judge,
     lost,
+    may_refuse_fields,
 )
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress
@@ -26,13 +28,11 @@ from foretell.services.scheduler.relay.framing import (
     Event,
     Framing,
     Lines,
-    OpaqueFraming,
     TooLong,
     Usage,
     WholeFraming,
 )
-from foretell.services.scheduler.relay.reply import Reply
-from foretell.services.scheduler.relay.reported import Reported, said_in, with_text
+from foretell.services.scheduler.relay.sse import Reported, said_in, with_text
 from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
@@ -70,6 +70,10 @@ class AttemptFailed(Exception):
         """What the engine said of it, in a line."""
 
 
+class FieldsRefused(Exception):
+    """The engine may have refused the request for the fields that were added to it."""
+
+
 class TakenBack(Exception):
     """The request was called back from its engine's queue, to be sent elsewhere."""
 
@@ -86,7 +90,7 @@ class Transfer:
         context: RequestContext,
         attempt: Attempt,
         headers: Mapping[str, str],
-        reply: Reply,
+        reply: Answering,
         progress: Progress | None = None,
     ) -> None:
         """`progress`: of the answer, should another engine have to go on; None: none could. Where
@@ -106,6 +110,8 @@ class Transfer:
         self._said = bytearray()
         self._engine_headers: Mapping[bytes, bytes] = {}
         self._streamed = False
+        self._watch: Callable[[bytes], None] | None = None
+        """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
         """The client has got something of this attempt."""
         self._broken = False
@@ -114,7 +120,7 @@ class Transfer:
         """Relay the answer to its end, or to a break after its first token.
 
         Raises `AttemptFailed` if another engine may do better, `TakenBack` if the request is to be
-        sent elsewhere, and `ApiError` if no engine could do better.
+        sent elsewhere, `FieldsRefused`, and `ApiError` if no engine could do better.
         """
         attempt, progress = self._attempt, self._progress
         attempt.carrier = self
@@ -126,6 +132,8 @@ class Transfer:
             output_ids = progress.to_resume
         body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
         path, kind = self._request.endpoint.path, self._request.content_type
+        if self._request.stream:
+            self._watch = self._context.placer.predictors.watch(attempt.instance, attempt.key)
         try:
             upstream = await engines.post(
                 attempt.instance, path, body, self._headers, self, content_type=kind
@@ -160,7 +168,6 @@ class Transfer:
     # --- what the connection tells ---
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The engine begins to answer."""
         if self._over.done():
             return  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
@@ -196,20 +203,20 @@ class Transfer:
         )
         if self._attempt.continued:
             self._end_attempt(AttemptFailed(lost("encoded")))
-        elif self._streamed:
-            self._progress, self._framing = None, OpaqueFraming()
         else:
-            self._framing = WholeFraming(any_form=True)
+            self._progress = None
+            self._framing = WholeFraming(any_form=True, at_once=self._streamed)
 
     def data(self, data: bytes) -> None:
-        """A part of the answer's body has come."""
         framing = self._framing
         if self._over.done():
             return
+        if self._watch is not None and self._streamed:
+            self._watch(data)
         if framing is not None and self._begun and self._decoder is None:
             shown = framing.pass_on(data)
             if shown is not None:
-                self._reply.send(shown)
+                self._reply.write(shown)
                 return
         if self._decoder is not None:
             try:
@@ -225,7 +232,6 @@ class Transfer:
             self._carry_out(framing.feed, data)
 
     def end(self) -> None:
-        """The answer is whole."""
         self._end_fault()
         if self._framing is not None and not self._over.done():
             self._carry_out(self._framing.feed_end)
@@ -260,7 +266,7 @@ class Transfer:
                 if type(event) is Lines:
                     if not self._begun:
                         self._start_stream()
-                    self._reply.send(event.data)
+                    self._reply.write(event.data)
                 else:
                     self._take(event, framing)
         except Exception as error:
@@ -297,7 +303,7 @@ class Transfer:
         self._begun = True
         self._attempt.first_byte_unix_s = time.time()
         self._context.placer.started(self._attempt, self._progress is not None)
-        if not self._reply.started:
+        if not self._reply.begun:
             self._reply.start(self._attempt.status, self._response_headers(), has_length=False)
 
     def _end_answer(self, data: bytes) -> None:
@@ -323,7 +329,10 @@ class Transfer:
 
         `reported`: what a stream's first event says of its failure.
         """
-        status = self._attempt.status
+        status, instance = self._attempt.status, self._attempt.instance
+        adds = self._request.endpoint.generates and instance.takes_fields
+        if adds and reported is None and may_refuse_fields(status, body):
+            raise FieldsRefused
         headers.append((b"content-length", b"%d" % len(body)))
         judgement = judge(
             status,
@@ -361,9 +370,11 @@ class Transfer:
             raise AttemptFailed(lost(broken.reason), said=said)
         self._attempt.abandoned = True
         if not self._streamed:  # a part of a long answer: nothing in it could tell
-            self._reply.break_off()
+            self._reply.status = 502
+            self._reply.abandon()
             return
-        self._reply.fail(with_text(engine_lost(), said), broken.next_event)
+        path, request_id = self._request.endpoint.path, self._request.request_id
+        self._reply.end_with(with_text(engine_lost(), said), path, request_id, broken.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
         # Anthropic's API tells the one at the beginning of a stream, the other at its end.
