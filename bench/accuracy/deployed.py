@@ -19,7 +19,7 @@ from bench.paced.runs import CACHED, Run
 from bench.paced.settings import SETTINGS
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept
-from bench.stats import percentile
+from foretell.tools.intervals import percentile
 from foretell.tools.live.report import FORETELL, LATENCIES
 
 BENCH = Benchmark(

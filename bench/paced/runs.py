@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.stats import percentile
+from foretell.tools.intervals import percentile
 from foretell.tools.live.recording import Served
 from foretell.tools.live.report import FORETELL, LATENCIES
 from foretell.tools.live.simple import SIMPLE, replayed
