@@ -281,15 +281,16 @@ class Layout:
 
     def predictor(self, engine: ClusterEngine) -> Values:
         """Settings of an engine's sidecar."""
-        values = self._shared() | {
+        hears = {"snapshot_endpoint": self.snapshot_endpoint(engine)}
+        if not engine.section.is_started:
+            args = shlex.join(shlex.split(engine.model.args) + shlex.split(engine.section.args))
+            hears = {"engine_url": self.engine_url(engine), "engine_args": args}
+        return self._shared() | {
             "name": engine.name,
             "listen": self.listen(self.predictor_address(engine)),
+            **hears,
             "profile": engine_profile(engine),
         }
-        if engine.section.is_started:
-            return values | {"snapshot_endpoint": self.snapshot_endpoint(engine)}
-        args = shlex.join(shlex.split(engine.model.args) + shlex.split(engine.section.args))
-        return values | {"engine_url": self.engine_url(engine), "engine_args": args}
 
     def emulator(self, engine: ClusterEngine) -> Values:
         """Settings of an emulated engine."""

@@ -7,7 +7,7 @@ So a step has ended when some stream has another event.
 from math import inf
 
 _SAME_STEP_S = 0.0005
-"""Events so close to the step before belong to it: the first ones of a stream, and its last."""
+"""Events of one stream that are so close belong to one step: its first ones, and its last."""
 _FIRST_GAP_S, _GAP_RATE, _MOST_GAPS = 0.02, 0.1, 10.0
 """Time between steps, as it is learned; a pause counts as so many times that."""
 _MOST_ENDS = 1000
@@ -46,21 +46,24 @@ class StreamProgress:
 
     def came(self, stream: Stream, events: int, now_s: float) -> None:
         """So many of its events have come."""
-        if not events:
-            return
         past_s = now_s - self._ended_s
-        if past_s <= _SAME_STEP_S:
-            stream.step, stream.came_s = self._step, self._ended_s
-            stream.events += not stream.events
+        again = stream.step == self._step
+        if not events or (again and past_s <= _SAME_STEP_S):
             return
-        if stream.step == self._step or (not stream.events and self._begins(past_s)):
-            self._gap_s += _GAP_RATE * (min(past_s, _MOST_GAPS * self._gap_s) - self._gap_s)
-            self._step += 1
-            self._ended_s = now_s
-            self._ends_s.append(now_s)
-            del self._ends_s[:-_MOST_ENDS]
+        if not stream.events:
+            events = 1  # the first ones tell who speaks
+        if again or (not stream.events and self._begins(past_s)):
+            self._end_steps(events if past_s < _MOST_GAPS * self._gap_s else 1, past_s, now_s)
         stream.step, stream.came_s = self._step, self._ended_s
-        stream.events += events if stream.events else 1  # the first one tells who speaks
+        stream.events += events
+
+    def _end_steps(self, steps: int, past_s: float, now_s: float) -> None:
+        """So many have ended since the latest; events that are read together came one by one."""
+        self._gap_s += _GAP_RATE * (min(past_s / steps, _MOST_GAPS * self._gap_s) - self._gap_s)
+        self._step += steps
+        self._ends_s += [now_s - past_s * left / steps for left in range(steps - 1, -1, -1)]
+        del self._ends_s[:-_MOST_ENDS]
+        self._ended_s = now_s
 
     def close(self, request_id: str, output_tokens: int, now_s: float) -> float:
         """The answer has ended, with so many tokens, 0: nobody knows; how long ago it had the last

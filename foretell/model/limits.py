@@ -46,7 +46,7 @@ def limits_of(flags: str) -> Limits:
     """
     found: dict[str, int] = {}
     words = shlex.split(flags)
-    for word, following in zip(words, [*words[1:], ""], strict=True):
+    for word, following in zip(words, [*words[1:], ""], strict=False):
         flag, equals, value = word.partition("=")
         name = _FLAGS.get(flag.lstrip("-").replace("_", "-")) if flag.startswith("--") else None
         if name is None:

@@ -298,6 +298,8 @@ def _encoder_cache(
 
 def draft_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
     """What was received of `EngineSnapshot`'s ratios; raises `WireError` where it cannot be."""
+    if not ratios:
+        return ()
     if not all(1.0 >= before >= after >= 0.0 for before, after in pairwise((1.0, *ratios))):
         raise WireError("snapshot: ratios of draft tokens must descend within [0, 1]")
     return tuple(ratios[:MOST_DRAFT_TOKENS])

@@ -22,7 +22,7 @@ from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
 from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.slo import default_terms
-from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.app import App
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
@@ -167,9 +167,8 @@ async def serve(
             default_terms(settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests),
             tracing,
         )
-        replica = Replica(
+        app = App(
             replica_id=replica_id,
-            policy=placer.core.policy.name,
             shared=shared,
             relay=Relay(shared, engines, settings.stream_keep_alive_s),
             metrics=metrics,
@@ -178,17 +177,14 @@ async def serve(
             stored=StoredResponses(pool, placer.kept, probes, engine_authorization(engine_api_key)),
             cors=Cors(settings.cors_origins),
         )
-        app = App(replica)
-        picker = Picker(app, replica, engine_authorization(engine_api_key))
+        picker = Picker(app, engine_authorization(engine_api_key))
         if settings.picker:
             await stack.enter_async_context(picker.serving(settings.picker, settings))
-        await _run(settings, replica, app, picker, stop)
+        await _run(settings, app, picker, stop)
         await background.drain(tuning.background_drain_s)
 
 
-async def _run(
-    settings: SchedulerSettings, replica: Replica, app: App, picker: Picker, stop: asyncio.Event
-) -> None:
+async def _run(settings: SchedulerSettings, app: App, picker: Picker, stop: asyncio.Event) -> None:
     own = runtime.bind(settings.host, settings.port)
     listeners = [Listener(own)]
     if settings.shared_port:
@@ -203,21 +199,21 @@ async def _run(
 
     async def drain_first() -> None:
         await stop.wait()
-        replica.draining = True
+        app.draining = True
         picker.drain()
 
-    predictors, spending = replica.shared.placer.predictors, replica.shared.api_keys.spending
+    predictors, spending = app.shared.placer.predictors, app.shared.api_keys.spending
     predictors.passed_on = spending.hear
-    probing = asyncio.create_task(replica.shared.pool.run())
+    probing = asyncio.create_task(app.shared.pool.run())
     telling = asyncio.create_task(spending.run(predictors.ways))
     draining = asyncio.create_task(drain_first())
-    watching = asyncio.create_task(replica.shared.api_keys.watch())
+    watching = asyncio.create_task(app.shared.api_keys.watch())
     try:
         await Server(app).run(
             listeners,
             stop,
             on_ready=lambda: runtime.announce(
-                settings.ready_file, **facts, replica_id=replica.replica_id
+                settings.ready_file, **facts, replica_id=app.replica_id
             ),
             drain_s=settings.drain_timeout_s,
         )
@@ -251,6 +247,7 @@ def main() -> None:
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
+    gc.set_threshold(10_000, 20, 20)  # requests end without them: what is freed has few circles
     runtime.run(lambda stop: serve(settings, stop))
 
 

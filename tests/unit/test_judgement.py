@@ -15,7 +15,6 @@ from foretell.services.scheduler.api.parsing import parse
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.lifecycle.context import Stage
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
@@ -99,7 +98,12 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     """What the relay makes of an answer; None: the client has got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
-        spec=spec, instance_id="engine-0", instance=INSTANCE, continued=False, headers=dict
+        spec=spec,
+        key="r#1",
+        instance_id="engine-0",
+        instance=INSTANCE,
+        continued=False,
+        headers=dict,
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)
@@ -134,7 +138,7 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
     )
     life: Any = SimpleNamespace(
         attempt=attempt,
-        stage=Stage.SENT,
+        is_sent=True,
         failed=heard.append,
         end=Mock(),
         end_attempt=Mock(),

@@ -76,16 +76,6 @@ async def test_a_cancelled_request_gives_its_place_back() -> None:
     assert in_progress.now == 0
 
 
-def test_a_place_is_given_back_once() -> None:
-    in_progress = InProgress(limit=2)
-    with in_progress.place():
-        place = in_progress.place()
-        place.__enter__()
-        place.__exit__(None, None, None)
-        place.__exit__(None, None, None)
-        assert in_progress.now == 1
-
-
 def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 

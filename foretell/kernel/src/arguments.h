@@ -6,6 +6,7 @@
 #include "forecasts.h"
 #include "models.h"
 #include "python.h"
+#include "received.h"
 #include "regression.h"
 
 namespace foretell::python {
@@ -53,6 +54,13 @@ class Arguments {
     template <class T> Table<T> table() { return table_of<T>(next(), false); }
     // As many rows as the first dimension is long.
     template <class T> Table<T> rows() { return table_of<T>(next(), true); }
+
+    // Rows that are given as bytes.
+    template <class T> Array<T> packed() {
+        const Py_buffer* found = view(next(), PyBUF_SIMPLE, 1);
+        if (found == nullptr) return {nullptr, 0};
+        return {(T*)found->buf, Int(found->len / Py_ssize_t(sizeof(T)))};
+    }
 
     // A scalar of a structured array, which shares its memory.
     template <class T> T& record() { return record_of<T>(next()); }

@@ -12,7 +12,8 @@ using namespace start;
 struct Futures {
     Table<Int> totals;  // (s, n): the output lengths they run with
     Array<Mark> marks;  // none where all requests are followed to their ends
-    // (s, 1): the first token of any newcomer; or (s, n), also infinite where it came before.
+    // (s, 1): the first token of any newcomer; or (s, n), also infinite where it came before; or
+    // (s, 0) where nobody asks.
     Table<double> first_token_s;
     // (s, marks): the last token of all newcomers, had they as many tokens as the mark says; or
     // (s, n).
@@ -111,7 +112,7 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
         }
         if (watched > 0) {
             note_newcomers(work, sample, ended, futures);
-        } else {
+        } else if (futures.first_token_s.columns > 0) {
             for (Int slot = 0; slot < requests; slot++) {
                 auto& seq = state.sequences[slot];
                 futures.first_token_s.at(sample, slot) = seq.first_token_s;

@@ -55,7 +55,6 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def body(self) -> dict[str, object]:
-        """The error object of OpenAI's API."""
         kind = _TYPES.get(self.status, "server_error")
         return {
             "error": {
@@ -67,7 +66,6 @@ class ApiError(Exception):
         }
 
     def anthropic_body(self) -> dict[str, object]:
-        """The error object of Anthropic's API."""
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
@@ -76,7 +74,6 @@ class ApiError(Exception):
         return Response(self.status, self._text(path), headers=self.headers)
 
     def responses_event(self, sequence_number: int) -> dict[str, object]:
-        """The event `error` of OpenAI's Responses API."""
         told = {"message": self.message, "param": self.param, "code": self.code}
         return {"type": "error", "sequence_number": sequence_number, **told}
 
@@ -107,12 +104,10 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
 
 
 def internal_error() -> ApiError:
-    """The error 500 for a defect of ours."""
     return ApiError(500, "the scheduler failed; see its log", code="internal_error")
 
 
 def model_not_found(name: str) -> ApiError:
-    """The error 404 for a model that no engine serves."""
     return ApiError(404, f"The model '{name}' does not exist.", "model", "model_not_found")
 
 

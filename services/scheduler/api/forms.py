@@ -29,7 +29,6 @@ def integer(body: dict[str, Any], name: str, default: int, *, least: int, most: 
 
 
 def boolean(body: dict[str, Any], name: str) -> bool:
-    """True or false; false where it is not given."""
     value = body.get(name)
     if value is None:
         return False

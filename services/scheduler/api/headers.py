@@ -65,7 +65,6 @@ def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def returned(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The engine's headers that the client gets."""
     return [
         (name, value)
         for name, value in headers.items()

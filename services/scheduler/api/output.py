@@ -3,8 +3,7 @@
 Fields that only the engine judges are read as if they were absent where they are wrong.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretell.length.conversation import PLAIN, Kind
 from foretell.services.scheduler.api.errors import invalid
@@ -15,8 +14,7 @@ HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
 
 
-@dataclass(slots=True)
-class OutputTerms:
+class OutputTerms(NamedTuple):
     """Bounds of one answer's length in tokens, and what kind of answer it will be."""
 
     max_tokens: int

@@ -47,21 +47,19 @@ _OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
 class ApiRequest(NamedTuple):
     """A valid request and the facts about it that placement needs. It is made once, by `parse`."""
 
+    max_tokens: int
+    """This one and the next five are as in `OutputTerms`."""
+    min_tokens: int
+    hint_tokens: int
+    ignore_eos: bool
+    unending: bool
+    kind: Kind
     endpoint: Endpoint
     body: dict[str, Any]
     raw: bytes
     """The body as it came; nothing stands behind its last brace."""
     model: str
     stream: bool
-    max_tokens: int
-    """The limit of output tokens; 0 where the client named none and the endpoint has no default."""
-    min_tokens: int
-    hint_tokens: int
-    """Output tokens that are certain, or that the client expects; 0: neither is known."""
-    ignore_eos: bool
-    unending: bool
-    """Nothing but the engine's `max_model_len` ends the answer."""
-    kind: Kind
     sequences: int
     priority: int
     text: str
@@ -88,7 +86,6 @@ class ApiRequest(NamedTuple):
 
 
 def _targets(slo: Slo) -> dict[str, float]:
-    """The targets that there are, as engines with `CoScheduler` read them."""
     given = {TTFT_FIELD: slo.ttft_s, TPOT_FIELD: slo.tpot_s}
     return {name: round(1000.0 * value, 3) for name, value in given.items() if value < inf}
 
@@ -138,19 +135,13 @@ def parse(
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
-    output = output_terms(body, endpoint)
     return ApiRequest(
+        *output_terms(body, endpoint),
         endpoint=endpoint,
         body=body,
         raw=raw if endpoint.is_form else raw.rstrip(),
         model=model,
         stream=stream,
-        max_tokens=output.max_tokens,
-        min_tokens=output.min_tokens,
-        hint_tokens=output.hint_tokens,
-        ignore_eos=output.ignore_eos,
-        unending=output.unending,
-        kind=output.kind,
         sequences=len(prompts) * n,
         priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
@@ -238,7 +229,6 @@ def for_engine(
 
 
 def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
-    """The client's `vllm_xargs` and ours."""
     if not theirs:
         return orjson.dumps(ours)
     kept = {name: value for name, value in theirs.items() if name not in _OURS_ALONE}

@@ -35,17 +35,14 @@ class Frames:
         """What is still to come of the current frame."""
 
     def add(self, data: bytes) -> None:
-        """More has come."""
         self._data, self._at = self._data[self._at :] + data, 0
 
     @property
     def waits(self) -> bool:
-        """There is something to take."""
         unread = len(self._data) - self._at
         return unread >= _HEAD_BYTES or (unread > 0 and self._left > 0)
 
     def earn(self, credit: int) -> None:
-        """The peer may cost more."""
         self.credit = min(CREDIT, self.credit + credit)
 
     def take(self, streams: int) -> bytes:
@@ -74,7 +71,6 @@ class Frames:
         return data[begin:at]
 
     def _cost(self, kind: int, size: int, streams: int) -> int:
-        """The work of a frame."""
         if kind == _DATA:
             self.earn(min(4, size // _LARGE_BYTES) - 1)
             return 1 + size // 4096
@@ -95,8 +91,6 @@ begun."""
 
 
 class Peer(Protocol):
-    """Who is read."""
-
     def read_slice(self) -> bool:
         """Read a bounded part of what has come; whether more of it can be read."""
         ...

@@ -100,7 +100,6 @@ class Stream:
         self.id = stream_id
         self.call: Call | None = None
         self.closed = False
-        """Nothing can be sent any more."""
         self.half_closed = False
         """Nothing more comes."""
         self.incoming = bytearray()
@@ -109,7 +108,6 @@ class Stream:
         """To be sent when the windows allow it."""
 
     def send(self, *messages: bytes) -> None:
-        """Send messages, in one write where the peer's windows allow it."""
         if self.closed:
             return
         if not self._begun:
@@ -167,7 +165,6 @@ class Connection(asyncio.Protocol):
     # What asyncio tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with our settings."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
         self._transport.set_write_buffer_limits(MOST_UNREAD_BYTES)
         self._connections.add(self)
@@ -184,7 +181,6 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """All calls have lost their caller."""
         self._connections.discard(self)
         self._transport = None
         self._wait_no_more()
@@ -193,7 +189,6 @@ class Connection(asyncio.Protocol):
             self._lose(stream)
 
     def data_received(self, data: bytes) -> None:
-        """Take a turn, as soon as it is due."""
         self._frames.add(data)
         self._go_on()
 
@@ -204,7 +199,6 @@ class Connection(asyncio.Protocol):
         self._deadline = self._loop.call_later(UNREAD_S, self.abort)
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
         self._is_full = False
         self._wait_no_more()
         self._send_all_waiting()
@@ -219,7 +213,6 @@ class Connection(asyncio.Protocol):
             self._transport.write(GoAwayFrame(0, last_stream_id=last).serialize())
 
     def close(self) -> None:
-        """Close the connection with all its calls."""
         if self._transport is not None:
             self._transport.close()
 
@@ -340,7 +333,6 @@ class Connection(asyncio.Protocol):
             stream.end(RESOURCE_EXHAUSTED, "too many messages are not whole")
 
     def _messages(self, stream: Stream) -> None:
-        """Hand over the messages of gRPC that are whole."""
         incoming, at = stream.incoming, 0
         while len(incoming) - at >= _MESSAGE.size and not stream.closed:
             compressed, size = _MESSAGE.unpack_from(incoming, at)
@@ -372,7 +364,6 @@ class Connection(asyncio.Protocol):
     # What streams write.
 
     def earn(self) -> None:
-        """A call has been answered."""
         self._frames.earn(EARNED_BY_ANSWER)
 
     def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
@@ -411,7 +402,6 @@ class Connection(asyncio.Protocol):
             self.send_waiting(stream)
 
     def _forget(self, stream: Stream) -> None:
-        """Nothing of the stream is sent or taken any more."""
         self._streams.pop(stream.id, None)
         self._waiting.pop(stream.id, None)
         stream.closed = True

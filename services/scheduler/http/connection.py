@@ -125,7 +125,6 @@ class Connection(asyncio.Protocol):
     # --- what an exchange tells ---
 
     def send(self, data: bytes) -> None:
-        """Send bytes of an answer."""
         assert self._transport is not None
         if not self._transport.is_closing():
             self._transport.write(data)
@@ -145,19 +144,16 @@ class Connection(asyncio.Protocol):
             self._ended()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
         if self._exchange is not None:
             self._exchange.lose()
 
     def pause(self) -> None:
-        """Read no more of the body for now."""
         self._held_up = True
         self._set_reading()
 
     def resume(self) -> None:
-        """Read on."""
         self._held_up = False
         self._set_reading()
 
@@ -233,7 +229,6 @@ class Connection(asyncio.Protocol):
             self._ended()
 
     def _ended(self) -> None:
-        """Request and answer have ended."""
         self._exchange = None
         if self._protocol.state is State.CLOSING:
             self._close()
@@ -262,7 +257,6 @@ class Connection(asyncio.Protocol):
             self._linger()  # it has been answered
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer bytes that are no request, and close."""
         response = error.response()
         head = head_of(response.status, response.all_headers(), b"connection: close\r\n")
         self.send(head + response.body)

@@ -24,14 +24,12 @@ def declared_bytes(length: str) -> int:
 
 
 def body_too_long(limit_bytes: int) -> ApiError:
-    """The error for a body of more than `limit_bytes`."""
     return ApiError(
         413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
     )
 
 
 def body_too_late() -> ApiError:
-    """The error for a body that takes too long."""
     return ApiError(408, "the request body did not arrive in time")
 
 
@@ -82,7 +80,6 @@ class Answering:
 
     @property
     def left(self) -> bool:
-        """The client has left."""
         raise NotImplementedError
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
@@ -99,7 +96,6 @@ class Answering:
         """Nothing more is sent."""
 
     def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
         self.start(response.status, response.all_headers(), has_length=True)
         self.end(response.body)
 
@@ -124,17 +120,15 @@ class Exchange(Answering):
     __slots__ = (
         *("method", "path", "query", "headers", "request_id", "keep_alive", "whole"),
         *("ended", "left", "on_full", "on_room", "body_bytes", "extra_lines"),
-        *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_limit", "_news"),
-        *("_expects", "_declared_bytes", "_in_parts", "_failure", "_waited_s", "_told"),
+        *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_news"),
+        *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
     )
 
     def __init__(self, line: Line, head: RequestHead) -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query
-        """What stands behind the question mark of the target, as it came."""
         self.headers = head.headers
-        """By their names in lower case; of several with one name, the first."""
         self.request_id = ""
         """The one that its client knows, once there is one."""
         self.keep_alive = head.keep_alive
@@ -143,7 +137,6 @@ class Exchange(Answering):
         self.begun = False
         self.status = 0
         self.ended = False
-        """The answer has come to its end."""
         self.left = False
         self.on_left = None
         self.on_full: Callable[[], None] | None = None
@@ -161,9 +154,7 @@ class Exchange(Answering):
         self._told: Headers = ()
         self._body: bytes | bytearray = head.content or b""
         """What has come and was not taken."""
-        self._limit: int | None = None
         self._news: asyncio.Future[None] | None = None
-        self._in_parts = False
         self._declared_bytes = head.length_bytes or 0
         self._failure: ApiError | None = None
         """What is wrong with the body."""
@@ -174,27 +165,24 @@ class Exchange(Answering):
     # --- what the application does ---
 
     async def body(self, limit_bytes: int) -> bytes:
-        """The body; never more than `limit_bytes` and what one read brings are held in memory.
-
-        Raises `ApiError` 413 for a longer body, 408 for one that comes too slowly and 400 for one
-        that is none, and `ClientLeft` when the client leaves before the end.
-        """
-        self._limit = limit_bytes
+        """The body; raises as `parts` does."""
         if max(self.body_bytes, self._declared_bytes) > limit_bytes:
             raise body_too_long(limit_bytes)
-        if not self.whole and not self.left:
-            self._line.resume()
-            await self._wait_for_body(BODY_DEADLINE_S)
+        if not self.whole:
+            body = bytearray()
+            async for part in self.parts(limit_bytes, BODY_DEADLINE_S):
+                body += part
+            return bytes(body)
         self._check(limit_bytes)
-        body, self._body = self._body, b""
-        return bytes(body)
+        whole, self._body = self._body, b""
+        return bytes(whole)
 
-    async def parts(self, limit_bytes: int) -> AsyncIterator[bytes]:
+    async def parts(self, limit_bytes: int, most_s: float = inf) -> AsyncIterator[bytes]:
         """The body as it comes. The client waits while too little of it is taken.
 
-        Raises as `body` does.
+        Raises `ApiError` 413 for a longer body, 408 for one that comes too slowly or longer than
+        `most_s`, and 400 for one that is none; `ClientLeft` when the client leaves before the end.
         """
-        self._in_parts = True
         while True:
             self._check(limit_bytes)
             if self._body:
@@ -204,7 +192,7 @@ class Exchange(Answering):
             elif self.whole:
                 return
             else:
-                await self._wait_for_body()
+                await self._wait_for_body(most_s)
 
     def _check(self, limit_bytes: int) -> None:
         if self.left:
@@ -214,17 +202,16 @@ class Exchange(Answering):
         if self.body_bytes > limit_bytes:
             raise body_too_long(limit_bytes)
 
-    async def _wait_for_body(self, most_s: float = inf) -> None:
-        """Wait for news of the body, which must come at the least rate and within `most_s`."""
-        if self._failure is not None:
-            return
+    async def _wait_for_body(self, most_s: float) -> None:
+        """Wait for news of the body, which must come at the least rate, and be waited for no longer
+        than `most_s` in all."""
         if self._expects:
             self._expects = False
             self._line.send(_CONTINUE)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         waited_s = 0.0
-        while waited_s < (allowed_s := min(most_s, self._patience_s())):
+        while waited_s < (allowed_s := min(most_s - self._waited_s, self._patience_s())):
             self._news = loop.create_future()
             try:
                 async with asyncio.timeout_at(began_s + allowed_s):
@@ -263,7 +250,6 @@ class Exchange(Answering):
         self._head = head_of(status, headers, lines)
 
     def write(self, data: bytes) -> None:
-        """Send a part of the answer's body, which is not empty."""
         if self._chunked:
             data = b"%b%x\r\n%b\r\n" % (self._head, len(data), data)
             self._head = b""
@@ -274,7 +260,6 @@ class Exchange(Answering):
         self._line.send(data)
 
     def end(self, data: bytes = b"") -> None:
-        """End the answer, with its last bytes."""
         if self._chunked:
             last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             self._line.send(b"%b%b0\r\n\r\n" % (self._head, last))
@@ -299,24 +284,18 @@ class Exchange(Answering):
     # --- what the connection tells ---
 
     def take(self, data: bytes) -> None:
-        """A part of the body has come."""
         self.body_bytes += len(data)
         if self.ended:
             return  # answered already: nobody wants the rest
-        if self._limit is not None and self.body_bytes > self._limit:
-            self._body = b""
-            self._wake()
-            return
         if not self._body:
             self._body = data
         else:  # not a list: who sends single bytes would have us hold an object for each
             if type(self._body) is bytes:
                 self._body = bytearray(self._body)
             self._body += data
-        if self._limit is None and len(self._body) > _MOST_UNTAKEN_BYTES:
+        if len(self._body) > _MOST_UNTAKEN_BYTES:
             self._line.pause()
-        if self._in_parts:
-            self._wake()
+        self._wake()
 
     def fail(self, error: ApiError) -> None:
         """The body is none: whoever waits for it is told so, and the connection ends."""
@@ -337,13 +316,11 @@ class Exchange(Answering):
         return True
 
     def take_end(self) -> None:
-        """The body is whole."""
         self.whole = True
         self._expects = False
         self._wake()
 
     def lose(self) -> None:
-        """The client has left."""
         if not self.left and not self.ended:
             self.left = True
             self._wake()

@@ -142,7 +142,6 @@ class Server:
             self._no_connection.set()
 
     def begin(self, exchange: Exchange) -> None:
-        """Have a request answered."""
         task = asyncio.get_running_loop().create_task(self._answer(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -161,7 +160,6 @@ class Server:
                 exchange.abandon()
 
     async def _sweep(self) -> None:
-        """Close connections that are overdue."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_S)

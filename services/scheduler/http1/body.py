@@ -22,7 +22,6 @@ class Counted:
     def __init__(self, length_bytes: int) -> None:
         self._left = length_bytes
         self.done = length_bytes == 0
-        """It has come to its end."""
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
         """The content in `data[at:]`, and where what was not taken begins.
@@ -51,11 +50,9 @@ class Chunked:
         self._part = bytearray()
         """Its beginning."""
         self._left = 0
-        """What is still to come of the chunk."""
         self._chunks = self._body_bytes = self._extensions = self._trailer_bytes = 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Take content, as `Counted` does."""
         if self._line is _SIZE and not self._part and (found := _SIZE.match(data, at)):
             begin, end = found.end(), len(data) - 2
             if begin < end == begin + int(found[1], 16) and data.endswith(b"\r\n"):
@@ -110,7 +107,6 @@ class Chunked:
             raise malformed("its chunks are too small")
 
     def _check(self, extension_bytes: int, trailer_bytes: int) -> None:
-        """What came last besides is not too much."""
         if self._extensions + extension_bytes > self._bounds.chunk_extension_bytes:
             raise malformed("its chunks' extensions are too long")
         if self._trailer_bytes + trailer_bytes > self._bounds.trailer_bytes:

@@ -35,5 +35,4 @@ class RemoteProtocolError(Exception):
 
 
 def malformed(what: str) -> RemoteProtocolError:
-    """The error 400 for bytes that are no HTTP/1.1."""
     return RemoteProtocolError(400, f"this is no valid HTTP/1.1 request: {what}")

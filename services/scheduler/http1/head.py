@@ -46,8 +46,6 @@ class RequestHead:
 
 
 class HeadParser:
-    """Takes a head as it comes."""
-
     __slots__ = (
         *("begun", "_bounds", "_parser", "_bytes", "_tail", "_url", "_headers", "_repeated"),
         *("_method", "_version", "_keep_alive", "_wrong"),
@@ -55,7 +53,6 @@ class HeadParser:
 
     def __init__(self, bounds: Bounds) -> None:
         self.begun = False
-        """A part of a head has come."""
         self._bounds = bounds
         self._parser = httptools.HttpRequestParser(self)
         self._bytes = 0

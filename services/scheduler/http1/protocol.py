@@ -39,17 +39,12 @@ class State(Enum):
 
 
 class Step(Enum):
-    """What happens to a connection."""
-
     HEAD = auto()
     BODY_END = auto()
     ANSWER_END = auto()
     MALFORMED = auto()
-    """What came is no HTTP."""
     NEXT = auto()
-    """The connection is kept."""
     CLOSE = auto()
-    """The connection is not kept."""
 
     __hash__ = object.__hash__
 
@@ -114,7 +109,6 @@ class ServerProtocol:
 
     @property
     def head_begun(self) -> bool:
-        """A part of the next request's head was read."""
         return self._head.begun
 
     @property
@@ -202,11 +196,9 @@ class ServerProtocol:
         return END
 
     def answered(self) -> None:
-        """The request in progress has been answered."""
         self._go(Step.ANSWER_END)
 
     def close(self) -> None:
-        """End an idle connection."""
         self._go(Step.CLOSE)
 
     def _go(self, step: Step) -> None:

@@ -51,7 +51,6 @@ class Asked(NamedTuple):
     longest: int | None = None
     """The engine's longest context for the model in tokens, where it is known."""
     generates: bool = True
-    """Tokens were to be generated."""
 
 
 ANYTHING = Asked()
@@ -62,7 +61,6 @@ class Judgement(NamedTuple):
 
     verdict: Verdict
     reason: str
-    """A label for metrics."""
     unfit: Unfit = ""
     """What the engine cannot do, where it is unfit."""
     is_about_us: bool = False
@@ -77,6 +75,9 @@ class Judgement(NamedTuple):
     def counts(self) -> bool:
         """It counts against the engine's health."""
         return self.verdict in (Verdict.REFUSED, Verdict.FAULT)
+
+
+_ANSWER = Judgement(Verdict.CLIENTS, "answer")
 
 
 def lost(reason: str) -> Judgement:
@@ -98,12 +99,11 @@ def judge(
     beginning; `continued`: the client has the beginning from another engine, and can get no other
     status.
     """
+    if 200 <= status < 300:
+        return _ANSWER
     reason = "error_event" if as_event else f"http_{status}"
-    is_answer, is_refusal = 200 <= status < 300, 400 <= status < 500
-    if not (is_answer or is_refusal) or status in _FAULTS or (continued and is_refusal):
+    if not 400 <= status < 500 or status in _FAULTS or continued:
         return Judgement(Verdict.FAULT, reason, is_about_us=status in _FAULTS)
-    if is_answer:
-        return Judgement(Verdict.CLIENTS, reason)
     if body is not None:
         if not asked.generates and body == _UNKNOWN_PATH:  # all engines with this model say so
             return Judgement(Verdict.CLIENTS, reason)

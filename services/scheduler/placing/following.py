@@ -27,6 +27,9 @@ _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
 
+_DONE = b"[DONE]\n\n"
+"""The end of a stream: what is read together with it is of its last token."""
+
 Seen = predictor_pb2.Seen
 
 
@@ -109,7 +112,12 @@ class Following:
         progress, stream = self._progress, self._progress.open(request_id)
         if self._telling is None:
             self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
-        return lambda data: progress.came(stream, data.count(b"\n\n"), self._loop.time())
+
+        def came(data: bytes) -> None:
+            events = 1 if data.endswith(_DONE) else data.count(b"\n\n")
+            progress.came(stream, events, self._loop.time())
+
+        return came
 
     @property
     def _observes(self) -> bool:

@@ -31,8 +31,6 @@ def is_for_batches(path: str) -> bool:
 
 
 class Batches:
-    """A client of the batch service."""
-
     def __init__(self, address: str, traffic: Traffic) -> None:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
         self._address = address
@@ -93,7 +91,6 @@ class Batches:
             await relay(exchange, answer, given, has_length="content-length" in answer.headers)
 
     async def close(self) -> None:
-        """Close all connections."""
         if self._opened is not None:
             await self._opened[1].close()
 

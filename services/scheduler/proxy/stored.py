@@ -79,7 +79,6 @@ class StoredResponses:
         client: aiohttp.ClientSession,
         authorization: Mapping[str, str],
     ) -> None:
-        """`authorization` is the header that engines want, if any."""
         self._pool = pool
         self._kept = kept
         self._client = client

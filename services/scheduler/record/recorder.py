@@ -129,7 +129,6 @@ class Recorder:
         self._requests(model, instance_id, policy, str(status)).inc()
 
     def count_failure(self, instance_id: str, reason: str, *, in_mid_answer: bool) -> None:
-        """Count an attempt that has failed, by its engine's fault."""
         metrics = self._metrics
         counter = metrics.continuations if in_mid_answer else metrics.retries
         counter.labels(instance_id, reason).inc()
@@ -208,9 +207,10 @@ class Recorder:
         self._prompt_tokens(*labels).inc(attempt.prompt_tokens)
         self._output_tokens(*labels).inc(attempt.output_tokens)
         # Also where nothing is known: a series without samples looks like a broken query.
-        self._cached_tokens(*labels).inc(attempt.cached_tokens or 0)
-        prediction = attempt.prediction if attempt.cached_tokens is not None else None
-        self._foretold_cached_tokens(*labels).inc(prediction.cached_tokens if prediction else 0)
+        cached, foretold = self._cached_tokens(*labels), self._foretold_cached_tokens(*labels)
+        if attempt.cached_tokens is not None:
+            cached.inc(attempt.cached_tokens)
+            foretold.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
 
     def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
         """What was measured, and its error relative to what was predicted where both are known."""

@@ -76,7 +76,6 @@ class Latencies(NamedTuple):
 
 
 def instance_statuses(instances: Sequence[Instance], placer: Placer) -> list[dict[str, object]]:
-    """An object for each instance."""
     foretold = foretold_now(placer.predictors)
     answers = _last_minute(placer.traces)
     return [

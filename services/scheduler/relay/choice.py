@@ -56,7 +56,6 @@ class Choice:
 
     @property
     def has_ids(self) -> bool:
-        """The engine stated ids of tokens."""
         return bool(self.ids)
 
     @property
@@ -86,7 +85,6 @@ class Choice:
         return True
 
     def take(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> None:
-        """Note what the client gets."""
         self.is_finished |= choice.get("finish_reason") is not None
         self.role_sent |= "role" in delta
         for part in _parts(delta):
@@ -251,11 +249,3 @@ def alike(line: bytes, choice: Choice, field: str, text: str, *, ids_shown: bool
     hidden = b"" if ids_shown else middle[:-1] + b"null" + tail[1:]
     head = line[: start + len(name) + 1]
     return Alike(choice, choice.texts[field], head, middle, tail, hidden)
-
-
-def hide_ids(line: bytes, name: bytes) -> bytes:
-    """The line as it is where nobody asks for the token ids that follow `name`."""
-    at = line.find(name)
-    if at < 0:
-        return line
-    return line[: at + len(name) - 1] + b"null" + line[line.index(b"]", at) + 1 :]

@@ -93,6 +93,8 @@ class Connection(asyncio.Protocol):
         """What has come of a head that is not whole."""
         self._head: Head | None = None
         self._body: Body | None = None
+        self._spare_bytes = 0
+        """What may still come of heads: of the answer's own, and of others before it."""
         self._descriptor = -1
         self._paused = False
         self._done = True
@@ -118,6 +120,7 @@ class Connection(asyncio.Protocol):
         assert self.reusable
         assert self._transport is not None
         self._head = self._body = None
+        self._spare_bytes = _BOUNDS.head_bytes
         self._done = False
         self._listener = listener
         self._silent_since_s = self._loop.time()
@@ -139,14 +142,12 @@ class Connection(asyncio.Protocol):
             self.lose("given_up")
 
     def pause(self) -> None:
-        """Take nothing more from the socket."""
         assert self._transport is not None
         if not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
         assert self._transport is not None
         if self._paused and not self._transport.is_closing():
             self._paused = False
@@ -221,14 +222,15 @@ class Connection(asyncio.Protocol):
         if self._head_part:
             data = bytes(self._head_part) + data
             self._head_part.clear()
-        while (end := data.find(_END) + len(_END)) >= len(_END):
+        while (end := data.find(_END) + len(_END)) >= len(_END) and self._spare_bytes >= 0:
             head, data = Head(data[:end]), data[end:]
+            self._spare_bytes -= end
             if head.status >= 200:  # before it others may come, such as 100
                 self._head, self._body = head, head.body()
                 if self._listener is not None:
                     self._listener.head(head.status, head.headers)
                 return data
-        if len(data) > _BOUNDS.head_bytes or not data.startswith(_BEGIN[: len(data)]):
+        if len(data) > self._spare_bytes or not data.startswith(_BEGIN[: len(data)]):
             raise malformed("it has no head, or one that is too long")
         self._head_part += data
         return b""

@@ -8,22 +8,19 @@ the client has. An engine that does not know the field begins anew, which is as 
 the same again; where it does not, the stream ends with an error.
 """
 
+from collections.abc import Sequence
 from typing import Any
-
-import orjson
 
 from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
 from foretell.services.scheduler.relay.choice import (
-    IDS,
     TEXTS,
     Alike,
     Choice,
     Diverged,
     alike,
-    hide_ids,
     understood,
 )
-from foretell.services.scheduler.relay.sse import written
+from foretell.services.scheduler.relay.sse import NAMES_FIRST, written
 
 MOST_PROMPT_TOKENS = 100_000
 """The first event of a stream with token ids has the prompt's too, and must not be too long."""
@@ -38,9 +35,7 @@ _ALTERING = (
     "use_beam_search",
 )
 """Fields with which events are more than texts that follow each other, or hide tokens."""
-_PROMPT_IDS = b'"prompt_token_ids":['
 _HIDDEN = ("token_ids", "prompt_token_ids")
-_CHOICES = b',"choices":'
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
 
@@ -58,7 +53,6 @@ def can_continue(request: ApiRequest, prompt_tokens: int) -> bool:
 
 
 def progress_of(request: ApiRequest) -> "Progress":
-    """The progress of the answer to `request`, of which there is nothing yet."""
     body = request.body
     return Progress(
         request.sequences, with_usage=wants_usage(body), with_ids=bool(body.get("return_token_ids"))
@@ -80,8 +74,8 @@ class Progress:
         self.is_done = False
         """The client has the last event."""
         self._choices = [Choice() for _ in range(choices)]
-        self._head = b""
-        """The beginning of each event, up to its choices: id, creation time and model."""
+        self._head: dict[str, Any] = {}
+        """What all events have in common: id, creation time and model."""
         self._complete = True
         """All that was sent is in `_choices`."""
         self._replaces_head = False
@@ -93,13 +87,10 @@ class Progress:
 
     @property
     def output_ids(self) -> list[list[int]]:
-        """The ids of all tokens of which the client has the text, and perhaps some more, by
-        choice."""
         return [choice.output_ids for choice in self._choices]
 
     @property
     def output_tokens(self) -> int:
-        """Number of tokens of the longest choice."""
         return max(map(len, self.output_ids))
 
     @property
@@ -136,7 +127,6 @@ class Progress:
         self._complete, self.alike = False, None
 
     def begin_again(self) -> None:
-        """Another engine will say all again."""
         self.alike = None
         for choice in self._choices:
             choice.begin_again()
@@ -145,7 +135,6 @@ class Progress:
 
     @property
     def is_behind(self) -> bool:
-        """The engine has not yet said again all that the client has."""
         return any(choice.is_behind for choice in self._choices)
 
     @property
@@ -167,7 +156,7 @@ class Progress:
             "total_tokens": prompt + output,
             "completion_tokens": output,
         }
-        return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage), DONE)
+        return written({**self._head, "choices": [], "usage": usage}) + DONE
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event, which is parsed from `line`; nothing: b"".
@@ -184,12 +173,12 @@ class Progress:
             return b""  # the client has it, from an engine that was lost
         if not understood(delta):
             self.lose()
-            return self._with_head(self._shown(line))
+            return self._told(line, event)
         return self._take_of(choice, line, event, stated, delta)
 
     def without_ids(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event where nothing is followed any more."""
-        return line if self.ids_shown or not take_ids_out(event) else written(event, line)
+        return line if self.ids_shown or not _take_out(event, _HIDDEN) else written(event, line)
 
     def _take_of(
         self,
@@ -199,7 +188,6 @@ class Progress:
         stated: dict[str, Any],
         delta: dict[str, Any],
     ) -> bytes:
-        """What the client gets of an event of `choice`."""
         if not choice.take_ids(stated, delta):
             self.lose()
         if not self._prompt_tokens:
@@ -208,17 +196,15 @@ class Progress:
         if choice.is_behind or (choice.role_sent and "role" in delta):
             if not choice.take_again(stated, delta, ids_shown=self.ids_shown):
                 return b""
-            hidden = _HIDDEN[1:] if self.ids_shown else _HIDDEN
-            for owner in (event, stated):
-                owner.update({name: None for name in hidden if name in owner})
-            return self._with_head(written(event))
+            _take_out(event, _HIDDEN[1:])
+            return self._told(b"", event)
         choice.take(stated, delta, ids_shown=self.ids_shown)
         if self._may_have_alike(line, event, stated):
             self.alike = _alike(line, choice, stated, delta, ids_shown=self.ids_shown)
         shown = self.ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
             return b""  # it came for its ids alone
-        return self._with_head(self._shown(line))
+        return self._told(line, event)
 
     def _choice(self, stated: object) -> Choice | None:
         index = stated.get("index", 0) if isinstance(stated, dict) else None
@@ -233,7 +219,8 @@ class Progress:
             or self._choices[0].is_finished
             or stated.get("logprobs")
             or event.get("usage")
-            or _PROMPT_IDS in line
+            or event.get("prompt_token_ids")
+            or stated.get("prompt_token_ids")
         )
 
     def _without_choice(self, line: bytes, event: dict[str, Any]) -> bytes:
@@ -251,27 +238,19 @@ class Progress:
                 "completion_tokens": output,
                 "total_tokens": prompt + output,
             }
-            line = written(event)
+            line = b""
         self._usage_due = False
-        return self._with_head(self._shown(line))
+        return self._told(line, event)
 
-    def _shown(self, line: bytes) -> bytes:
-        """The event, which is in the form that is known, with the ids that its client asked for."""
-        for name in () if self.ids_shown else (IDS, _PROMPT_IDS):
-            while name in line:
-                line = hide_ids(line, name)
-        return line
-
-    def _with_head(self, line: bytes) -> bytes:
-        """The event with the id and the time of the stream's first event."""
-        if self._head and not self._replaces_head:
-            return line
-        at = line.find(_CHOICES)
-        if at < 0:
-            return line
-        if not self._head:
-            self._head = line[:at]
-        return self._head + line[at:]
+    def _told(self, line: bytes, event: dict[str, Any]) -> bytes:
+        """The event with what it shares with the first one, and the ids that its client asked
+        for: `line` if it is that already."""
+        is_other = not self.ids_shown and _take_out(event, _HIDDEN)
+        if self._replaces_head:
+            event |= self._head
+        elif not self._head:
+            self._head = {name: event[name] for name in NAMES_FIRST if name in event}
+        return line if line and not (is_other or self._replaces_head) else written(event, line)
 
 
 def _alike(
@@ -286,34 +265,11 @@ def _alike(
     return alike(line, choice, field, text, ids_shown=ids_shown)
 
 
-def as_vllm_writes(line: bytes, event: dict[str, Any]) -> bytes:
-    """The event in the form whose bytes are known here: as it came, or written anew.
-
-    `line` has its data in one line. It is written anew where its JSON has blanks, or another order.
-    """
-    ids = 0
-    for owner in _owners(event):
-        ids += type(owner.get("token_ids")) is list
-        ids += type(owner.get("prompt_token_ids")) is list
-    if ids == line.count(IDS) + line.count(_PROMPT_IDS) and (
-        _CHOICES in line or "choices" not in event
-    ):
-        return line
-    return written(event, line)
-
-
-def take_ids_out(event: dict[str, Any]) -> bool:
-    """Leave no token ids in an event; whether there were any."""
-    found = False
-    for owner in _owners(event):
-        for name in _HIDDEN:
+def _take_out(event: dict[str, Any], names: Sequence[str]) -> bool:
+    """Leave nothing of these names in an event; whether there was any."""
+    choices, found = event.get("choices"), False
+    for owner in (event, *(choices if isinstance(choices, list) else ())):
+        for name in names if isinstance(owner, dict) else ():
             if owner.get(name) is not None:
                 found, owner[name] = True, None
     return found
-
-
-def _owners(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects of an event that may have token ids."""
-    choices = event.get("choices")
-    listed = choices if isinstance(choices, list) else ()
-    return [event, *(each for each in listed if isinstance(each, dict))]

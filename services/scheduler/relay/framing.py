@@ -45,7 +45,6 @@ class End:
     """The answer has come to its regular end. Nothing follows."""
 
     data: bytes
-    """The last bytes for the client."""
     truncated: bool
     """Some choice was ended by its limit of tokens."""
 
@@ -65,7 +64,6 @@ class Broken:
     """
 
     reason: str
-    """A label for metrics, such as "connection_lost"."""
     tokens_out: int
     exact: bool
     """All tokens were counted by their ids."""
@@ -110,18 +108,17 @@ class WholeFraming:
     `LONGEST_HELD_BYTES` is handed out in parts.
     """
 
-    def __init__(self, *, any_form: bool = False) -> None:
-        """`any_form`: it need not be JSON."""
+    def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
+        """`any_form`: it need not be JSON; `at_once`: it goes to the client as it comes."""
         self.ended = False
         self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
         self._length_bytes = 0
-        self._begun = False
+        self._begun = at_once
         """Parts were handed out."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
         self._length_bytes += len(data)
@@ -142,11 +139,9 @@ class WholeFraming:
         return [Lines(body)]
 
     def pass_on(self, data: bytes) -> bytes | None:
-        """See `Framing`."""
         return None
 
     def feed_end(self) -> list[Event]:
-        """The answer is whole."""
         assert not self.ended
         self.ended = True
         if self._begun:
@@ -161,39 +156,12 @@ class WholeFraming:
         return [*usage_of(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
-        """The answer broke off for `reason`; what came of it is dropped."""
         assert not self.ended
         self.ended = True
         return self._broken(reason)
 
     def _broken(self, reason: str) -> list[Event]:
         return [Broken(reason, tokens_out=0, exact=True)]
-
-
-class OpaqueFraming:
-    """An answer whose bytes nobody here can read: they go to the client as they come."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.response_id = ""
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Take what has arrived, at least one byte."""
-        return [Lines(data)]
-
-    def pass_on(self, data: bytes) -> bytes | None:
-        """See `Framing`."""
-        return data
-
-    def feed_end(self) -> list[Event]:
-        """The answer is whole."""
-        self.ended = True
-        return [End(b"", truncated=False)]
-
-    def feed_break(self, reason: str) -> list[Event]:
-        """The answer broke off for `reason`."""
-        self.ended = True
-        return [Broken(reason, tokens_out=0, exact=False)]
 
 
 def response_id_of(response: object) -> str:

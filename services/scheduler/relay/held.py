@@ -82,7 +82,6 @@ class HeldStream(Answering):
         self._headers: list[tuple[bytes, bytes]] = []
         self._is_held = False
         self.ended = False
-        """All of the answer is here."""
         self._events: deque[bytes] = deque()
         self._bytes = 0
         self._last = 0
@@ -101,7 +100,6 @@ class HeldStream(Answering):
         return self._exchange is not None and self._exchange.left
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
-        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
         self._flow = (on_full, on_room)
         if self._exchange is not None:
             self._exchange.flow(on_full, on_room)
@@ -128,7 +126,6 @@ class HeldStream(Answering):
             self._give_up()  # what the client lacks is no longer held
 
     def end(self, data: bytes = b"") -> None:
-        """End the answer, with its last bytes."""
         if data:
             self.write(data)
         self.ended = True
@@ -141,7 +138,6 @@ class HeldStream(Answering):
             self.forget()
 
     def abandon(self) -> None:
-        """Give the answer up in the midst of it."""
         if self._exchange is not None:
             self._exchange.abandon()
 
@@ -189,7 +185,6 @@ class HeldStream(Answering):
         await self._gone
 
     def _leave(self) -> None:
-        """The client's connection is lost."""
         if not self._is_held:  # it has no event to come back to
             if self.on_left is not None:
                 self.on_left()

@@ -39,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 
 class Relay:
-    """Answers the requests of one replica's clients."""
-
     def __init__(self, shared: Shared, engines: EngineClient, keep_alive_s: float = 0.0) -> None:
         """A stream gets a comment after `keep_alive_s` of silence; 0: it does not."""
         self._shared = shared
@@ -98,8 +96,6 @@ class Relay:
 
 
 class Delivery:
-    """Delivers the answer to one request."""
-
     def __init__(
         self,
         engines: EngineClient,
@@ -107,7 +103,6 @@ class Delivery:
         headers: Mapping[str, str],
         answer: Answering,
     ) -> None:
-        """`headers` are for engines."""
         self._engines = engines
         self._context = context
         self._headers = headers

@@ -39,15 +39,12 @@ class KeptAlive(Answering):
 
     @property
     def left(self) -> bool:
-        """The client has left."""
         return self._answer.left
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
-        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
         self._answer.flow(on_full, on_room)
 
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
-        """Begin with the status and the headers, as far as they have not been sent."""
         self.begun, self.status = True, status
         if self._has_head:
             self._is_error = has_length
@@ -56,12 +53,10 @@ class KeptAlive(Answering):
             self._between_events &= not has_length
 
     def write(self, data: bytes) -> None:
-        """Send a part of the body."""
         self._is_quiet, self._between_events = False, data.endswith(b"\n\n")
         self._answer.write(data)
 
     def end(self, data: bytes = b"") -> None:
-        """End the response with the last bytes of its body."""
         self._timer.cancel()
         if self._is_error:
             name = b"" if self._path.endswith("completions") else b"event: error\n"
@@ -70,15 +65,12 @@ class KeptAlive(Answering):
         self._answer.end(data)
 
     def end_with(self, error: ApiError, path: str, request_id: str, number: int = 0) -> None:
-        """End the response with `error`: as its whole, or as the last event of its stream."""
         self.begun |= self._has_head
         super().end_with(error, path, request_id, number)
 
     def abandon(self) -> None:
-        """Give the answer up in the midst of it."""
         self._answer.abandon()
 
     def over(self) -> None:
-        """Nothing more is sent."""
         self._timer.cancel()
         self._answer.over()

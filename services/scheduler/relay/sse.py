@@ -12,7 +12,7 @@ DATA = b"data: "
 BLANK = b"\n\n"
 _FIELDS = (b"data", b"event", b"id", b"retry")
 """The fields of server-sent events; a line that begins with a colon is a comment."""
-_NAMES_FIRST = ("id", "object", "created", "model")
+NAMES_FIRST = ("id", "object", "created", "model")
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
@@ -53,7 +53,7 @@ def is_event(lines: bytes) -> bool:
 def written(answer: dict[str, Any], event: bytes = b"") -> bytes:
     """The event anew as vLLM writes it: its data in one line, without blanks in its JSON, and what
     tells of the whole answer first. `event`: whose other lines stay as they are."""
-    first = {name: answer[name] for name in _NAMES_FIRST if name in answer}
+    first = {name: answer[name] for name in NAMES_FIRST if name in answer}
     try:
         text = orjson.dumps({**first, **answer})
     except TypeError:  # what orjson refuses, such as lone surrogates

@@ -10,7 +10,6 @@ from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (
     DONE,
     Progress,
-    as_vllm_writes,
 )
 from foretell.services.scheduler.relay.framing import (
     Broken,
@@ -32,7 +31,6 @@ from foretell.services.scheduler.relay.sse import (
     name_of,
     parse_object,
     reported_error,
-    written,
 )
 
 LONGEST_EVENT_BYTES = 4 << 20
@@ -79,7 +77,6 @@ class StreamFraming:
         self._next_event = 0
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
         if self._ends is not None or b"\r" in data:  # no JSON has it: it would be escaped
@@ -100,7 +97,6 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        """See `Framing`."""
         alike = self._progress.alike if self._progress is not None else None
         if alike is None or self._held or self._ends is not None:
             return None
@@ -174,7 +170,6 @@ class StreamFraming:
         return [self._lines([self._before(), part])]
 
     def _take(self, parts: list[bytes]) -> list[Event]:
-        """Whole events have come."""
         events: list[Event] = []
         shown: list[bytes] = []
         end: Ending | None = None
@@ -205,8 +200,6 @@ class StreamFraming:
             answer = parse_object(text) if b"{" in text else None
             if answer is None:
                 return self._follow_other(part, text, shown)
-            if self._progress is not None:
-                part = written(answer, part)
         reported = reported_error(answer) if _ERROR in part else None
         if reported is not None:
             if not (self._begun or any(shown)) or not self._is_alone:
@@ -235,7 +228,7 @@ class StreamFraming:
             part = progress.without_ids(part, answer)
         else:
             try:
-                part = progress.take(as_vllm_writes(part, answer), answer)
+                part = progress.take(part, answer)
             except Diverged:
                 progress.lose()
                 return "diverged", None

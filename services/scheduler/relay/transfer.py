@@ -28,7 +28,6 @@ from foretell.services.scheduler.relay.framing import (
     Event,
     Framing,
     Lines,
-    OpaqueFraming,
     TooLong,
     Usage,
     WholeFraming,
@@ -169,7 +168,6 @@ class Transfer:
     # --- what the connection tells ---
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The engine begins to answer."""
         if self._over.done():
             return  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
@@ -205,13 +203,11 @@ class Transfer:
         )
         if self._attempt.continued:
             self._end_attempt(AttemptFailed(lost("encoded")))
-        elif self._streamed:
-            self._progress, self._framing = None, OpaqueFraming()
         else:
-            self._framing = WholeFraming(any_form=True)
+            self._progress = None
+            self._framing = WholeFraming(any_form=True, at_once=self._streamed)
 
     def data(self, data: bytes) -> None:
-        """A part of the answer's body has come."""
         framing = self._framing
         if self._over.done():
             return
@@ -236,7 +232,6 @@ class Transfer:
             self._carry_out(framing.feed, data)
 
     def end(self) -> None:
-        """The answer is whole."""
         self._end_fault()
         if self._framing is not None and not self._over.done():
             self._carry_out(self._framing.feed_end)

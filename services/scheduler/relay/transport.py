@@ -26,8 +26,6 @@ class Unreachable(Exception):
 
 
 class EngineClient:
-    """Sends requests to engines."""
-
     def __init__(self, api_key: str, connect_timeout_s: float, read_timeout_s: float) -> None:
         """`read_timeout_s` bounds the silence between two bytes of an answer."""
         self._authorization = engine_authorization(api_key)
@@ -67,7 +65,6 @@ class EngineClient:
         return connection
 
     def close(self) -> None:
-        """Close the connections that wait for a request."""
         for engine in self._engines.values():
             engine.close()
 
@@ -126,7 +123,6 @@ class _Engine:
         self._idle.append(connection)
 
     def close(self) -> None:
-        """Close the connections that wait for a request."""
         while self._idle:
             self._idle.pop().lose("closing")
 
@@ -184,13 +180,11 @@ class _WhenSet:
         self._task: asyncio.Task[None] | None = None
 
     def add(self, call: Callable[[], None]) -> None:
-        """Call `call` when the event is set, unless it is discarded first."""
         self._calls.add(call)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
 
     def discard(self, call: Callable[[], None]) -> None:
-        """Take back what was added."""
         self._calls.discard(call)
         if not self._calls and self._task is not None:
             self._task.cancel()

@@ -95,7 +95,6 @@ class ApiKeys:
             raise ApiError(403, text, code="admin_key_needed")
 
     async def watch(self) -> None:
-        """Take in the file whenever it changes, until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self._look()

@@ -5,7 +5,7 @@ Tokens are reserved as predicted when a request is placed, and settled when its 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from hashlib import blake2b
 from math import ceil, inf
 
@@ -40,7 +40,6 @@ class InProgress:
         self._share = share
         self._now = 0
         self._tenants: dict[str, int] = {}
-        """Places that each holds."""
         self._refused = 0
         """Those who were told to come back, and for whom no place has become free since; no more of
         them than there are places, as after a flood few do come back."""
@@ -55,19 +54,22 @@ class InProgress:
         return self._now
 
     def of(self, tenant: str) -> int:
-        """The places that a tenant holds."""
         return self._tenants.get(tenant, 0)
 
-    def place(self, tenant: str = "") -> AbstractContextManager[None]:
+    @contextmanager
+    def place(self, tenant: str = "") -> Iterator[None]:
         """Hold a place while the block runs; raises `ApiError` 429 as it begins if none is free.
 
-        `tenant`: for whom; "" where no key is needed, and all are one. The block is the only way to
-        give a place back: it happens once, whatever ends the block.
+        `tenant`: for whom; "" where no key is needed, and all are one.
         """
-        return _Place(self, tenant)
+        self.take(tenant)
+        try:
+            yield
+        finally:
+            self.give_back(tenant)
 
     def take(self, tenant: str) -> None:
-        """For `place` alone."""
+        """Hold a place until it is given back; raises as `place` does."""
         held, free = self.of(tenant), self._limit - self._now
         if free <= 0 or (tenant and held >= self._share * free):
             # Who comes later is told a later time: not all come back at once.
@@ -83,32 +85,12 @@ class InProgress:
         self._tenants[tenant] = held + 1
 
     def give_back(self, tenant: str) -> None:
-        """For `place` alone."""
         self._now -= 1
         self._tenants[tenant] -= 1
         if not self._tenants[tenant]:
             del self._tenants[tenant]
         if self._refused:
             self._refused -= 1
-
-
-class _Place(AbstractContextManager[None]):
-    """One place; a generator would take three times as long."""
-
-    __slots__ = ("_held", "_of", "_tenant")
-
-    def __init__(self, of: InProgress, tenant: str) -> None:
-        self._of, self._tenant = of, tenant
-        self._held = False
-
-    def __enter__(self) -> None:
-        self._of.take(self._tenant)
-        self._held = True
-
-    def __exit__(self, *_: object) -> None:
-        if self._held:
-            self._held = False
-            self._of.give_back(self._tenant)
 
 
 class Bucket:
@@ -141,9 +123,6 @@ def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
     return Bucket(per_min, clock) if per_min else None
 
 
-_NO_LIMITS = nullcontext()
-
-
 class Grant:
     """One request of a caller, from its arrival to its end."""
 
@@ -171,13 +150,21 @@ class Grant:
         self.ends_s = self._tenant.clock() + e2e_s
 
     def settle(self, tokens: float) -> None:
-        """It took so many."""
         self._tenant.spend(0, tokens - self._reserved)
         self._reserved = tokens
 
     def headers(self) -> dict[str, str]:
-        """What is left of the caller's limits, as OpenAI's API tells it."""
         return self._tenant.headers()
+
+    def end(self) -> None:
+        """The request is no longer in progress."""
+        self._tenant.grants.discard(self)
+
+    def __enter__(self) -> "Grant":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 class Tenant:
@@ -201,7 +188,7 @@ class Tenant:
             Bucket(key.requests_per_min, clock) if key and key.requests_per_min else None
         )
         self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
-        self._grants: set[Grant] = set()
+        self.grants: set[Grant] = set()
         self._elsewhere = elsewhere
         self._may_be_active = False
         self._untold_requests, self._untold_tokens = 0, 0.0
@@ -217,18 +204,16 @@ class Tenant:
         """Whether it may use the model."""
         return self.key is None or not self.key.models or model in self.key.models
 
-    def place(self) -> AbstractContextManager[Grant | None]:
-        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit, as it begins.
+    def place(self) -> Grant | None:
+        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit.
 
         There is no grant where there are no limits.
         """
-        return _NO_LIMITS if self.key is None else self._place(self.key)
-
-    @contextmanager
-    def _place(self, key: ApiKey) -> Iterator[Grant]:
-        most = key.concurrency
-        if most and len(self._grants) + self._elsewhere(self.caller) >= most:
-            soonest_s = min((grant.ends_s for grant in self._grants), default=inf)
+        if self.key is None:
+            return None
+        most = self.key.concurrency
+        if most and len(self.grants) + self._elsewhere(self.caller) >= most:
+            soonest_s = min((grant.ends_s for grant in self.grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
         if self.requests is not None:
             wait_s = self.requests.wait_s(1)
@@ -236,12 +221,9 @@ class Tenant:
                 raise self.refusal(f"{self.requests.per_min} requests per minute", wait_s)
             self.spend(1, 0.0)
         grant = Grant(self)
-        self._grants.add(grant)
+        self.grants.add(grant)
         self._may_be_active = True
-        try:
-            yield grant
-        finally:
-            self._grants.discard(grant)
+        return grant
 
     def spend(self, requests: int, tokens: float) -> None:
         """It has spent that much here; below 0: less than was reserved."""
@@ -271,7 +253,7 @@ class Tenant:
         untold = self._untold_requests or self._untold_tokens
         buckets = (bucket for bucket in (self.requests, self.tokens) if bucket is not None)
         spent = any(each.level < each.per_min for each in buckets)
-        self._may_be_active = bool(self._grants or untold or spent)
+        self._may_be_active = bool(self.grants or untold or spent)
         return self._may_be_active
 
     def told(self) -> predictor_pb2.Spent:
@@ -280,7 +262,7 @@ class Tenant:
             caller=self.caller,
             requests=self._untold_requests,
             tokens=self._untold_tokens,
-            in_progress=len(self._grants),
+            in_progress=len(self.grants),
             requests_left=self.requests.level if self.requests else 0.0,
             tokens_left=self.tokens.level if self.tokens else 0.0,
         )
