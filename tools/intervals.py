@@ -43,11 +43,6 @@ def change(ratios: Sequence[float]) -> str:
     return f"{mean:+.1f}% ({low:+.1f} to {high:+.1f})"
 
 
-def percentiles(values_s: Sequence[float], unit_s: float = 1e-3) -> dict[str, float]:
-    """P10, P50, P90 and P99 of `values_s`, in units of `unit_s` seconds: milliseconds."""
-    return {f"p{at}": round(percentile(values_s, at) / unit_s, 4) for at in (10, 50, 90, 99)}
-
-
 def plus_minus(values: Sequence[float], digits: int) -> str:
     """Mean and half the width of its confidence interval, `1.2 ± 0.3`."""
     mean, half = interval(values)
