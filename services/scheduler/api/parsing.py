@@ -145,7 +145,7 @@ def parse(
         sequences=len(prompts) * n,
         priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
-        text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
+        text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
@@ -274,7 +274,7 @@ def _parsed_slowly(raw: bytes) -> object:
         raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
         """Read what is left when it is our turn, and take more from the socket only then."""
         if self._can_read and not self._asked:
             self._asked = True
-            self._turns.ask(self)
+            self._turns.ask(self.read_slice)
         if self._is_open:
             assert self._transport is not None
             if self._asked or self._is_full:

@@ -8,6 +8,7 @@ from foretell.length.conversation import (
     split_chat,
 )
 from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.services.scheduler.api.parsing import without_surrogates as clean
 from foretell.services.scheduler.api.surface import content_text
 
 
@@ -21,12 +22,16 @@ def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:
         )
     stop = request.body.get("stop")
     return Conversation(
-        prompt=_clean(head_and_tail(prompt)),
+        prompt=clean(head_and_tail(prompt)),
         characters=len(prompt),
         prompt_tokens=prompt_tokens,
-        system=_clean(head_and_tail(system)),
+        system=clean(head_and_tail(system)),
         earlier=tuple(
-            Exchange(_clean(exchange.prompt), _clean(exchange.answer), exchange.answer_characters)
+            Exchange(
+                clean(exchange.prompt),
+                clean(exchange.answer),
+                exchange.answer_characters,
+            )
             for exchange in earlier[-MOST_EXCHANGES:]
         ),
         exchanges=len(earlier),
@@ -35,8 +40,3 @@ def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:
         kind=request.kind,
         stops=len(stop) if isinstance(stop, list) else int(isinstance(stop, str)),
     )
-
-
-def _clean(text: str) -> str:
-    """Lone surrogates are legal JSON but no legal UTF-8."""
-    return text.encode(errors="replace").decode()

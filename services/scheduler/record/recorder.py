@@ -161,6 +161,7 @@ class Recorder:
             grant.settle(attempt.prompt_tokens + attempt.output_tokens)
         outcome = _outcome(request, attempt) if attempt.answered else None
         if outcome is not None:
+            attempt.met_targets = outcome == "met"
             self._slo_requests(request.model, attempt.policy, outcome).inc()
         if attempt.answered:
             self._observe(request, attempt)

@@ -41,8 +41,6 @@ class Choice:
         """The ids of all tokens of the texts in `_again`."""
         self.texts: dict[str, list[str]] = {name: [] for name in TEXTS}
         """By field; those of a tool call by its number and field."""
-        self.alike_tokens = 0
-        """Tokens of the events that the engine stated and that were read by `alike.Alike`."""
         self.entries = 0
         """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
         self._again: dict[str, str] = {}
@@ -65,7 +63,6 @@ class Choice:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
-        self.alike_tokens = 0
         if self.is_finished:
             return
         self._known_ids, self.ids = array("l", self.output_ids), array("l")
@@ -227,7 +224,6 @@ class Alike:
         except (ValueError, OverflowError):  # a parser may make something of it
             return None
         self.texts.append(said)
-        choice.alike_tokens += tokens
         if self.hidden:
             return line[:end] + self.hidden
         choice.entries += tokens

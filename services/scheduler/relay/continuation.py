@@ -94,11 +94,6 @@ class Progress:
         return max(map(len, self.output_ids))
 
     @property
-    def alike_tokens(self) -> int:
-        """Tokens of the events that `alike` took, since the engine began."""
-        return sum(choice.alike_tokens for choice in self._choices)
-
-    @property
     def to_resume(self) -> list[list[int]]:
         """What the next engine gets of each choice. One that has ended lacks its last token: it
         ends with it again, as no request can begin at its end."""

@@ -55,18 +55,9 @@ class Broken:
 
     Nothing follows, unless the engine itself says so in mid-answer ("error_event"): then the lines
     that say it follow, and `End` or the loss of the connection.
-
-    `tokens_out` counts the output tokens in the lines handed out before, summed over all choices.
-    Where the engine states token ids (`return_token_ids`), these are counted. Elsewhere each event
-    that adds text, reasoning or tool calls to a choice counts as one token. That is a lower bound:
-    vLLM may put several tokens into an event, and sends a token that ends within a character as an
-    event without text.
     """
 
     reason: str
-    tokens_out: int
-    exact: bool
-    """All tokens were counted by their ids."""
     next_event: int = 0
     """The number of the event that would have followed, where they are numbered."""
     reported: Reported | None = field(default=None, compare=False)
@@ -161,7 +152,7 @@ class WholeFraming:
         return self._broken(reason)
 
     def _broken(self, reason: str) -> list[Event]:
-        return [Broken(reason, tokens_out=0, exact=True)]
+        return [Broken(reason)]
 
 
 def response_id_of(response: object) -> str:

@@ -3,6 +3,7 @@
 Where another engine could go on with the stream, `Progress` is told of each event.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,6 +41,10 @@ MOST_WAITING_BYTES = 1 << 20
 _OBJECT = DATA + b"{"
 _ERROR = b'"error"'
 """In every event that tells about a failure, and in no text: its quotes are escaped."""
+_TELLING = re.compile(
+    rb'"(?:error|finish_reason|prompt_token_ids|token_ids|type|usage)"(?!:null[,}])'
+)
+"""In every event that tells more than a text."""
 
 Ending = tuple[str, Reported | None]
 """Why a stream has to end, and what the engine says of it."""
@@ -72,8 +77,8 @@ class StreamFraming:
         """The event that `_held` continues was too long: its beginning was handed out."""
         self._error_reported = False
         self._truncated = False
-        self._tokens_out = 0
-        self._exact = True
+        self._unfollowed = progress is None
+        """Events go to the client whatever they say, and only what some tell is noted."""
         self._next_event = 0
 
     def feed(self, data: bytes) -> list[Event]:
@@ -97,10 +102,9 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        alike = self._progress.alike if self._progress is not None else None
-        if alike is None or self._held or self._ends is not None:
+        if self._held or self._ends is not None or data.find(BLANK) != len(data) - len(BLANK):
             return None
-        return alike.take(data) if data.find(BLANK) == len(data) - len(BLANK) else None
+        return self._taken(data)
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""
@@ -142,9 +146,7 @@ class StreamFraming:
         return [*closing, self._broken(reason, reported)]
 
     def _broken(self, reason: str, reported: Reported | None = None) -> Broken:
-        alike_tokens = self._progress.alike_tokens if self._progress is not None else 0
-        tokens = self._tokens_out + alike_tokens
-        return Broken(reason, tokens, self._exact, self._next_event, reported)
+        return Broken(reason, self._next_event, reported)
 
     @property
     def _is_alone(self) -> bool:
@@ -177,8 +179,7 @@ class StreamFraming:
             self._within_long = False
             shown.append(parts.pop(0))
         for part in parts:
-            alike = self._progress.alike if self._progress is not None else None
-            if alike is not None and (taken := alike.take(part)) is not None:
+            if (taken := self._taken(part)) is not None:
                 shown.append(taken)
                 continue
             end = self._follow(part, shown, events)
@@ -187,6 +188,14 @@ class StreamFraming:
         if any(shown):
             events.append(self._lines(shown))
         return events if end is None else events + self._break(*end)
+
+    def _taken(self, part: bytes) -> bytes | None:
+        """What the client gets of an event that need not be parsed."""
+        if self._unfollowed:
+            plain = self._begun and part.startswith(_OBJECT) and not _TELLING.search(part)
+            return part if plain else None
+        alike = self._progress.alike if self._progress is not None else None
+        return alike.take(part) if alike is not None else None
 
     def _lines(self, shown: list[bytes]) -> Lines:
         self._begun = True
@@ -225,6 +234,7 @@ class StreamFraming:
         self, progress: Progress, part: bytes, answer: dict[str, Any], shown: list[bytes]
     ) -> Ending | None:
         if progress.states_no_ids:
+            self._unfollowed = not progress.is_behind
             part = progress.without_ids(part, answer)
         else:
             try:
@@ -270,12 +280,6 @@ class StreamFraming:
             if reason is not None:
                 self._truncated |= reason == "length"
                 is_aborted |= reason == "abort"
-            token_ids = choice.get("token_ids")
-            if isinstance(token_ids, list):
-                self._tokens_out += len(token_ids)
-            elif _has_output(choice):
-                self._tokens_out += 1
-                self._exact = False
         if "type" in answer:
             self._count_typed(answer)
             events += usage_of(answer)
@@ -285,22 +289,9 @@ class StreamFraming:
 
     def _count_typed(self, answer: dict[str, Any]) -> None:
         """An event of the Responses API or of Anthropic's, which have no choices."""
-        kind, number = answer["type"], answer.get("sequence_number")
+        number = answer.get("sequence_number")
         if isinstance(number, int):
             self._next_event = number + 1
         if not self.response_id:
             self.response_id = response_id_of(answer.get("response"))
-        if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
-            self._tokens_out += 1
-            self._exact = False
-        elif is_cut(answer):
-            self._truncated = True
-
-
-def _has_output(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return bool(choice.get("text"))
-    return bool(delta.get("content")) or any(
-        value for name, value in delta.items() if name != "role"
-    )
+        self._truncated |= is_cut(answer)

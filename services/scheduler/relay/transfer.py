@@ -339,10 +339,8 @@ class Transfer:
         if not self._begun:
             raise AttemptFailed(lost(broken.reason), said=said)
         logger.warning(
-            "%s broke off after %s%d tokens: %s%s",
+            "%s broke off in mid-answer: %s%s",
             self._attempt.instance_id,
-            "" if broken.exact else "at least ",
-            broken.tokens_out,
             broken.reason,
             f": {said}" if said else "",
             extra=about(self._request.request_id),
