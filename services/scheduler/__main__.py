@@ -36,8 +36,7 @@ from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
-from foretell.services.scheduler.proxy.batches import Batches
-from foretell.services.scheduler.proxy.stored import StoredResponses
+from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
 from foretell.services.scheduler.record.recorder import Feedback, Recorder
 from foretell.services.scheduler.record.request_log import RequestLog

@@ -28,7 +28,7 @@ from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.refusals import engines_failed
-from foretell.services.scheduler.proxy.stored import is_stored
+from foretell.services.scheduler.proxy import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
