@@ -51,10 +51,8 @@ from foretell.v1 import tagger_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How long a scheduler waits for its peers, and how often it looks after them.
-
-    `placement` has the values that the simulator shares.
-    """
+    """How long a scheduler waits for its peers, and how often it looks after them. `placement` has
+    the values that the simulator shares."""
 
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     health_interval_s: float = 0.5
@@ -81,10 +79,8 @@ async def serve(
     seed: int | None = None,
     tuning: Tuning = Tuning(),
 ) -> None:
-    """Serve until `stop`, then finish what is in progress.
-
-    `seed` is for all random draws; None: the pid, so that replicas draw differently.
-    """
+    """Serve until `stop`, then finish what is in progress. `seed` is for all random draws; None:
+    the pid, so that replicas draw differently."""
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(
             aiohttp.ClientSession(

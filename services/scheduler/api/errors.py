@@ -49,9 +49,7 @@ class ApiError(Exception):
 
     def sse_event(self, path: str = "", sequence_number: int = 0) -> bytes:
         """The error as an event inside a stream that has already begun, in the API at `path`.
-
-        `sequence_number`: which event of its stream, where events are counted.
-        """
+        `sequence_number`: which event of its stream, where events are counted."""
         if path == "/v1/responses":
             told = {"message": self.message, "param": self.param, "code": self.code}
             event = {"type": "error", "sequence_number": sequence_number, **told}

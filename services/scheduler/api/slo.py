@@ -38,10 +38,8 @@ class Terms:
         self, first_token_unix_s: float, ended_unix_s: float, tokens: float
     ) -> Outcome | None:
         """Whether an answer met its targets; None if there were none or too little is known.
-
         `tokens` is the mean number of output tokens in a sequence. Stamps and tokens are 0 where
-        not known.
-        """
+        not known."""
         slo = self.slo
         if not slo.given or not first_token_unix_s or (slo.tpot_s < inf and not tokens):
             return None

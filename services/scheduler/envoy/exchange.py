@@ -293,11 +293,9 @@ class Exchange:
         return life.sent_elsewhere(served)
 
     def _settle(self, status: int) -> None:
-        """Give everything back and account for the request; only the first end counts.
-
-        An answer that began counts as whole unless its engine is down: a gateway that does not
-        send its body here cannot say more.
-        """
+        """Give everything back and account for the request; only the first end counts. An answer
+        that began counts as whole unless its engine is down: a gateway that does not send its body
+        here cannot say more."""
         if self._settled:
             return
         self._settled = True

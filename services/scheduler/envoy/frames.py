@@ -45,10 +45,8 @@ class Frames:
         self.credit = min(CREDIT, self.credit + credit)
 
     def take(self, streams: int) -> bytes:
-        """A slice: whole frames, or a part of one. `streams` are open.
-
-        Raises `FrameTooLargeError`.
-        """
+        """A slice: whole frames, or a part of one. `streams` are open. Raises
+        `FrameTooLargeError`."""
         data, begin, work = self._data, self._at, 0
         at = begin
         self.credit -= 1

@@ -9,10 +9,8 @@ KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "vide
 
 
 def need_of(request: ApiRequest, prompt_tokens: int, keeper: str = "") -> Need:
-    """What an engine needs to serve the request, whose prompt is counted or estimated.
-
-    `keeper`: the instance that keeps what it refers to.
-    """
+    """What an engine needs to serve the request, whose prompt is counted or estimated. `keeper`:
+    the instance that keeps what it refers to."""
     truncated = request.body.get("truncate_prompt_tokens")
     if type(truncated) is int:
         prompt_tokens = min(prompt_tokens, max(0, truncated))  # -1: to what fits

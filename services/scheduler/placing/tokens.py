@@ -14,11 +14,8 @@ COUNTED_CHARS = 65_536
 
 
 class PromptCounter:
-    """Counts text with a `tokenizer.json`; without one it counts nothing.
-
-    What a chat template adds is taken as a constant per message, and a long text to go on like
-    its beginning.
-    """
+    """Counts text with a `tokenizer.json`; without one it counts nothing. What a chat template adds
+    is taken as a constant per message, and a long text to go on like its beginning."""
 
     def __init__(self, path: str) -> None:
         self._tokenizer: Tokenizer | None = None

@@ -89,10 +89,8 @@ class Choice:
         self.entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
 
     def take_again(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> bool:
-        """Leave in an event what the client does not have; False: nothing is left.
-
-        Raises `Diverged`.
-        """
+        """Leave in an event what the client does not have; False: nothing is left. Raises
+        `Diverged`."""
         for part in list(_parts(delta)):
             self._leave(part)
         delta.pop("role", None)

@@ -154,10 +154,8 @@ class Progress:
         return written({**self._head, "choices": [], "usage": usage}) + DONE
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """What the client gets of an event, which is parsed from `line`; nothing: b"".
-
-        Raises `Diverged`.
-        """
+        """What the client gets of an event, which is parsed from `line`; nothing: b"". Raises
+        `Diverged`."""
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None

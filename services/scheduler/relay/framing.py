@@ -51,11 +51,9 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The engine will not complete the answer.
-
-    Nothing follows, unless the engine itself says so in mid-answer ("error_event"): then the lines
-    that say it follow, and `End` or the loss of the connection.
-    """
+    """The engine will not complete the answer. Nothing follows, unless the engine itself says so in
+    mid-answer ("error_event"): then the lines that say it follow, and `End` or the loss of the
+    connection."""
 
     reason: str
     next_event: int = 0
@@ -93,11 +91,9 @@ class Framing(Protocol):
 
 
 class WholeFraming:
-    """An answer in one piece. It is handed out when it is whole: until then it can be repeated.
-
-    So can one that is no JSON object, as from a proxy in place of the engine. What is longer than
-    `LONGEST_HELD_BYTES` is handed out in parts.
-    """
+    """An answer in one piece. It is handed out when it is whole: until then it can be repeated. So
+    can one that is no JSON object, as from a proxy in place of the engine. What is longer than
+    `LONGEST_HELD_BYTES` is handed out in parts."""
 
     def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
         """`any_form`: it need not be JSON; `at_once`: it goes to the client as it comes."""

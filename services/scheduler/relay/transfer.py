@@ -74,11 +74,9 @@ class TakenBack(Exception):
 
 
 class Transfer:
-    """Carries one attempt to its engine, and the answer back as it comes.
-
-    It listens to the engine's connection: what comes from there goes to the client at once, from
-    the connection's own callback.
-    """
+    """Carries one attempt to its engine, and the answer back as it comes. It listens to the
+    engine's connection: what comes from there goes to the client at once, from the connection's own
+    callback."""
 
     def __init__(
         self,
@@ -110,11 +108,9 @@ class Transfer:
         self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
-        """Relay the answer to its end, or to a break after its first token.
-
-        Raises `AttemptFailed` if another engine may do better, `TakenBack` if the request is to be
-        sent elsewhere, and `ApiError` if no engine could do better.
-        """
+        """Relay the answer to its end, or to a break after its first token. Raises `AttemptFailed`
+        if another engine may do better, `TakenBack` if the request is to be sent elsewhere, and
+        `ApiError` if no engine could do better."""
         attempt, progress = self._attempt, self._progress
         attempt.carrier = self
         if attempt.continued and not attempt.instance.takes_fields:
@@ -315,9 +311,7 @@ class Transfer:
         self, headers: list[tuple[bytes, bytes]], body: bytes, reported: str | None = None
     ) -> None:
         """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
-
-        `reported`: what a stream's first event says of its failure.
-        """
+        `reported`: what a stream's first event says of its failure."""
         status = self._attempt.status
         headers.append((b"content-length", b"%d" % len(body)))
         judgement = judge(

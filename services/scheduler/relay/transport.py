@@ -43,11 +43,9 @@ class EngineClient:
         listener: Listener,
         content_type: str = "application/json",
     ) -> Connection:
-        """Send a request, whose answer `listener` gets; returns when it is on its way.
-
-        The connection must be released. It breaks when the engine does not answer health probes.
-        Raises `Unreachable`.
-        """
+        """Send a request, whose answer `listener` gets; returns when it is on its way. The
+        connection must be released. It breaks when the engine does not answer health probes. Raises
+        `Unreachable`."""
         engine = self._engines.get(instance)
         if engine is None:
             engine = self._engines[instance] = _Engine(instance, self)

@@ -15,10 +15,8 @@ from foretell.v1 import predictor_pb2
 
 
 class InProgress:
-    """Counts the requests being served and admits no more than `limit` at a time.
-
-    A request is in progress from before its body is read until its answer has ended.
-    """
+    """Counts the requests being served and admits no more than `limit` at a time. A request is in
+    progress from before its body is read until its answer has ended."""
 
     def __init__(
         self,
@@ -28,12 +26,10 @@ class InProgress:
         what: str = "requests",
         share: int = 4,
     ) -> None:
-        """`wait_s` foretells in how many seconds a number of those in progress have ended.
-
-        A tenant may hold up to `share` times as many places as are free: 4 leave a fifth of all to
-        others, however greedy one of them is (the dynamic threshold of shared buffers, Choudhury
-        and Hahne 1998).
-        """
+        """`wait_s` foretells in how many seconds a number of those in progress have ended. A tenant
+        may hold up to `share` times as many places as are free: 4 leave a fifth of all to others,
+        however greedy one of them is (the dynamic threshold of shared buffers, Choudhury and Hahne
+        1998)."""
         self._limit = limit
         self._wait_s = wait_s
         self._what = what
@@ -59,9 +55,7 @@ class InProgress:
     @contextmanager
     def place(self, tenant: str = "") -> Iterator[None]:
         """Hold a place while the block runs; raises `ApiError` 429 as it begins if none is free.
-
-        `tenant`: for whom; "" where no key is needed, and all are one.
-        """
+        `tenant`: for whom; "" where no key is needed, and all are one."""
         self.take(tenant)
         try:
             yield
@@ -205,10 +199,8 @@ class Tenant:
         return self.key is None or not self.key.models or model in self.key.models
 
     def place(self) -> Grant | None:
-        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit.
-
-        There is no grant where there are no limits.
-        """
+        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit. There is no
+        grant where there are no limits."""
         if self.key is None:
             return None
         most = self.key.concurrency
