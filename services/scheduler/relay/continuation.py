@@ -76,8 +76,8 @@ class Progress:
         self._choices = [Choice() for _ in range(choices)]
         self._head: dict[str, Any] = {}
         """What all events have in common: id, creation time and model."""
-        self._complete = True
-        """All that was sent is in `_choices`."""
+        self.can_go_on = True
+        """What is known is enough to go on: all that was sent is in `_choices`."""
         self._replaces_head = False
         self._was_finished = False
         """A choice had ended before another engine went on."""
@@ -100,14 +100,9 @@ class Progress:
         return [each.output_ids[: -1 if each.is_finished else None] for each in self._choices]
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether what is known is enough to go on."""
-        return self._complete
-
-    @property
     def states_no_ids(self) -> bool:
         """The engine does not state the ids of its tokens."""
-        return not self._complete and not self._has_ids
+        return not self.can_go_on and not self._has_ids
 
     @property
     def _has_ids(self) -> bool:
@@ -119,7 +114,7 @@ class Progress:
 
     def lose(self) -> None:
         """The client gets something that is not followed here: nobody can go on."""
-        self._complete, self.alike = False, None
+        self.can_go_on, self.alike = False, None
 
     def begin_again(self) -> None:
         self.alike = None
@@ -135,7 +130,7 @@ class Progress:
     @property
     def lacks_end(self) -> bool:
         """The stream states its token ids, and has not said why it ends."""
-        return self._complete and self._has_ids and not self._is_finished
+        return self.can_go_on and self._has_ids and not self._is_finished
 
     def rest(self) -> bytes | None:
         """What a stream still lacks of which the client has all tokens; None if it has not."""

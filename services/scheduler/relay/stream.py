@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from foretell.services.scheduler.relay import sse
 from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (
     DONE,
@@ -22,17 +23,7 @@ from foretell.services.scheduler.relay.framing import (
     response_id_of,
     usage_of,
 )
-from foretell.services.scheduler.relay.sse import (
-    BLANK,
-    DATA,
-    LineEnds,
-    Reported,
-    data_of,
-    is_event,
-    name_of,
-    parse_object,
-    reported_error,
-)
+from foretell.services.scheduler.relay.sse import BLANK, DATA
 
 LONGEST_EVENT_BYTES = 4 << 20
 """A longer event is handed out in parts and not read, and nobody can go on with its stream."""
@@ -46,7 +37,7 @@ _TELLING = re.compile(
 )
 """In every event that tells more than a text."""
 
-Ending = tuple[str, Reported | None]
+Ending = tuple[str, sse.Reported | None]
 """Why a stream has to end, and what the engine says of it."""
 
 
@@ -72,7 +63,7 @@ class StreamFraming:
         """What waits for the first event that says something."""
         self._held = bytearray()
         """The beginning of an event whose end has not come."""
-        self._ends: LineEnds | None = None
+        self._ends: sse.LineEnds | None = None
         self._within_long = False
         """The event that `_held` continues was too long: its beginning was handed out."""
         self._error_reported = False
@@ -85,7 +76,7 @@ class StreamFraming:
         assert data
         assert not self.ended
         if self._ends is not None or b"\r" in data:  # no JSON has it: it would be escaped
-            self._ends = self._ends or LineEnds()
+            self._ends = self._ends or sse.LineEnds()
             data = self._ends.unix(data)
         if self._held:
             # What is held was looked at before, but for its last byte.
@@ -113,8 +104,8 @@ class StreamFraming:
         if rest := bytes(self._held).rstrip(b"\n"):
             self._held.clear()
             events = self._take([rest + BLANK])
-            text = data_of(rest)
-            is_whole = text.strip() == b"[DONE]" or parse_object(text) is not None
+            text = sse.data_of(rest)
+            is_whole = text.strip() == b"[DONE]" or sse.parse_object(text) is not None
             if not is_whole and events and type(events[-1]) is Lines:
                 events[-1].data = events[-1].data.removesuffix(BLANK)  # it stays cut off
         progress = self._progress
@@ -136,7 +127,7 @@ class StreamFraming:
 
     # --- the end ---
 
-    def _break(self, reason: str, reported: Reported | None = None) -> list[Event]:
+    def _break(self, reason: str, reported: sse.Reported | None = None) -> list[Event]:
         """What the client still lacks, where that is known; otherwise `Broken`."""
         self.ended = True
         rest = self._progress.rest() if self._progress is not None else None
@@ -145,7 +136,7 @@ class StreamFraming:
         closing = [Lines(BLANK)] if self._within_long else []
         return [*closing, self._broken(reason, reported)]
 
-    def _broken(self, reason: str, reported: Reported | None = None) -> Broken:
+    def _broken(self, reason: str, reported: sse.Reported | None = None) -> Broken:
         return Broken(reason, self._next_event, reported)
 
     @property
@@ -203,13 +194,13 @@ class StreamFraming:
 
     def _follow(self, part: bytes, shown: list[bytes], events: list[Event]) -> Ending | None:
         """Add what the client gets of an event to `shown`; why the stream has to end, if it has."""
-        answer = parse_object(part[len(DATA) :]) if part.startswith(_OBJECT) else None
+        answer = sse.parse_object(part[len(DATA) :]) if part.startswith(_OBJECT) else None
         if answer is None:
-            text = data_of(part)
-            answer = parse_object(text) if b"{" in text else None
+            text = sse.data_of(part)
+            answer = sse.parse_object(text) if b"{" in text else None
             if answer is None:
                 return self._follow_other(part, text, shown)
-        reported = reported_error(answer) if _ERROR in part else None
+        reported = sse.reported_error(answer) if _ERROR in part else None
         if reported is not None:
             if not (self._begun or any(shown)) or not self._is_alone:
                 return "error_event", reported
@@ -222,7 +213,7 @@ class StreamFraming:
         is_aborted = self._count(answer, events)
         if is_aborted and self._progress is not None:
             return "aborted", None
-        if self._opening and not self._begun and name_of(part) in self._opening:
+        if self._opening and not self._begun and sse.name_of(part) in self._opening:
             self._waiting += part  # there are few, and each is bounded
             return None
         if self._progress is not None:
@@ -253,7 +244,7 @@ class StreamFraming:
         if text.strip() == b"[DONE]":
             if progress is not None:
                 part, progress.is_done = DONE, True
-        elif not has_begun and (text or not is_event(part)):
+        elif not has_begun and (text or not sse.is_event(part)):
             return "not_events", None
         elif not has_begun and len(self._waiting) + len(part) <= MOST_WAITING_BYTES:
             self._waiting += part
