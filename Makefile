@@ -244,7 +244,7 @@ check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 reference: setup ## Regenerate docs/reference.md
 	$(BIN)/foretell reference > docs/reference.md
 
-dashboards: setup-dev ## Regenerate the dashboards and alerts
+dashboards: setup-dev ## Regenerate the dashboards
 	$(BIN)/python -m foretell.tools.observability.dashboards
 
 compose: setup ## Regenerate the compose files and the JSON Schema from the shipped cluster files

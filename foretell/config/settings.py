@@ -210,6 +210,10 @@ class PredictorSettings(GrpcSettings):
     """Name of the engine that this sidecar watches."""
     snapshot_endpoint: str = "shm:///tmp/foretell-engine-0.snapshots"
     """Where the engine publishes its snapshots: shm://PATH or a ZMQ endpoint."""
+    engine_url: str = Field("", pattern="^(https?://.+)?$", examples=["http://10.0.0.5:8000"])
+    """URL of an engine that publishes none: what it does is observed from outside."""
+    engine_args: str = ""
+    """Flags that such an engine was started with; those that state limits count."""
     profile: Profile = ""
     """GPU profile DEVICE/MODEL to start from, shipped or by the device's datasheet; empty: none."""
 

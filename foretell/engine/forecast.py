@@ -20,6 +20,7 @@ from foretell.engine.questions import (
     Values,
     forecasts,
     is_certain,
+    key_of,
 )
 from foretell.kernel.forecasts import (
     QUESTION,
@@ -43,6 +44,8 @@ MOST_SAMPLES = 8
 SEED = 0
 """Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
 _FIRST_CAPACITY = 256
+_MOST_STEPS = 4096
+"""Steps for which a rank reckons with the others of its deployment."""
 
 
 class Call(NamedTuple):
@@ -73,6 +76,11 @@ class Forecaster:
             np.zeros(engines, np.int64),
             np.zeros((0, 0)),
             np.zeros((0, TABLES, LAYOUT_WIDTH), np.int64),
+            np.full(engines, -1),
+            np.zeros((engines, 0)),
+            np.zeros(engines, np.int64),
+            np.zeros(engines),
+            np.zeros(0),
         )
         self._tables: list[StepTime] = []
         self._costs: Costs | None = None
@@ -114,6 +122,10 @@ class Forecaster:
         self._models = models._replace(
             coefficients=np.pad(models.coefficients, (room, (0, 0))),
             tables=np.pad(models.tables, room),
+            deployments=np.pad(models.deployments, room, constant_values=-1),
+            own_s=np.pad(models.own_s, (room, (0, 0))),
+            steps=np.pad(models.steps, room),
+            first_end_s=np.pad(models.first_end_s, room),
         )
         self._costs = None
         self._look_at_bytes()
@@ -126,9 +138,23 @@ class Forecaster:
         header["contents"] = header["inputs"] = 0
         header["version"] += 1
         header["figures"] = (0, 0, config.total_blocks, 0, 1)
+        self._step_with(index, config.steps_with)
         if config.block_size_tokens > self._residues.shape[1]:
             self._residues = np.zeros((2, config.block_size_tokens), np.int32)
             self.scratch = self._new_scratch()
+
+    def forget(self, index: int) -> None:
+        """Engine `index` is there no more, until another one is described."""
+        self._step_with(index, "")
+
+    def _step_with(self, index: int, deployment: str) -> None:
+        models, number = self._models, -1
+        if deployment:
+            number = key_of(deployment)
+            if not len(models.others_s):
+                room = np.zeros((self._engines, _MOST_STEPS))
+                self._models = models._replace(own_s=room, others_s=np.zeros(_MOST_STEPS))
+        self._models.deployments[index] = number
 
     def believe(self, index: int, model: StepTime) -> None:
         """Engine `index` is believed to take as long for its steps as `model` says."""
@@ -170,6 +196,15 @@ class Forecaster:
         for name, ratios in (("drafted_ratio", drafted), ("accepted_ratio", accepted)):
             if len(ratios):
                 engine[name][0, : len(ratios)] = ratios
+
+    def defer_prefills(self, index: int, step_counter: int, capacity_bound: bool) -> None:
+        """Which step of engine `index` is next, and whether it puts off prompts, as
+        `EngineSnapshot` has it.
+
+        To be called before its picture is completed.
+        """
+        engine = self.pictures.headers[index : index + 1]["engine"]
+        engine["step_counter"], engine["prefill_capacity_bound"] = step_counter, capacity_bound
 
     def show_inputs(self, index: int, rows: NDArray[np.void], contents: int) -> None:
         """The multimodal inputs of engine `index`, as `Pictures.inputs`; the first are `contents`.

@@ -121,7 +121,7 @@ def _said(found: dict[str, Any]) -> str:
     if "error" in found:
         return f"sent in the order of the file, because none can be found: {found['error']}"
     gain = ""
-    if "simulated" in found:
+    if "speed_up_over_fcfs" in found:
         gain = f", simulated {found['speed_up_over_fcfs']:.2f} x the file's order"
     shared = f"{found['sharing_ratio']:.0%} of prompts shared"
     density = f"density {found['density']:.2f}, " if "density" in found else ""

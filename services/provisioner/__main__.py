@@ -28,8 +28,7 @@ from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.pages import pages
 from foretell.services.provisioner.places import Places
-from foretell.services.provisioner.record import DecisionRecord, targets_of
-from foretell.services.provisioner.regrets import Regrets
+from foretell.services.provisioner.record import DecisionRecord
 from foretell.services.provisioner.webhook import WebhookFleet
 
 
@@ -70,18 +69,16 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
                 fleet = _advisory_fleet(settings, client, lease.epoch)
             return Provisioner(fresh, config), fleet
 
-        record = DecisionRecord(folder, targets_of(settings.strategy_parameters))
+        record = DecisionRecord(folder)
         loop = Loop(lease, make, gatherer, record, metrics, every_s=settings.every_s)
         sock = runtime.bind(settings.host, settings.port)
-        regrets = Regrets(folder, lease, metrics)
-        await stack.enter_async_context(pages(loop, metrics, regrets, sock))
+        await stack.enter_async_context(pages(loop, metrics, sock))
         keda = ""
         if settings.keda:
             serving = external_scaler(loop, settings.keda, traffic)
             keda = await stack.enter_async_context(serving)
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
         runtime.announce(settings.ready_file, url=url, keda=keda)
-        await stack.enter_async_context(regrets.looking_back(loop.is_active))
         await loop.run(stop)
 
 

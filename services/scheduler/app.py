@@ -200,7 +200,7 @@ class App:
             "requests_total": self.shared.accepted_total,
             "in_progress": self.shared.in_progress.now,
             **({"discovery_problem": self.discovery.problem} if self.discovery else {}),
-            "demand": {**self.shared.placer.demand(), **self.shared.recorder.sample.told()},
+            "demand": self.shared.placer.demand(),
             "instances": instance_statuses(
                 list(self.shared.pool.instances.values()),
                 self.shared.placer,

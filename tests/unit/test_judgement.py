@@ -98,7 +98,12 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     """What the relay makes of an answer; None: the client has got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
-        spec=spec, instance_id="engine-0", instance=INSTANCE, continued=False, headers=dict
+        spec=spec,
+        key="r#1",
+        instance_id="engine-0",
+        instance=INSTANCE,
+        continued=False,
+        headers=dict,
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)

@@ -30,7 +30,12 @@ async def begun() -> tuple[Any, Transfer, Mock, "asyncio.Task[None]"]:
     """An attempt, its transfer that is under way, its reply, and who awaits the answer."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt = SimpleNamespace(
-        spec=spec, instance=INSTANCE, instance_id="engine-0", continued=False, headers=dict
+        spec=spec,
+        key="r#1",
+        instance=INSTANCE,
+        instance_id="engine-0",
+        continued=False,
+        headers=dict,
     )
     request = SimpleNamespace(
         stream=True,

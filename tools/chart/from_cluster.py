@@ -89,6 +89,9 @@ def _set(section: Any, fields: set[str] | None = None) -> Values:
 
 def _without_a_place(cluster: Cluster, given: Mapping[str, Any]) -> Iterator[str]:
     """Files and folders of this host: no pod has them."""
+    for engines in cluster.engines:
+        if engines.url:
+            yield "engines.url: the chart has no engines that somebody else starts"
     secrets = given.get("secrets") or {}
     for field, secret in _KEYS.items():
         if getattr(cluster.schedulers, field) and not secrets.get(secret):

@@ -8,8 +8,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from foretell.sim.accuracy import quantile
 from foretell.tools.demo.load import Answered
+from foretell.tools.intervals import quantile
 from foretell.tools.view.cluster import pairs
 
 Pair = tuple[float, float]

@@ -22,6 +22,8 @@ _NO_MODEL = frozenset(("model", "model_not_found"))
 _NO_INPUTS = re.compile(r"multimodal model", re.IGNORECASE)
 """vLLM names no `param` where its model takes text alone."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_FIELDS = re.compile(rb"vllm_xargs|return_token_ids|extra|additional|unknown|unexpected|unrecog")
+"""In what engines say that know fewer fields than vLLM."""
 _READ_BYTES = 2000
 """The part of what a refusal says that is read: the rest quotes the request."""
 _MOST_BODY_BYTES = 1 << 16
@@ -107,6 +109,12 @@ def judge(
     if status == 429 or (status == 404 and body is not None):
         return Judgement(Verdict.REFUSED, reason)
     return Judgement(Verdict.CLIENTS, reason)
+
+
+def may_refuse_fields(status: int, body: bytes) -> bool:
+    """Whether this may be about the fields that are added for vLLM, as engines refuse them that
+    allow no others than they know."""
+    return status in (400, 422) and _FIELDS.search(body[:_MOST_BODY_BYTES]) is not None
 
 
 def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:

@@ -62,6 +62,8 @@ class Instance:
     emulated: bool = False
     kind: str = "vllm"
     """What its model cards say that it is: one of `_KINDS`, or openai."""
+    refuses_fields: bool = False
+    """Learned: it has refused a request for them, since it was last seen to start."""
     answer_delay_s: float = 0.0
     """Learned: from the engine's first token to its first byte here."""
     heard_s: Callable[[], float] = lambda: -inf
@@ -87,7 +89,19 @@ class Instance:
     @property
     def takes_fields(self) -> bool:
         """Whether requests may have fields that are vLLM's own. Others may refuse what has any."""
+        if self.refuses_fields:
+            return False
+        stated = self.config.kind
+        if stated:
+            return stated == "vllm"
         return bool(self.config.predictor) or self.kind in {"vllm", "emulated"}
+
+    def judge_fields(self, status: int) -> None:
+        """A request that was refused has got this answer when it was repeated without fields."""
+        self.refuses_fields = status < 400
+        if self.refuses_fields:
+            name = self.config.instance_id
+            logger.warning("%s refuses fields of vLLM's: its requests stay as they are", name)
 
     def forget_model(self, name: str) -> None:
         """It says that it does not serve the model: the next probe asks what it serves."""
@@ -240,6 +254,7 @@ class Pool:
         instance.up_s = time.monotonic()
         instance.forget_answer_delay(self._interval_s)
         if not instance.healthy:
+            instance.refuses_fields = False
             logger.info("%s is up at %s", instance.config.instance_id, url)
         instance.healthy = True
         instance.down.clear()
@@ -283,8 +298,10 @@ class Pool:
         kinds = [_KINDS.get(str(card.get("owned_by")), "openai") for card in cards]
         instance.emulated = "emulated" in kinds
         kind = min(kinds, key=_ORDER.index, default=instance.kind)
+        if instance.config.kind not in ("", "openai"):
+            kind = instance.config.kind
         if kind != instance.kind:
-            instance.kind = kind
+            instance.kind, instance.refuses_fields = kind, False
             fields = "get fields of vLLM's" if instance.takes_fields else "stay as they are"
             name = instance.config.instance_id
             logger.info("%s is of the kind %s: its requests %s", name, kind, fields)

@@ -5,7 +5,6 @@ from contextlib import suppress
 from math import isfinite
 
 from foretell import wire
-from foretell.cosched.deadlines import JobClass
 from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
@@ -15,7 +14,6 @@ from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
 from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.record.status import Sample
 from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
@@ -112,7 +110,6 @@ class Recorder:
         self._policy = policy
         self._predictors = predictors
         self._background = background
-        self.sample = Sample()
         self._metrics = metrics
         self._requests = series(metrics.requests)
         self._slo_requests = series(metrics.slo_requests)
@@ -175,7 +172,12 @@ class Recorder:
     async def _complete(self, attempt: Attempt) -> None:
         """Release the reservation; fill in what only the predictor could see."""
         answered = attempt.first_byte_unix_s > 0 or attempt.answered
-        seen = await self._predictors.complete(attempt.instance, attempt.spec, answered=answered)
+        seen = await self._predictors.complete(
+            attempt.instance,
+            attempt.spec,
+            answered=answered,
+            output_tokens=attempt.output_tokens,
+        )
         if seen is None:
             return
         if _credible(attempt, seen.ttft_s):
@@ -195,8 +197,6 @@ class Recorder:
         self._count_tokens(attempt, job_class.value)
         if attempt.continued:
             return
-        if job_class is not JobClass.OFFLINE:
-            self.sample.add(attempt)
         self._observe_latencies(request, attempt, job_class.value)
         if attempt.output_tokens:
             self._observe_length(request, attempt)

@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from math import isfinite
 from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec
-from foretell.services.scheduler.placing.attempt import Attempt, Traces
+from foretell.services.scheduler.placing.attempt import Traces
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
@@ -143,33 +142,3 @@ def _columns(answers: Sequence[Latencies]) -> dict[str, list[float]]:
     rounded = [[round(seconds, 4) for seconds in answer] for answer in answers]
     columns = zip(*rounded, strict=True) if rounded else ([] for _ in Latencies._fields)
     return {name: list(each) for name, each in zip(Latencies._fields, columns, strict=True)}
-
-
-ANSWERS = 64
-"""The latest answers that are told."""
-
-
-class Sample:
-    """Online answers of this replica that came whole."""
-
-    def __init__(self) -> None:
-        self._total = 0
-        self._latest: deque[tuple[int, float, int, float, float]] = deque(maxlen=ANSWERS)
-
-    def add(self, attempt: Attempt) -> None:
-        """Only answers of one sequence have a length."""
-        spec, tokens = attempt.spec, attempt.output_tokens
-        if spec.sequences != 1 or not tokens:
-            return
-        self._total += 1
-        prompt_tokens = attempt.prompt_tokens or spec.prompt_tokens
-        computed = max(0, prompt_tokens - (attempt.cached_tokens or 0))
-        latencies = attempt.ttft_s, attempt.e2e_s
-        self._latest.append((computed, spec.length.expected_tokens, tokens, *latencies))
-
-    def told(self) -> dict[str, object]:
-        answered = [
-            (computed, round(expected, 1), tokens, round(ttft_s, 4), round(e2e_s, 4))
-            for computed, expected, tokens, ttft_s, e2e_s in self._latest
-        ]
-        return {"answered_total": self._total, "answered": answered}

@@ -27,6 +27,7 @@ from foretell.services.scheduler.relay.reply import KeptAlive
 from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
+    FieldsRefused,
     Refusal,
     TakenBack,
     Transfer,
@@ -172,7 +173,15 @@ class Delivery:
         headers = {**self._headers, **context.begin_attempt()}
         transfer = Transfer(context, attempt, headers, self._answer, self._progress)
         try:
-            await transfer.run(self._engines)
+            try:
+                await transfer.run(self._engines)
+            except FieldsRefused:
+                attempt.instance.refuses_fields, self._progress = True, None
+                transfer = Transfer(context, attempt, headers, self._answer)
+                try:
+                    await transfer.run(self._engines)
+                finally:
+                    attempt.instance.judge_fields(attempt.status)
             context.placer.kept.learn(transfer.response_id, attempt.instance_id)
         except asyncio.CancelledError:
             attempt.abandoned = True

@@ -16,6 +16,7 @@ from foretell.services.scheduler.lifecycle.judgement import (
     Verdict,
     judge,
     lost,
+    may_refuse_fields,
 )
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress
@@ -69,6 +70,10 @@ class AttemptFailed(Exception):
         """What the engine said of it, in a line."""
 
 
+class FieldsRefused(Exception):
+    """The engine may have refused the request for the fields that were added to it."""
+
+
 class TakenBack(Exception):
     """The request was called back from its engine's queue, to be sent elsewhere."""
 
@@ -103,14 +108,16 @@ class Transfer:
         self._said = bytearray()
         self._engine_headers: Mapping[bytes, bytes] = {}
         self._streamed = False
+        self._watch: Callable[[bytes], None] | None = None
+        """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
         """The client has got something of this attempt."""
         self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
         """Relay the answer to its end, or to a break after its first token. Raises `AttemptFailed`
-        if another engine may do better, `TakenBack` if the request is to be sent elsewhere, and
-        `ApiError` if no engine could do better."""
+        if another engine may do better, `TakenBack` if the request is to be sent elsewhere,
+        `FieldsRefused`, and `ApiError` if no engine could do better."""
         attempt, progress = self._attempt, self._progress
         attempt.carrier = self
         if attempt.continued and not attempt.instance.takes_fields:
@@ -121,6 +128,8 @@ class Transfer:
             output_ids = progress.to_resume
         body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
         path, kind = self._request.endpoint.path, self._request.content_type
+        if self._request.stream:
+            self._watch = self._context.placer.predictors.watch(attempt.instance, attempt.key)
         try:
             upstream = await engines.post(
                 attempt.instance, path, body, self._headers, self, content_type=kind
@@ -198,6 +207,8 @@ class Transfer:
         framing = self._framing
         if self._over.done():
             return
+        if self._watch is not None and self._streamed:
+            self._watch(data)
         if framing is not None and self._begun and self._decoder is None:
             shown = framing.pass_on(data)
             if shown is not None:
@@ -312,7 +323,10 @@ class Transfer:
     ) -> None:
         """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
         `reported`: what a stream's first event says of its failure."""
-        status = self._attempt.status
+        status, instance = self._attempt.status, self._attempt.instance
+        adds = self._request.endpoint.generates and instance.takes_fields
+        if adds and reported is None and may_refuse_fields(status, body):
+            raise FieldsRefused
         headers.append((b"content-length", b"%d" % len(body)))
         judgement = judge(
             status,

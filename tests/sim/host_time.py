@@ -17,7 +17,7 @@ from scipy.optimize import least_squares
 
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import StepTimeModel
-from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
+from tests.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
 
 Vector = NDArray[np.float64]
 

@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from foretell.sim.recorded import Latency
+from foretell.tools.intervals import quantile
+from tests.sim.recorded import Latency
 
 METRICS: dict[str, Callable[[Latency], float]] = {
     "ttft": lambda latency: latency.ttft_s,
@@ -55,12 +56,3 @@ def accuracy(predicted: Sequence[Latency], actual: Sequence[Latency]) -> dict[st
         chosen = [(p, a) for p, a in pairs if name != "tpot" or a.output_tokens > 1]
         result[name] = errors([value(p) for p, _ in chosen], [value(a) for _, a in chosen])
     return result
-
-
-def quantile(values: Sequence[float], level: float) -> float:
-    """The `level` quantile, linear between the order statistics."""
-    ordered = sorted(values)
-    position = level * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)

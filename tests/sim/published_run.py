@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.sim.recorded import Latency, RecordedRequest
 from foretell.tools.files import read_bytes
+from tests.sim.recorded import Latency, RecordedRequest
 
 
 @dataclass(frozen=True, slots=True)
