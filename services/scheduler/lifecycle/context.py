@@ -105,7 +105,7 @@ class RequestContext:
         request = parse(
             self.endpoint,
             body,
-            b"" if is_form else await shortened(body),
+            await shortened(body) if len(body) > LARGE_BYTES and not is_form else b"",
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,
