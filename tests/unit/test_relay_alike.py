@@ -93,7 +93,7 @@ def test_a_stream_is_read_as_by_a_parser(
 
 
 def learnt(line: bytes) -> Alike:
-    found = alike(line, Choice(), "content", " the", ids_shown=False)
+    found = alike(line, Choice(), {}, {"content": " the"}, ids_shown=False)
     assert found is not None
     return found
 

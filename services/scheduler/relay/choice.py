@@ -228,15 +228,22 @@ class Alike:
         return line
 
 
-def alike(line: bytes, choice: Choice, field: str, text: str, *, ids_shown: bool) -> Alike | None:
-    """What events of `choice` share with `line`, which has `text` in `field`; None if that is
-    unclear."""
+def alike(
+    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
+) -> Alike | None:
+    """What the next events of `choice` may share with `line`, if it adds to a single text and does
+    nothing else."""
+    field = "text" if delta is stated else next(iter(delta), "")
+    text = delta.get(field)
+    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
+    if not is_plain or not isinstance(text, str):
+        return None
     name = b'"%b":' % field.encode()
-    stated = name + orjson.dumps(text)
-    start, ids = line.find(stated), line.find(IDS)
+    said = name + orjson.dumps(text)
+    start, ids = line.find(said), line.find(IDS)
     if start < 0 or line.count(name) != 1 or line.count(IDS) != 1:
         return None
-    end, closing = start + len(stated) - 1, line.find(b"]", ids)
+    end, closing = start + len(said) - 1, line.find(b"]", ids)
     if not end < ids < closing:
         return None
     middle, tail = line[end : ids + len(IDS)], line[closing:]

@@ -13,7 +13,6 @@ from typing import Any
 
 from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
 from foretell.services.scheduler.relay.choice import (
-    TEXTS,
     Alike,
     Choice,
     Diverged,
@@ -187,8 +186,8 @@ class Progress:
             _take_out(event, _HIDDEN[1:])
             return self._told(b"", event)
         choice.take(stated, delta, ids_shown=self.ids_shown)
-        if self._may_have_alike(line, event, stated):
-            self.alike = _alike(line, choice, stated, delta, ids_shown=self.ids_shown)
+        if self._may_have_alike(event, stated):
+            self.alike = alike(line, choice, stated, delta, ids_shown=self.ids_shown)
         shown = self.ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
             return b""  # it came for its ids alone
@@ -200,7 +199,7 @@ class Progress:
             return None
         return self._choices[index]
 
-    def _may_have_alike(self, line: bytes, event: dict[str, Any], stated: dict[str, Any]) -> bool:
+    def _may_have_alike(self, event: dict[str, Any], stated: dict[str, Any]) -> bool:
         return not (
             self._replaces_head
             or len(self._choices) > 1
@@ -239,18 +238,6 @@ class Progress:
         elif not self._head:
             self._head = {name: event[name] for name in NAMES_FIRST if name in event}
         return line if line and not (is_other or self._replaces_head) else written(event, line)
-
-
-def _alike(
-    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
-) -> Alike | None:
-    """What the next events may share with one that adds to a single text, and nothing else."""
-    field = "text" if delta is stated else next(iter(delta), "")
-    text = delta.get(field)
-    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
-    if not is_plain or not isinstance(text, str):
-        return None
-    return alike(line, choice, field, text, ids_shown=ids_shown)
 
 
 def _take_out(event: dict[str, Any], names: Sequence[str]) -> bool:
