@@ -11,15 +11,12 @@ from foretell.cli.capacity import capacity
 from foretell.cli.check import check
 from foretell.cli.demo import demo
 from foretell.cli.explain import explain
-from foretell.cli.order import order
 from foretell.cli.plan import plan
 from foretell.cli.reference import reference
-from foretell.cli.regret import regret
 from foretell.cli.run_batch import run_batch
 from foretell.cli.simulate import simulate
 from foretell.cli.status import status
 from foretell.cli.train import train_small_tagger, train_tagger
-from foretell.cli.tune import tune
 from foretell.cli.up import up
 from foretell.cli.verify import verify_engine
 
@@ -40,10 +37,7 @@ for _command in (
     simulate,
     capacity,
     plan,
-    regret,
-    order,
     run_batch,
-    tune,
     train_tagger,
     train_small_tagger,
 ):

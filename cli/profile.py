@@ -1,14 +1,12 @@
-"""`foretell profile`: make a GPU profile from published tables or from a live endpoint."""
+"""`foretell profile`: make a GPU profile from aiconfigurator's tables or a predictor."""
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from foretell.cli.options import taking
-from foretell.tools.profiles.options import ImportOptions, MeasureOptions
+from foretell.tools.profiles.options import ImportOptions
 from foretell.tools.profiles.sizes import Datasheet
 
 app = typer.Typer(
@@ -24,7 +22,7 @@ def profile_import(
     sheet: Datasheet,
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
 ) -> None:
-    """Make a profile from published kernel tables."""
+    """Make a profile from NVIDIA aiconfigurator's tables of kernel times."""
     from foretell.tools.profiles.imports import ProfileError, import_profile, write_profile
 
     try:
@@ -34,21 +32,25 @@ def profile_import(
 
 
 @app.command()
-@taking(MeasureOptions)
-def measure(
-    options: MeasureOptions,
+def calibrated(
+    predictor: Annotated[
+        str, typer.Argument(help="gRPC address of an engine's predictor, e.g. 127.0.0.1:50051.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")],
+    name: Annotated[
+        str, typer.Option(help="Name of the profile, DEVICE/MODEL; empty: calibrated/MODEL.")
+    ] = "",
 ) -> None:
-    """Make a profile by measuring a live, idle endpoint over HTTP."""
-    from foretell.tools.profiles.imports import ProfileError
+    """Make a profile of what a running predictor has learnt of its engine."""
+    from foretell.tools.profiles.imports import ProfileError, write_profile
 
     try:
-        from foretell.tools.profiles.show import measure_to
-
-        measure_to(output, replace(options, api_key=os.environ.get("FORETELL_API_KEY", "")))
+        from foretell.tools.profiles.calibrated import calibrated_profile
     except ImportError as error:
         raise SystemExit(
-            "profile measure needs scipy: pip install -e '.[profiles]' in the checkout"
+            f"profile calibrated: {error}; pip install -e '.[profiles]' in the checkout"
         ) from error
+    try:
+        write_profile(calibrated_profile(predictor, name), output)
     except ProfileError as error:
-        raise SystemExit(f"profile measure: {error}") from error
+        raise SystemExit(f"profile calibrated: {error}") from error

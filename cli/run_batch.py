@@ -42,7 +42,7 @@ def run_batch(
         Literal["file", "blend"],
         typer.Option(
             help="Order in which requests are sent: the file's, or the one that is done soonest in "
-            "a simulation, as `foretell order` says."
+            "a simulation."
         ),
     ] = "file",
     profile: Annotated[

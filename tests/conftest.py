@@ -1,5 +1,6 @@
 """What a run over several workers (pytest-xdist) needs to know of all tests."""
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -7,16 +8,23 @@ import pytest
 ROOT = Path(__file__).parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before the one of xdist, which reads the marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
     """Tests that share a fixture of their module or session stay with one worker."""
-    for item in items:
-        known = getattr(item, "_fixtureinfo", None)
-        if known is None:
-            continue
-        defined = [each[-1] for each in known.name2fixturedefs.values() if each]
-        ours = [
-            each for each in defined if Path(each.func.__code__.co_filename).is_relative_to(ROOT)
-        ]
-        if any(each.scope in ("module", "session") for each in ours):
-            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    grouped = [each for each in items if _shares(each)]
+    for item in grouped:
+        item.add_marker(pytest.mark.xdist_group(item.path.name))
+    yield  # xdist reads the markers
+    if getattr(config.option, "loadgroup", False):
+        assert all("@" in each.nodeid for each in grouped), "this pytest-xdist does not group tests"
+
+
+def _shares(item: pytest.Item) -> bool:
+    known = getattr(item, "_fixtureinfo", None)
+    if known is None:
+        return False
+    defined = [each[-1] for each in known.name2fixturedefs.values() if each]
+    ours = [each for each in defined if Path(each.func.__code__.co_filename).is_relative_to(ROOT)]
+    return any(each.scope in ("module", "session") for each in ours)

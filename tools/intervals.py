@@ -18,6 +18,15 @@ def percentile(values: Sequence[float], level: int) -> float:
     return sorted(values)[max(0, -(-len(values) * level // 100) - 1)]
 
 
+def quantile(values: Sequence[float], level: float) -> float:
+    """The `level` quantile, linear between the order statistics."""
+    ordered = sorted(values)
+    position = level * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
 def geometric_mean(ratios: Sequence[float]) -> float:
     return exp(fmean(map(log, ratios)))
 
@@ -34,17 +43,7 @@ def change(ratios: Sequence[float]) -> str:
     return f"{mean:+.1f}% ({low:+.1f} to {high:+.1f})"
 
 
-def mean_ratio_interval(
-    values: Sequence[float], others: Sequence[float]
-) -> tuple[float, float, float]:
-    """The mean of `values` over that of `others`, which belong together pair by pair, and the ends
-    of its 95% confidence interval, for two to ten pairs.
-
-    The ratio estimator of survey sampling with Student's t (Cochran, "Sampling Techniques", 1977,
-    chapter 6): pairs count by their size.
-    """
-    ratio, count = fmean(values) / fmean(others), len(values)
-    errors = (value - ratio * other for value, other in zip(values, others, strict=True))
-    deviation = sqrt(sum(error * error for error in errors) / (count - 1))
-    half = _T_975[count - 2] * deviation / sqrt(count) / fmean(others)
-    return ratio, max(0.0, ratio - half), ratio + half
+def plus_minus(values: Sequence[float], digits: int) -> str:
+    """Mean and half the width of its confidence interval, `1.2 ± 0.3`."""
+    mean, half = interval(values)
+    return f"{mean:.{digits}f} ± {half:.{digits}f}"

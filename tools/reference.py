@@ -20,11 +20,11 @@ Flags (`--max-body-bytes`) win over environment variables (`FORETELL_SCHEDULER_M
 FORETELL, the process, the setting), and these over the cluster file. Every process takes
 `--cluster FILE`, and `--name NAME` where the file has several of its kind, and finds its own part;
 sockets, ports and names are derived. Defaults are in parentheses; without them, empty."""
-_SIMULATING = ("simulate", "capacity", "plan", "tune")
+_SIMULATING = ("simulate", "capacity", "plan")
 _SIMULATED = """\
 ### Options of a simulated cluster
 
-Of `simulate`, `capacity` and `tune`; `plan` finds the number and limits of engines itself."""
+Of `simulate` and `capacity`; `plan` finds the number and limits of engines itself."""
 _SIMULATED_LINK = "the [options of a simulated cluster](#options-of-a-simulated-cluster)."
 _METRICS = "Gauges, unless it says counter or histogram; units are in their names."
 _ENDPOINTS = """\

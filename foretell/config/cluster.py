@@ -128,7 +128,8 @@ class Cluster(Section):
                 else:
                     name = f"{section.name}-{index}" if section.engines > 1 else section.name
                 first_gpu = following[host, "gpu"]
-                gpus = section.gpus * section.ranks if section.kind == "vllm" else 0
+                needs = section.kind == "vllm" and section.is_started
+                gpus = section.gpus * section.ranks if needs else 0
                 following[host, "gpu"] += gpus
                 found.append(
                     ClusterEngine(
@@ -220,7 +221,7 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
         elif not section.model and len(cluster.models) > 1:
             known = ", ".join(cluster.models)
             yield (*at, "model"), f"say which section of `models` it serves: {known}"
-        elif section.kind == "vllm" and not cluster.models:
+        elif section.kind == "vllm" and section.is_started and not cluster.models:
             yield at, "vLLM needs a model: add a section like `models: {NAME: {path: FOLDER}}`"
         if section.kind == "emulated" and section.profile:
             try:
@@ -237,6 +238,8 @@ def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
     if cluster.batches.folder and keys and not secret:
         text = "batches of callers with keys need `traffic.secret_file`"
         yield ("batches", "folder"), f"{text}, which schedulers and the batch service share"
+    if cluster.provisioning.enabled and not cluster.engines[0].is_started:
+        yield ("provisioning", "enabled"), "it starts engines: leave out their url"
     if cluster.provisioning.enabled and len(hosts) > 1:
         yield ("provisioning", "enabled"), f"it starts engines on one host, not on {len(hosts)}"
     yield from _ranks(cluster)

@@ -12,7 +12,10 @@ _KEYS = {
     "draining": bool,
     "model": str,
     "rank": int,
+    "kind": str,
 }
+KINDS = ("openai", "sglang", "tensorrt-llm", "vllm")
+"""What an engine that somebody else starts may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class InstanceConfig:
     """The model that it will serve, which counts until it says so itself; "": not known."""
     rank: int | None = None
     """The data-parallel rank of the server at `url` that it is; None: the whole server."""
+    kind: str = ""
+    """One of `KINDS`, where somebody has stated it; "": its model cards say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ def members_json(members: Members) -> str:
             "draining": each.draining,
             **({"model": each.model} if each.model else {}),
             **({} if each.rank is None else {"rank": each.rank}),
+            **({"kind": each.kind} if each.kind else {}),
         }
         for each in members.instances
     ]
@@ -86,6 +92,8 @@ def _parse_instance(item: object) -> InstanceConfig:
     for key, value in item.items():
         if not isinstance(value, _KEYS[key]):
             raise ValueError(f"instances: {key} of {item!r} must be {_KEYS[key].__name__}")
+    if item.get("kind", KINDS[0]) not in KINDS:
+        raise ValueError(f"instances: kind of {item!r} must be one of {', '.join(KINDS)}")
     if not re.fullmatch(r"[!-~]+", item["instance_id"]):
         raise ValueError(f"instances: instance_id {item['instance_id']!r} is no header value")
     try:
@@ -102,4 +110,5 @@ def _parse_instance(item: object) -> InstanceConfig:
         item.get("draining", False),
         item.get("model", ""),
         item.get("rank"),
+        item.get("kind", ""),
     )

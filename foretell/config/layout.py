@@ -80,6 +80,8 @@ class Layout:
 
     def engine_url(self, engine: ClusterEngine) -> str:
         """Where schedulers reach an engine."""
+        if engine.section.url:
+            return engine.section.url.rstrip("/")
         if self.contained and engine.host == self.front_host:
             return f"http://{engine.name}:{CONTAINER_PORT}"
         return f"http://{bracketed(engine.host or '127.0.0.1')}:{engine.port}"
@@ -135,6 +137,7 @@ class Layout:
                 "predictor": self.predictor_address(engine, name),
                 "model": served_name(engine),
                 **({"rank": rank} if engine.section.ranks > 1 else {}),
+                **({} if engine.section.is_started else {"kind": engine.section.kind}),
             }
             for engine in self.cluster.engine_list()
             for rank, name in enumerate(engine.rank_names)
@@ -278,10 +281,14 @@ class Layout:
 
     def predictor(self, engine: ClusterEngine) -> Values:
         """Settings of an engine's sidecar."""
+        hears = {"snapshot_endpoint": self.snapshot_endpoint(engine)}
+        if not engine.section.is_started:
+            args = shlex.join(shlex.split(engine.model.args) + shlex.split(engine.section.args))
+            hears = {"engine_url": self.engine_url(engine), "engine_args": args}
         return self._shared() | {
             "name": engine.name,
             "listen": self.listen(self.predictor_address(engine)),
-            "snapshot_endpoint": self.snapshot_endpoint(engine),
+            **hears,
             "profile": engine_profile(engine),
         }
 

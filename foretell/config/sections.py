@@ -19,6 +19,7 @@ from pydantic import (
 
 from foretell.config.policies import build_policy
 from foretell.config.profiles import check_profile
+from foretell.model.limits import limits_of
 from foretell.provision import ProvisionConfig
 
 _PROVISION = ProvisionConfig()
@@ -135,6 +136,8 @@ class SchedulerOptions(Section):
     """Requests in progress beyond which new ones get status 429."""
     engine_wait_s: float = Field(10.0, ge=0)
     """Longest wait for an engine while none that serves the model is up; then status 503."""
+    wake_engines: bool = False
+    """Whether a request wakes an engine in vLLM's sleep mode if none else of its model is up."""
     request_timeout_s: float = Field(600.0, gt=0)
     """Longest silence of an engine during an answer."""
     drain_timeout_s: float = Field(25.0, gt=0)
@@ -213,8 +216,12 @@ class EngineSection(Section):
     """Name of the engine; several alike are NAME-0, NAME-1 and so on. Empty: engine-0 and so on."""
     engines: int = Field(1, ge=1, le=64)
     """Number of engines like this one on the host."""
-    kind: Literal["vllm", "emulated"] = "vllm"
-    """vLLM, or an emulated engine: no GPU, no model, random words at the speed of a GPU profile."""
+    kind: Literal["vllm", "emulated", "sglang", "tensorrt-llm", "openai"] = "vllm"
+    """vLLM, or an emulated engine: no GPU, no model, random words at the speed of a GPU profile.
+    The others, and vLLM without the plugin, run at `url`; `openai` is any server of its API."""
+    url: str = Field("", pattern="^(https?://.+)?$", examples=["http://10.0.0.5:30000"])
+    """URL of an engine that somebody else starts. Its state is observed from outside, so that
+    predictions are approximations."""
     model: str = ""
     """Name of a section of `models`; empty: the only one."""
     profile: Profile = ""
@@ -235,11 +242,27 @@ class EngineSection(Section):
     """Whether these engines serve offline requests, such as those of batches, with what online ones
     leave."""
     args: str = Field("", examples=["--gpu-memory-utilization 0.92", "--speedup 10"])
-    """Further flags of these engines, split as a shell would."""
+    """Further flags of these engines, split as a shell would; with `url` those that it was started
+    with, of which the ones that state limits count, such as `--max-num-seqs`."""
     python: FilePath = ""
     """Python that has vLLM installed, outside containers; empty: this one."""
     start_timeout_s: float = Field(300.0, gt=0)
     """Longest time until an engine must serve."""
+
+    @property
+    def is_started(self) -> bool:
+        """Whether these engines are started with the cluster."""
+        return not self.url
+
+    @model_validator(mode="after")
+    def _is_at_its_url(self) -> Self:
+        if not self.url and self.kind not in ("vllm", "emulated"):
+            raise ValueError(f"an engine of the kind {self.kind} needs its url")
+        if self.url and (self.kind == "emulated" or max(self.engines, self.ranks) > 1):
+            raise ValueError("an emulated engine, several, or ranks have no url")
+        if self.url:
+            limits_of(self.args)
+        return self
 
 
 class SchedulersSection(SchedulerOptions):

@@ -210,6 +210,10 @@ class PredictorSettings(GrpcSettings):
     """Name of the engine that this sidecar watches."""
     snapshot_endpoint: str = "shm:///tmp/foretell-engine-0.snapshots"
     """Where the engine publishes its snapshots: shm://PATH or a ZMQ endpoint."""
+    engine_url: str = Field("", pattern="^(https?://.+)?$", examples=["http://10.0.0.5:8000"])
+    """URL of an engine that publishes none: what it does is observed from outside."""
+    engine_args: str = ""
+    """Flags that such an engine was started with; those that state limits count."""
     profile: Profile = ""
     """GPU profile DEVICE/MODEL to start from, shipped or by the device's datasheet; empty: none."""
 
@@ -226,10 +230,11 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of decisions and, without `lease`, of the lease, shared by replicas, on a file system
-    with locks (required)."""
+    """Folder of decisions, shared by replicas (required). Without `lease` they must run on one
+    host: a locked file in it says which is active."""
     lease: str = ""
-    """The Kubernetes Lease by which replicas agree who is active; empty: a locked file."""
+    """By what replicas on several hosts agree which is active: the name of a Kubernetes Lease, or
+    the postgresql:// URL of a database, such as that of batches."""
     driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
     """Who carries decisions out: nobody, `foretell up`, or the provisioner, with Compose's
     containers or a StatefulSet."""

@@ -83,6 +83,7 @@ def engine_record(config: EngineConfig) -> Record:
         row[name] = getattr(config, name)
     row["num_prefill_lookahead"] = config.num_prefill_lookahead_tokens
     row["hash_lookahead"], row["rules"] = config.num_hash_lookahead_tokens, config.rules
+    row["prefill_schedule_interval"] = config.prefill_schedule_interval
     row["encoder_free"] = row["encoder_freeable"] = config.encoder_cache_size
     row["encoder_head"] = row["encoder_tail"] = NONE
     row["co_schedules"], row["online_ttft_s"] = config.co_schedules, np.inf
@@ -126,5 +127,5 @@ def new_costs(engines: int, size: int) -> Costs:
         np.empty((2, 1, size)),
         np.empty(0, MARK),
         np.zeros(2, np.int64),
-        np.empty((0, 2)),
+        np.empty((engines, 2)),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence as Seq
 from math import inf
+from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
 
@@ -9,10 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.kernel.forecasts import Answers
+from foretell.kernel.lengths import WIDTH
+from foretell.kernel.pictures import ARRIVAL
 from foretell.length.distribution import Row
 from foretell.model import RequestSpec
 
 Values = NDArray[np.float64]
+_ROW = Struct(f"{WIDTH + 4}d6q")
+assert _ROW.size == ARRIVAL.itemsize
 
 
 class Arrival(NamedTuple):
@@ -72,22 +77,26 @@ class Forecast(NamedTuple):
     """Preemptions of any request on the instance until the newcomer ends."""
     steps: int
     """Steps of the engine until the newcomer has ended with its longest length."""
-    all_ttfts_s: Values
-    """(questions, samples or more): row `row` is this forecast's."""
-    all_e2es_s: Values
-    """(questions, samples or more, marks)."""
+    added: "Added | None"
+    answers: Answers
+    """Of the latest call: the next one overwrites them."""
+    now_s: float
     row: int
+    """That of this forecast in `answers`."""
     samples: int
 
     @property
     def ttfts_s(self) -> Values:
         """(samples,): equally likely values, in no order."""
-        return self.all_ttfts_s[self.row, : self.samples]
+        return self._seconds(self.answers.first_token_s)
 
     @property
     def e2es_s(self) -> Values:
         """(samples, marks): equally likely values, in no order."""
-        return self.all_e2es_s[self.row, : self.samples]
+        return self._seconds(self.answers.last_token_s)
+
+    def _seconds(self, instants: Values) -> Values:
+        return np.maximum(instants[self.row, : self.samples] - self.now_s, 0.0)
 
 
 class Added(NamedTuple):
@@ -112,6 +121,16 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
         key_of(request.request_id),
         request.sequences,
     )
+
+
+def packed(rows: Seq[Arrival]) -> bytes:
+    """Rows of `kernel.pictures.ARRIVAL`: numpy takes several times as long."""
+    return b"".join([_ROW.pack(*row[0], *row[1:]) for row in rows])
+
+
+def unpacked(rows: bytes | bytearray) -> list[Arrival]:
+    """What was `packed`."""
+    return [Arrival(values[:WIDTH], *values[WIDTH:]) for values in _ROW.iter_unpack(rows)]
 
 
 def shifted(rows: Seq[Arrival], shift_s: float) -> Seq[Arrival]:
@@ -140,14 +159,13 @@ def quantiles(values: Values, levels: Seq[float]) -> list[float]:
     return found.tolist()
 
 
-def forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list[Forecast]:
+def forecasts(
+    questions: Seq[Question], answers: Answers, added: Seq[Added | None], now_s: float
+) -> list[Forecast]:
     """One forecast for each question, in seconds from now."""
-    first_s = np.maximum(answers.first_token_s - now_s, 0.0)
-    last_s = np.maximum(answers.last_token_s - now_s, 0.0)
-    means, counts = answers.means.tolist(), answers.counts.tolist()
+    rows = zip(questions, answers.means.tolist(), answers.counts.tolist(), added, strict=True)
     found = []
-    for row, question in enumerate(questions):
-        (ttft_s, e2e_s, tokens), (preemptions, steps) = means[row], counts[row]
-        rest = float(preemptions), steps, first_s, last_s, row, question.samples
-        found.append(Forecast(ttft_s, e2e_s, tokens, *rest))
+    for row, (question, (ttft_s, e2e_s, tokens), (preemptions, steps), cost) in enumerate(rows):
+        rest = cost, answers, now_s, row, question.samples
+        found.append(Forecast(ttft_s, e2e_s, tokens, float(preemptions), steps, *rest))
     return found

@@ -275,7 +275,9 @@ class SnapshotCache:
 
     def leave(self, instance_id: str) -> None:
         """That engine is no longer followed."""
-        self._free.append(self._engines.pop(instance_id).index)
+        index = self._engines.pop(instance_id).index
+        self._forecaster.forget(index)
+        self._free.append(index)
 
     def fresh(self, instance_ids: Sequence[str], now_s: float) -> list[str]:
         """Those of the instances whose snapshots may be believed."""

@@ -67,6 +67,7 @@ def fill_picture(
     wanted = sum(map(config.blocks_for, tokens.tolist()))
     sure = all(map(is_certain, length_rows))
     forecaster.expect_online(index, snapshot.online_ttft_s, snapshot.usual_online_blocks)
+    forecaster.defer_prefills(index, snapshot.step_counter, snapshot.prefill_capacity_bound)
     forecaster.expect_drafts(index, snapshot.drafted_ratio, snapshot.accepted_ratio)
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
     forecaster.finish_picture(

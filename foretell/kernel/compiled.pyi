@@ -63,13 +63,21 @@ def step(engines: Engines, index: int, now_s: float, /) -> None: ...
 def run(engines: Engines, until_s: float, each: bool, /) -> bool: ...
 def publish_all(engines: Engines, pictures: Pictures, indices: _Ints, now_s: float, /) -> None: ...
 
+# received.h
+def fill_column(
+    rows: bytearray, own_kind: int, at: int, width: int, stride: int, kind: int, values: bytes, /
+) -> str: ...
+def untrue_requests(rows: bytes | bytearray, most: _Floats, inputs: int, /) -> str: ...
+def untrue_arrivals(rows: bytes | bytearray, most: _Floats, sequences: int, /) -> str: ...
+def are_certain(rows: bytes | bytearray, /) -> bool: ...
+
 # forecasts.h
 def forecast(
     pictures: Pictures,
     scratch: Scratch,
     models: StepTimes,
-    questions: _Rows,
-    arrivals: _Rows,
+    questions: bytes,
+    arrivals: bytes,
     now_s: float,
     seed: int,
     answers: Answers,
@@ -79,8 +87,8 @@ def cost(
     pictures: Pictures,
     scratch: Scratch,
     models: StepTimes,
-    questions: _Rows,
-    arrivals: _Rows,
+    questions: bytes,
+    arrivals: bytes,
     now_s: float,
     seed: int,
     costs: Costs,
@@ -90,8 +98,8 @@ def follow_others(
     pictures: Pictures,
     scratch: Scratch,
     models: StepTimes,
-    questions: _Rows,
-    arrivals: _Rows,
+    questions: bytes,
+    arrivals: bytes,
     now_s: float,
     seed: int,
     costs: Costs,

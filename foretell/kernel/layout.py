@@ -97,6 +97,7 @@ ENGINE: np.dtype[np.void] = np.dtype(
         ("disable_chunked_mm_input", np.int64),  # no step computes only some of an input's tokens
         ("num_prefill_lookahead", np.int64),  # tokens behind a step's own that drafting reads
         ("hash_lookahead", np.int64),  # tokens behind a block that its content depends on
+        ("prefill_schedule_interval", np.int64),  # in one of so many steps; 0: in each
         ("rules", np.int64),  # the bits of `foretell.model.SchedulerRule`
         # The shares of steps that draft and that accept at least 1, 2, ... tokens.
         ("drafted_ratio", np.float64, (MOST_DRAFTS,)),
@@ -107,6 +108,8 @@ ENGINE: np.dtype[np.void] = np.dtype(
         ("online_ttft_s", np.float64),
         ("usual_online_blocks", np.float64),  # kept free for bursts of online requests
         # Counters.
+        ("step_counter", np.int64),  # of vLLM's engine core, by which prompts are put off
+        ("prefill_capacity_bound", np.int64),  # 1 while they are not
         ("running", np.int64),
         ("waiting", np.int64),
         ("head", np.int64),  # the ends of the waiting queue
@@ -208,6 +211,7 @@ CLOCK: np.dtype[np.void] = np.dtype(
         ("next_arrival", np.int64),
         ("preemptions", np.int64),
         ("iterations", np.int64),  # steps completed
+        ("launched", np.int64),  # steps begun since the start, those without own work included
         ("until_first_token", np.int64),  # a rollout ends with the first token of any watched one
     ]
 )

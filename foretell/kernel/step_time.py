@@ -57,6 +57,13 @@ class StepTimes(NamedTuple):
     """(t, most values): `StepTime.values`, padded."""
     layout: NDArray[np.int64]
     """(t, `kernel.tables.TABLES`, `kernel.tables.LAYOUT_WIDTH`): `StepTime.layout`."""
+    deployments: NDArray[np.int64]
+    """(m,): the same number for engines that step together (`together.h`); -1: by itself."""
+    own_s: NDArray[np.float64]
+    """(m, most steps), and the rest: memory for what each of these would do by itself."""
+    steps: NDArray[np.int64]
+    first_end_s: NDArray[np.float64]
+    others_s: NDArray[np.float64]
 
 
 class Sums(NamedTuple):

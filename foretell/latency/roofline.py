@@ -79,25 +79,17 @@ def roofline_step_time(
     )
 
 
-def sharded(
-    device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 1, data_parallel: int = 1
-) -> tuple[DeviceSpec, ModelSpec]:
-    """What one engine of a group amounts to: its devices as one, and the weights it holds.
-
-    `tensor_parallel` devices add up. Each of `data_parallel` ranks holds all weights but the
-    experts, of which it holds its share. What the links between the devices cost is in no
-    datasheet of the device and left to calibration. ValueError for fewer than one device.
-    """
-    if min(tensor_parallel, data_parallel) < 1:
+def joint(device: DeviceSpec, tensor_parallel: int) -> DeviceSpec:
+    """The devices of one engine as one. What the links between them cost is in no datasheet and
+    left to calibration. ValueError for fewer than one device."""
+    if tensor_parallel < 1:
         raise ValueError("a group has at least one device")
-    joint = replace(
+    return replace(
         device,
         flops=device.flops * tensor_parallel,
         memory_bandwidth_bytes_per_s=device.memory_bandwidth_bytes_per_s * tensor_parallel,
         memory_bytes=device.memory_bytes * tensor_parallel,
     )
-    elsewhere = model.expert_parameters * (1.0 - 1.0 / data_parallel)
-    return joint, replace(model, parameters=model.parameters - elsewhere)
 
 
 def estimated_kv_blocks(device: DeviceSpec, model: ModelSpec, block_size_tokens: int = 16) -> int:

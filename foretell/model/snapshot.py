@@ -92,6 +92,10 @@ class EngineConfig:
     """Tokens behind a block that decide, too, whether it is found cached."""
     rules: int = 0
     """The bits of `SchedulerRule` that hold."""
+    steps_with: str = ""
+    """The name of the data-parallel ranks that step together, this one among them; empty: alone."""
+    prefill_schedule_interval: int = 0
+    """Prompts are computed in one of so many steps, where others decode; 0: in each."""
     co_schedules: bool = False
     """Requests of the last priority are offline: they get what the others leave."""
     told_within_s: float = 0.0
@@ -299,5 +303,9 @@ class EngineSnapshot:
     draft tokens; empty: nobody counted."""
     accepted_ratio: tuple[float, ...] = ()
     """Those which accepted so many."""
+    step_counter: int = 0
+    """The number of the next step among those between which prompts are put off."""
+    prefill_capacity_bound: bool = False
+    """As vLLM's scheduler has it: prompts are not put off though others decode."""
     encoder_cache: tuple[CachedInput, ...] = ()
     """First those that no request needs, in the order in which they would be dropped."""

@@ -22,8 +22,6 @@ class Line:
 
     number: int
     """Where it stands in the file, counted from 1."""
-    begin_bytes: int
-    length_bytes: int
     conversation: Conversation
     known_tokens: int
     """Output tokens, where the request fixes them; otherwise 0."""
@@ -36,21 +34,18 @@ def requests_of(lines: Iterable[bytes]) -> Iterator[tuple[Line, Prompt]]:
     A file may have more tokens than there is memory for. ValueError that names the line for what is
     no request.
     """
-    begin = 0
     for number, raw in enumerate(lines, 1):
-        place = number, begin, len(raw)
-        begin += len(raw)
         if not raw.strip():
             continue
         try:
             data = json.loads(raw)
-            read = _line(place, data.get("body", data))
+            read = _line(number, data.get("body", data))
         except _NO_REQUEST as error:
             raise ValueError(f"line {number}: no request ({error})") from error
         yield read
 
 
-def _line(place: tuple[int, int, int], body: Mapping[str, Any]) -> tuple[Line, Prompt]:
+def _line(number: int, body: Mapping[str, Any]) -> tuple[Line, Prompt]:
     messages = _messages(body)
     prompt = _tokens(body.get("prompt"), messages)
     system, earlier, asked = split_chat(messages)
@@ -66,7 +61,7 @@ def _line(place: tuple[int, int, int], body: Mapping[str, Any]) -> tuple[Line, P
         len(earlier),
         most,
     )
-    return Line(*place, conversation, most if fixed else 0), prompt
+    return Line(number, conversation, most if fixed else 0), prompt
 
 
 def _messages(body: Mapping[str, Any]) -> list[tuple[str, str]]:

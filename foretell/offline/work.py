@@ -10,14 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.latency.linear import StepTimeModel
-from foretell.latency.roofline import Efficiency, roofline_step_time, sharded
-from foretell.model import BatchShape, DeviceSpec, ModelSpec
+from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_DATASHEET = Efficiency(1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
 _FEW, _MANY, _SEQUENCES = 1024, 2048, 128  # tokens and sequences of the steps that are compared
 
 
@@ -68,22 +66,6 @@ def contexts(prompt: Ints, mean: Floats, square: Floats) -> Floats:
     With E[d]² in place of E[d²] it would be too small by the variance of the length.
     """
     return prompt * mean + square / 2
-
-
-def datasheet_work(device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 1) -> WorkModel:
-    """The paper's estimate: operations and bytes over the datasheet's rates.
-
-    Attention is causal, so a prompt has half the pairs of the paper's 4·p²·H·L.
-    """
-    device, model = sharded(device, model, tensor_parallel)
-    step, token, pair, _, decode, read = roofline_step_time(
-        device, model, _DATASHEET
-    ).coefficients_s
-    multiply = 0.0
-    if model.kv_latent_size:  # scores over the latent and the rope part, values over the latent
-        operations = 4.0 * model.layers * model.attention_heads * model.kv_latent_size
-        multiply = operations / device.flops
-    return WorkModel(token, pair, decode, read, step, multiply)
 
 
 def measured_work(model: StepTimeModel) -> WorkModel:

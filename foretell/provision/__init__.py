@@ -6,10 +6,9 @@ The strategies themselves are in `foretell.provision.strategies`, which needs nu
 from foretell.provision.base import Proposal, Strategy, StrategyPlan
 from foretell.provision.config import ProvisionConfig, ScheduledBounds
 from foretell.provision.core import Because, Decision, Provisioner
-from foretell.provision.facts import AnsweredRequest, Facts, InstanceFacts, Phase
+from foretell.provision.facts import Facts, InstanceFacts, Phase
 
 __all__ = [
-    "AnsweredRequest",
     "Because",
     "Decision",
     "Facts",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from foretell.model import EngineSnapshot
 from foretell.provision.batches import BatchDemand
@@ -20,20 +20,6 @@ class Phase(Enum):
     READY = "ready"
     DRAINING = "draining"
     """It finishes what it has and gets nothing new."""
-
-
-class AnsweredRequest(NamedTuple):
-    """One request that was answered to its end."""
-
-    prompt_tokens: int
-    """Those that no prefix cache held."""
-    expected_tokens: float
-    """Output tokens that were predicted when it was placed."""
-    output_tokens: int
-    ttft_s: float
-    """Since it was placed; 0: not known."""
-    e2e_s: float
-    """Since it was placed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +57,6 @@ class Facts:
     """Requests that came to the schedulers, counted at their arrival."""
     lengths: Sequence[tuple[int, float]] = ()
     """(prompt tokens, predicted output tokens) of a sample of them."""
-    answered: Sequence[AnsweredRequest] = ()
-    """A sample of the requests that ended: nothing is decided by it."""
     held: int = 0
     """Requests that wait in the schedulers because no instance is up."""
     worst_e2e_s: float = 0.0

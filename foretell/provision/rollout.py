@@ -31,8 +31,6 @@ class EnginePlace:
     """None: it is empty."""
     ready_s: float = 0.0
     """Seconds until it gets requests."""
-    until_s: float = inf
-    """Seconds until it gets no more: it finishes what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class Rollout:
         self._twins = [_twin(place, kind.config) for place in places]
         self._live = [twin.live for twin in self._twins]
         self._requests = [len(twin.running) + len(twin.waiting) for twin in self._twins]
-        self._serves_s = [(place.ready_s, place.until_s) for place in places]
+        self._ready_s = [place.ready_s for place in places]
         self._open: dict[str, EngineSequence] = {}
         self.judged = [0] * len(begins_s)
         """Requests that arrive in each span."""
@@ -120,9 +118,8 @@ class Rollout:
         return min((1.0 - missed / judged for missed, judged in spans if judged), default=1.0)
 
     def _next_ready_s(self, at_s: float) -> float:
-        """When a place gets requests, at `at_s` or later; infinite: never."""
-        begins = (max(ready_s, at_s) for ready_s, until_s in self._serves_s if at_s < until_s)
-        return min(begins, default=inf)
+        """When a place gets requests, at `at_s` or later; infinite: there is none."""
+        return min((max(ready_s, at_s) for ready_s in self._ready_s), default=inf)
 
     def _never_served(self, requests: Sequence[Coming]) -> None:
         for request in requests:
@@ -142,8 +139,7 @@ class Rollout:
                     self._end(seq, now_s)
 
     def _add(self, name: str, request: Coming, at_s: float) -> None:
-        serves = enumerate(self._serves_s)
-        ready = (i for i, (ready_s, until_s) in serves if ready_s <= at_s < until_s)
+        ready = (i for i, ready_s in enumerate(self._ready_s) if ready_s <= at_s)
         index = min(ready, key=self._requests.__getitem__)
         seq = EngineSequence(
             name, request.prompt_tokens, request.output_tokens, 0, arrival_s=request.at_s

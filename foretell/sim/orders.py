@@ -63,14 +63,15 @@ class Judged:
     """A file of requests, served by a simulated engine in several orders."""
 
     lines: list[Line]
-    watched: dict[str, Watched]
+    order: list[int]
+    """Their indices in the order that is done soonest."""
     found: dict[str, Any]
-    """What `foretell order` prints."""
+    """What is said of the order, as JSON."""
 
     @property
     def soonest(self) -> list[Line]:
         """The requests in the order that is done soonest."""
-        return [self.lines[request] for request in self.watched[self.found["soonest"]].sent]
+        return [self.lines[request] for request in self.order]
 
 
 def first_seen(read: Read) -> tuple[list[int], float]:
@@ -112,33 +113,22 @@ def judged(
         "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
     }
     watched = {name: Watched(feed, []) for name, feed in feeds.items()}
-    orders = {}
-    for name, each in watched.items():
-        found = run(tree, outputs, each, config, plain(step_time))
-        orders[name] = {
-            "seconds": round(found.seconds, 1),
-            "tokens_per_s": round(found.tokens_per_s, 1),
-            "sharing_ratio": round(found.sharing_ratio, 4),
-            "preemptions": found.preemptions,
-        }
-    best = min(orders, key=lambda name: orders[name]["seconds"])
-    seconds = {name: float(each["seconds"]) for name, each in orders.items()}
-    told = {
-        "profile": profile.name,
-        "requests": tree.requests,
-        "prompt_tokens": int(tree.prompt_tokens.sum()),
-        "expected_output_tokens": int(outputs.sum()),
-        "known_lengths": int((known > 0).sum()),
-        "sharing_ratio": round(tree.sharing_ratio, 4),
-        "compute_s": round(float(wanted.compute_s.sum()), 1),
-        "memory_s": round(float(wanted.memory_s.sum()), 1),
-        "density": round(float(wanted.density(tree)[tree.root]), 3),
-        "simulated": orders,
-        "soonest": best,
-        "speed_up_over_fcfs": round(seconds["fcfs"] / max(seconds[best], 1e-9), 3),
-        "speed_up_over_dfs": round(seconds["dfs"] / max(seconds[best], 1e-9), 3),
+    seconds = {
+        name: round(run(tree, outputs, each, config, plain(step_time)).seconds, 1)
+        for name, each in watched.items()
     }
-    return Judged(lines, watched, told)
+    best = min(seconds, key=seconds.__getitem__)
+    return Judged(
+        lines,
+        watched[best].sent,
+        {
+            "expected_output_tokens": int(outputs.sum()),
+            "sharing_ratio": round(tree.sharing_ratio, 4),
+            "density": round(float(wanted.density(tree)[tree.root]), 3),
+            "soonest": best,
+            "speed_up_over_fcfs": round(seconds["fcfs"] / max(seconds[best], 1e-9), 3),
+        },
+    )
 
 
 def _read(

@@ -66,14 +66,16 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., by_priority: bool = ..., offline_blocks: _Optional[int] = ...) -> None: ...
 
 class RequestEnded(_message.Message):
-    __slots__ = ("request_id", "answered", "x_request_id")
+    __slots__ = ("request_id", "answered", "x_request_id", "output_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     answered: bool
     x_request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ..., x_request_id: _Optional[str] = ...) -> None: ...
+    output_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ..., x_request_id: _Optional[str] = ..., output_tokens: _Optional[int] = ...) -> None: ...
 
 class Seen(_message.Message):
     __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens", "cached_tokens")
@@ -144,16 +146,30 @@ class Hello(_message.Message):
     def __init__(self, version: _Optional[int] = ..., secret: _Optional[bytes] = ...) -> None: ...
 
 class Notice(_message.Message):
-    __slots__ = ("reserved", "ended", "spending", "age_s")
+    __slots__ = ("reserved", "ended", "spending", "progress", "age_s")
     RESERVED_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
     SPENDING_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
     reserved: RequestSpec
     ended: RequestEnded
     spending: Spending
+    progress: Progress
     age_s: float
-    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[RequestEnded, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[RequestEnded, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("steps_ago_s", "request_id", "tokens", "tokens_per_event")
+    STEPS_AGO_S_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_EVENT_FIELD_NUMBER: _ClassVar[int]
+    steps_ago_s: _containers.RepeatedScalarFieldContainer[float]
+    request_id: _containers.RepeatedScalarFieldContainer[str]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    tokens_per_event: float
+    def __init__(self, steps_ago_s: _Optional[_Iterable[float]] = ..., request_id: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., tokens_per_event: _Optional[float] = ...) -> None: ...
 
 class Spending(_message.Message):
     __slots__ = ("replica", "number", "spent")
@@ -214,7 +230,7 @@ class Published(_message.Message):
     def __init__(self, sent_unix_s: _Optional[float] = ..., heard_unix_s: _Optional[float] = ..., snapshot: _Optional[_Union[Snapshot, _Mapping]] = ..., ended: _Optional[_Iterable[_Union[Ended, _Mapping]]] = ..., all_prefixes: bool = ..., cached_prefixes: _Optional[_Iterable[int]] = ..., evicted_prefixes: _Optional[_Iterable[int]] = ..., spending: _Optional[_Iterable[_Union[Spending, _Mapping]]] = ..., silent_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "contents", "version", "requests", "reservations", "expected", "inputs")
+    __slots__ = ("notices", "instance_id", "config", "taken_unix_s", "running", "free_blocks", "waiting_blocks", "steps_in_flight", "step_began_unix_s", "dispatch_delay_s", "step_time", "step_error", "calibration_steps", "profile", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "contents", "version", "requests", "reservations", "expected", "inputs", "step_counter", "prefill_capacity_bound")
     NOTICES_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +255,8 @@ class Snapshot(_message.Message):
     RESERVATIONS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
+    STEP_COUNTER_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_CAPACITY_BOUND_FIELD_NUMBER: _ClassVar[int]
     notices: int
     instance_id: str
     config: _snapshot_pb2.EngineConfig
@@ -263,7 +281,9 @@ class Snapshot(_message.Message):
     reservations: Table
     expected: Table
     inputs: Table
-    def __init__(self, notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., contents: _Optional[int] = ..., version: _Optional[int] = ..., requests: _Optional[_Union[Table, _Mapping]] = ..., reservations: _Optional[_Union[Table, _Mapping]] = ..., expected: _Optional[_Union[Table, _Mapping]] = ..., inputs: _Optional[_Union[Table, _Mapping]] = ...) -> None: ...
+    step_counter: int
+    prefill_capacity_bound: bool
+    def __init__(self, notices: _Optional[int] = ..., instance_id: _Optional[str] = ..., config: _Optional[_Union[_snapshot_pb2.EngineConfig, _Mapping]] = ..., taken_unix_s: _Optional[float] = ..., running: _Optional[int] = ..., free_blocks: _Optional[int] = ..., waiting_blocks: _Optional[int] = ..., steps_in_flight: _Optional[_Iterable[_Union[_snapshot_pb2.BatchShape, _Mapping]]] = ..., step_began_unix_s: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ..., step_time: _Optional[_Iterable[float]] = ..., step_error: _Optional[_Iterable[float]] = ..., calibration_steps: _Optional[int] = ..., profile: _Optional[str] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., contents: _Optional[int] = ..., version: _Optional[int] = ..., requests: _Optional[_Union[Table, _Mapping]] = ..., reservations: _Optional[_Union[Table, _Mapping]] = ..., expected: _Optional[_Union[Table, _Mapping]] = ..., inputs: _Optional[_Union[Table, _Mapping]] = ..., step_counter: _Optional[int] = ..., prefill_capacity_bound: bool = ...) -> None: ...
 
 class Table(_message.Message):
     __slots__ = ("rows", "columns")

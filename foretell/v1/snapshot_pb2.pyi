@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EngineConfig(_message.Message):
-    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated", "long_prefill_token_threshold_adaptive", "max_num_batched_tokens", "long_prefill_threshold_when_alone", "approximations", "kv_cache_groups", "local_kv_cache_groups", "sliding_window_tokens", "attention_chunk_tokens", "num_speculative_tokens", "num_lookahead_tokens", "drops_last_hit", "max_loras", "max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input", "num_prefill_lookahead_tokens", "num_hash_lookahead_tokens", "rules", "told_within_s", "co_schedules")
+    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated", "long_prefill_token_threshold_adaptive", "max_num_batched_tokens", "long_prefill_threshold_when_alone", "approximations", "kv_cache_groups", "local_kv_cache_groups", "sliding_window_tokens", "attention_chunk_tokens", "num_speculative_tokens", "num_lookahead_tokens", "drops_last_hit", "max_loras", "max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input", "num_prefill_lookahead_tokens", "num_hash_lookahead_tokens", "rules", "steps_with", "prefill_schedule_interval", "told_within_s", "co_schedules")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,8 @@ class EngineConfig(_message.Message):
     NUM_PREFILL_LOOKAHEAD_TOKENS_FIELD_NUMBER: _ClassVar[int]
     NUM_HASH_LOOKAHEAD_TOKENS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_WITH_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_SCHEDULE_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     TOLD_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     CO_SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     model_name: str
@@ -78,9 +80,11 @@ class EngineConfig(_message.Message):
     num_prefill_lookahead_tokens: int
     num_hash_lookahead_tokens: int
     rules: int
+    steps_with: str
+    prefill_schedule_interval: int
     told_within_s: float
     co_schedules: bool
-    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., long_prefill_token_threshold_adaptive: bool = ..., max_num_batched_tokens: _Optional[int] = ..., long_prefill_threshold_when_alone: bool = ..., approximations: _Optional[_Iterable[str]] = ..., kv_cache_groups: _Optional[int] = ..., local_kv_cache_groups: _Optional[int] = ..., sliding_window_tokens: _Optional[int] = ..., attention_chunk_tokens: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., num_lookahead_tokens: _Optional[int] = ..., drops_last_hit: bool = ..., max_loras: _Optional[int] = ..., max_num_encoder_input_tokens: _Optional[int] = ..., encoder_cache_size: _Optional[int] = ..., disable_chunked_mm_input: bool = ..., num_prefill_lookahead_tokens: _Optional[int] = ..., num_hash_lookahead_tokens: _Optional[int] = ..., rules: _Optional[int] = ..., told_within_s: _Optional[float] = ..., co_schedules: bool = ...) -> None: ...
+    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., long_prefill_token_threshold_adaptive: bool = ..., max_num_batched_tokens: _Optional[int] = ..., long_prefill_threshold_when_alone: bool = ..., approximations: _Optional[_Iterable[str]] = ..., kv_cache_groups: _Optional[int] = ..., local_kv_cache_groups: _Optional[int] = ..., sliding_window_tokens: _Optional[int] = ..., attention_chunk_tokens: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., num_lookahead_tokens: _Optional[int] = ..., drops_last_hit: bool = ..., max_loras: _Optional[int] = ..., max_num_encoder_input_tokens: _Optional[int] = ..., encoder_cache_size: _Optional[int] = ..., disable_chunked_mm_input: bool = ..., num_prefill_lookahead_tokens: _Optional[int] = ..., num_hash_lookahead_tokens: _Optional[int] = ..., rules: _Optional[int] = ..., steps_with: _Optional[str] = ..., prefill_schedule_interval: _Optional[int] = ..., told_within_s: _Optional[float] = ..., co_schedules: bool = ...) -> None: ...
 
 class BatchShape(_message.Message):
     __slots__ = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs", "draft_tokens")
@@ -177,7 +181,7 @@ class RequestColumns(_message.Message):
     def __init__(self, request_id: _Optional[_Iterable[str]] = ..., foretell_id: _Optional[_Iterable[str]] = ..., prompt_tokens: _Optional[_Iterable[int]] = ..., output_tokens: _Optional[_Iterable[int]] = ..., computed_tokens: _Optional[_Iterable[int]] = ..., cached_tokens: _Optional[_Iterable[int]] = ..., max_tokens: _Optional[_Iterable[int]] = ..., priority: _Optional[_Iterable[int]] = ..., predicted_output_tokens: _Optional[_Iterable[float]] = ..., arrival_unix_s: _Optional[_Iterable[float]] = ..., scheduled_tokens: _Optional[_Iterable[int]] = ..., in_flight_tokens: _Optional[_Iterable[int]] = ..., preemptions: _Optional[_Iterable[int]] = ..., left_blocks: _Optional[_Iterable[int]] = ..., ttft_target_s: _Optional[_Iterable[float]] = ..., tpot_target_s: _Optional[_Iterable[float]] = ..., held_blocks: _Optional[_Iterable[int]] = ..., adapter: _Optional[_Iterable[int]] = ..., awaits_grammar: _Optional[_Iterable[int]] = ..., encoder_inputs: _Optional[_Iterable[int]] = ..., inputs: _Optional[_Union[EncoderInputs, _Mapping]] = ..., older_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EngineSnapshot(_message.Message):
-    __slots__ = ("instance_id", "engine_run_id", "sequence", "taken_unix_s", "published_unix_s", "config", "free_blocks", "running", "waiting", "steps_in_flight", "completed_steps", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "grown_computed_tokens", "grown_output_tokens", "grown_in_flight_tokens", "encoder_cache_content", "encoder_cache_embeds", "unpredicted")
+    __slots__ = ("instance_id", "engine_run_id", "sequence", "taken_unix_s", "published_unix_s", "config", "free_blocks", "running", "waiting", "steps_in_flight", "completed_steps", "online_ttft_s", "usual_online_blocks", "drafted_ratio", "accepted_ratio", "grown_computed_tokens", "grown_output_tokens", "grown_in_flight_tokens", "encoder_cache_content", "encoder_cache_embeds", "step_counter", "prefill_capacity_bound", "unpredicted")
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     ENGINE_RUN_ID_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -198,6 +202,8 @@ class EngineSnapshot(_message.Message):
     GROWN_IN_FLIGHT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ENCODER_CACHE_CONTENT_FIELD_NUMBER: _ClassVar[int]
     ENCODER_CACHE_EMBEDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_COUNTER_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_CAPACITY_BOUND_FIELD_NUMBER: _ClassVar[int]
     UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
     instance_id: str
     engine_run_id: str
@@ -219,5 +225,7 @@ class EngineSnapshot(_message.Message):
     grown_in_flight_tokens: int
     encoder_cache_content: _containers.RepeatedScalarFieldContainer[int]
     encoder_cache_embeds: _containers.RepeatedScalarFieldContainer[int]
+    step_counter: int
+    prefill_capacity_bound: bool
     unpredicted: str
-    def __init__(self, instance_id: _Optional[str] = ..., engine_run_id: _Optional[str] = ..., sequence: _Optional[int] = ..., taken_unix_s: _Optional[float] = ..., published_unix_s: _Optional[float] = ..., config: _Optional[_Union[EngineConfig, _Mapping]] = ..., free_blocks: _Optional[int] = ..., running: _Optional[_Union[RequestColumns, _Mapping]] = ..., waiting: _Optional[_Union[RequestColumns, _Mapping]] = ..., steps_in_flight: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., completed_steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., grown_computed_tokens: _Optional[int] = ..., grown_output_tokens: _Optional[int] = ..., grown_in_flight_tokens: _Optional[int] = ..., encoder_cache_content: _Optional[_Iterable[int]] = ..., encoder_cache_embeds: _Optional[_Iterable[int]] = ..., unpredicted: _Optional[str] = ...) -> None: ...
+    def __init__(self, instance_id: _Optional[str] = ..., engine_run_id: _Optional[str] = ..., sequence: _Optional[int] = ..., taken_unix_s: _Optional[float] = ..., published_unix_s: _Optional[float] = ..., config: _Optional[_Union[EngineConfig, _Mapping]] = ..., free_blocks: _Optional[int] = ..., running: _Optional[_Union[RequestColumns, _Mapping]] = ..., waiting: _Optional[_Union[RequestColumns, _Mapping]] = ..., steps_in_flight: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., completed_steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., online_ttft_s: _Optional[float] = ..., usual_online_blocks: _Optional[float] = ..., drafted_ratio: _Optional[_Iterable[float]] = ..., accepted_ratio: _Optional[_Iterable[float]] = ..., grown_computed_tokens: _Optional[int] = ..., grown_output_tokens: _Optional[int] = ..., grown_in_flight_tokens: _Optional[int] = ..., encoder_cache_content: _Optional[_Iterable[int]] = ..., encoder_cache_embeds: _Optional[_Iterable[int]] = ..., step_counter: _Optional[int] = ..., prefill_capacity_bound: bool = ..., unpredicted: _Optional[str] = ...) -> None: ...

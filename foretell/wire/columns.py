@@ -1,57 +1,65 @@
 """Tables of numbers by column, so that writer and reader need not have the same ones."""
 
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from foretell.kernel.pictures import fill_column
 from foretell.v1 import predictor_pb2
 from foretell.wire.error import WireError
 
 _KINDS = (np.dtype("<f8"), np.dtype("<i8"), np.dtype("<i4"))  # by `Column.Kind`
-_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
 
 
-def table_to_proto(rows: NDArray[np.void], names: Sequence[str]) -> predictor_pb2.Table:
-    """The columns `names` of a structured array; those of zeros are left out."""
-    table = predictor_pb2.Table(rows=len(rows))
-    for name in names if len(rows) else ():
-        values = rows[name]
-        if values.any():
-            width = values.shape[1] if values.ndim > 1 else 1
-            kind = _NUMBERS[values.dtype]
-            table.columns.add(name=name, kind=kind, width=width, values=values.tobytes())
+class Place(NamedTuple):
+    """Where a column lies in rows: its kind, its first byte in a row, numbers in each row, and
+    bytes from row to row."""
+
+    kind: int
+    at: int
+    width: int
+    stride: int
+
+
+@lru_cache(maxsize=8)
+def _places(dtype: np.dtype[np.void]) -> dict[str, Place]:
+    found = {}
+    for name, (own, at, *_) in (dtype.fields or {}).items():
+        width = own.itemsize // own.base.itemsize
+        found[name] = Place(_KINDS.index(own.base), at, width, dtype.itemsize)
+    return found
+
+
+def table_to_proto(
+    rows: bytes, dtype: np.dtype[np.void], names: Sequence[str] = ()
+) -> predictor_pb2.Table:
+    """The columns `names` of rows of `dtype`, or all; those of zeros are left out."""
+    table = predictor_pb2.Table(rows=len(rows) // dtype.itemsize)
+    if not rows:
+        return table
+    places, numbers = _places(dtype), [np.frombuffer(rows, kind) for kind in _KINDS]
+    for name in names or places:
+        kind, at, width, stride = places[name]
+        size = _KINDS[kind].itemsize
+        own = numbers[kind].reshape(table.rows, stride // size)
+        values = own[:, at // size : at // size + width].tobytes()
+        if values.count(0) < len(values):
+            table.columns.add(name=name, kind=kind, width=width, values=values)
     return table
 
 
-def table_from_proto(
-    table: predictor_pb2.Table, dtype: np.dtype[np.void], most: int
-) -> NDArray[np.void]:
+def table_from_proto(table: predictor_pb2.Table, dtype: np.dtype[np.void], most: int) -> bytearray:
     """Rows of `dtype`: columns that it does not have are ignored, those that are missing are 0.
 
     Raises `WireError` for more rows than `most`, and for columns that are none.
     """
     if table.rows > most:
         raise WireError("count")
-    rows = np.zeros(table.rows, dtype)
+    rows, places = bytearray(table.rows * dtype.itemsize), _places(dtype)
     for column in table.columns:
-        if column.name in dtype.fields:  # type: ignore[operator]
-            _fill(rows[column.name], column)
+        place = places.get(column.name)
+        if place is not None and (why := fill_column(rows, *place, column.kind, column.values)):
+            raise WireError(why)
     return rows
-
-
-def _fill(own: NDArray[Any], column: predictor_pb2.Column) -> None:
-    if not 0 <= column.kind < len(_KINDS):
-        raise WireError("size")
-    kind = _KINDS[column.kind]
-    if len(column.values) != own.size * kind.itemsize:
-        raise WireError("size")
-    values = np.frombuffer(column.values, kind).reshape(own.shape)
-    if values.dtype != own.dtype:
-        if values.dtype.kind != own.dtype.kind:
-            raise WireError("size")
-        bounds = np.iinfo(own.dtype)  # of an integer that another version keeps longer or shorter
-        if values.size and not bounds.min <= values.min() <= values.max() <= bounds.max:
-            raise WireError(column.name)
-    own[...] = values

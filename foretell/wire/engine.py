@@ -188,6 +188,8 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
             raise WireError(f"engine config: {name} must be positive")
     if not 0.0 <= result.told_within_s <= _LATEST_S:
         raise WireError("engine config: told_within_s is out of range")
+    if len(result.steps_with) > LONGEST_REASON:
+        raise WireError("engine config: steps_with is too long")
     if result.encoder_cache_size > _MOST_TOKENS:
         raise WireError("engine config: encoder_cache_size is out of range")
     _check_groups(result)
@@ -237,6 +239,8 @@ def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
         completed_steps=steps_to_proto(snapshot.completed_steps),
         online_ttft_s=snapshot.online_ttft_s,
         usual_online_blocks=snapshot.usual_online_blocks,
+        step_counter=snapshot.step_counter,
+        prefill_capacity_bound=snapshot.prefill_capacity_bound,
         drafted_ratio=snapshot.drafted_ratio,
         accepted_ratio=snapshot.accepted_ratio,
         encoder_cache_content=[each.content for each in snapshot.encoder_cache],
@@ -267,6 +271,8 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
         completed_steps=steps_from_proto(snapshot.completed_steps),
         online_ttft_s=snapshot.online_ttft_s,
         usual_online_blocks=snapshot.usual_online_blocks,
+        step_counter=snapshot.step_counter,
+        prefill_capacity_bound=snapshot.prefill_capacity_bound,
         drafted_ratio=draft_ratios(snapshot.drafted_ratio),
         accepted_ratio=draft_ratios(snapshot.accepted_ratio),
         encoder_cache=cache,
@@ -292,6 +298,8 @@ def _encoder_cache(
 
 def draft_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
     """What was received of `EngineSnapshot`'s ratios; raises `WireError` where it cannot be."""
+    if not ratios:
+        return ()
     if not all(1.0 >= before >= after >= 0.0 for before, after in pairwise((1.0, *ratios))):
         raise WireError("snapshot: ratios of draft tokens must descend within [0, 1]")
     return tuple(ratios[:MOST_DRAFT_TOKENS])

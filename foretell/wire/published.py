@@ -5,6 +5,7 @@ It needs numpy and the compiled kernel, which the rest of `foretell.wire` does n
 
 from collections.abc import Callable
 from math import isfinite
+from operator import attrgetter
 
 import numpy as np
 
@@ -15,23 +16,22 @@ from foretell.engine.published import (
     Published,
     Snapshot,
     SnapshotError,
-    are_certain,
     arrivals_of,
     check,
     header_of,
     step_time_of,
 )
-from foretell.engine.questions import Figures
+from foretell.engine.questions import Figures, packed
 from foretell.kernel.layout import INPUT
-from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST
-from foretell.kernel.step_time import StepTime
+from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, are_certain
+from foretell.kernel.step_time import StepTime, Sums
 from foretell.model import BatchShape
 from foretell.v1 import predictor_pb2
 from foretell.wire.columns import table_from_proto, table_to_proto
 
 VERSION = 1
 """Version of the snapshots that are written; the one before and the one after are read, too."""
-_REQUEST, _ARRIVAL = REQUEST.names or (), ARRIVAL.names or ()
+_sums_of = attrgetter(*Sums._fields)
 _INPUT = ("content", "offset", "length", "first_embed", "end_embed", "held", "embeds", "cached")
 
 ProfileTables = Callable[[str], StepTime]
@@ -114,31 +114,33 @@ class Reader:
             )
         except wire.WireError as error:
             raise SnapshotError(str(error)) from error
-        if message.contents > len(inputs):
+        own_inputs = len(inputs) // INPUT.itemsize - message.contents
+        if own_inputs < 0:
             raise SnapshotError("inputs")
         header = header_of(
             config,
             Figures(
-                len(requests),
+                message.requests.rows,
                 message.running,
                 message.free_blocks,
                 message.waiting_blocks,
                 int(are_certain(requests)),
             ),
-            list(map(wire.shape_from_proto, message.steps_in_flight)),
+            list(map(_sums_of, message.steps_in_flight)),
             min(message.step_began_unix_s, sent_s),
             contents=message.contents,
-            inputs=len(inputs) - message.contents,
+            inputs=own_inputs,
             online=(message.online_ttft_s, message.usual_online_blocks),
             draft_ratios=(drafts, accepted),
+            deferral=(message.step_counter, message.prefill_capacity_bound),
         )
         snapshot = Snapshot(
             instance_id=message.instance_id,
             config=config,
             taken_s=message.taken_unix_s,
             header=header,
-            requests=requests.tobytes(),
-            inputs=inputs.tobytes(),
+            requests=bytes(requests),
+            inputs=bytes(inputs),
             reservations=arrivals_of(reservations, sent_s),
             expected=arrivals_of(expected),
             dispatch_delay_s=message.dispatch_delay_s,
@@ -156,10 +158,6 @@ def snapshot_to_proto(snapshot: Snapshot) -> predictor_pb2.Snapshot:
     (header,) = np.frombuffer(snapshot.header, PICTURE)
     _, running, free_blocks, waiting_blocks, _ = header["figures"].tolist()
     engine, steps = header["engine"], int(header["steps"])
-    reservations, expected = (
-        np.array(rows, ARRIVAL) if rows else np.zeros(0, ARRIVAL)
-        for rows in (snapshot.reservations, snapshot.expected)
-    )
     return predictor_pb2.Snapshot(
         version=VERSION,
         instance_id=snapshot.instance_id,
@@ -174,15 +172,17 @@ def snapshot_to_proto(snapshot: Snapshot) -> predictor_pb2.Snapshot:
         step_began_unix_s=float(header["begun_s"]),
         online_ttft_s=float(engine["online_ttft_s"]),
         usual_online_blocks=float(engine["usual_online_blocks"]),
+        step_counter=int(engine["step_counter"]),
+        prefill_capacity_bound=bool(engine["prefill_capacity_bound"]),
         drafted_ratio=np.trim_zeros(engine["drafted_ratio"], "b").tolist(),
         accepted_ratio=np.trim_zeros(engine["accepted_ratio"], "b").tolist(),
-        requests=table_to_proto(np.frombuffer(snapshot.requests, REQUEST), _REQUEST),
-        reservations=table_to_proto(reservations, _ARRIVAL),
-        expected=table_to_proto(expected, _ARRIVAL),
+        requests=table_to_proto(snapshot.requests, REQUEST),
+        reservations=table_to_proto(packed(snapshot.reservations), ARRIVAL),
+        expected=table_to_proto(packed(snapshot.expected), ARRIVAL),
         dispatch_delay_s=snapshot.dispatch_delay_s,
         step_time=snapshot.step_time.coefficients.tolist(),
         step_error=snapshot.step_error,
         calibration_steps=snapshot.calibration_steps,
-        inputs=table_to_proto(np.frombuffer(snapshot.inputs, INPUT), _INPUT),
+        inputs=table_to_proto(snapshot.inputs, INPUT, _INPUT),
         contents=int(header["contents"]),
     )

@@ -16,9 +16,9 @@ from typing import Any
 from foretell.batch.records import Record
 from foretell.batch.states import Batch
 from foretell.config import list_profiles
-from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.work import Work
 from foretell.services.process.aside import AsideFailed, computed_aside
+from foretell.services.process.database import DatabaseError
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ def _said(found: dict[str, Any]) -> str:
     if "error" in found:
         return f"sent in the order of the file, because none can be found: {found['error']}"
     gain = ""
-    if "simulated" in found:
+    if "speed_up_over_fcfs" in found:
         gain = f", simulated {found['speed_up_over_fcfs']:.2f} x the file's order"
     shared = f"{found['sharing_ratio']:.0%} of prompts shared"
     density = f"density {found['density']:.2f}, " if "density" in found else ""

@@ -13,6 +13,8 @@ from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
+from foretell.model.limits import limits_of
+from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
 from foretell.services.predictor.subscriber import cancel, subscriber_to
@@ -77,16 +79,22 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         prior_output_tokens=PRIOR_TOKENS,
         profile=_profile_json(settings.profile),
     )
-    subscriber = subscriber_to(settings.snapshot_endpoint)
-    subscriber.unpredicted = service.hear_nothing
-    listening = asyncio.create_task(subscriber.run(service.hear))
+    observing = subscriber = None
+    if settings.engine_url:
+        limits = limits_of(settings.engine_args)
+        observing = Observing(service, settings.engine_url.rstrip("/"), limits)
+        listening = asyncio.create_task(observing.run())
+    else:
+        subscriber = subscriber_to(settings.snapshot_endpoint)
+        subscriber.unpredicted = service.hear_nothing
+        listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)
     server = calls.server(traffic)
     predictor_pb2_grpc.add_PredictorServicer_to_server(service, server)
     port = calls.bind(traffic, server, with_free_port(settings.grpc_address))
     address = settings.listen or f"{settings.host}:{port}"
     await server.start()
-    streams = Streams(service, traffic)
+    streams = Streams(service, traffic, observing)
     serving = await _serve_snapshots(streams, address, traffic)
     metrics_port = -1
     if settings.metrics_port >= 0:
@@ -101,7 +109,8 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     if listening.done():
         listening.result()  # a listener that ended by itself has failed: say why
     await cancel(listening)
-    subscriber.close()
+    if subscriber is not None:
+        subscriber.close()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from math import inf
 from foretell import wire
 from foretell.engine.published import Published, Snapshot
 from foretell.engine.publishing import PrefixNews, Publisher
+from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.service import PredictorService
 from foretell.services.process.frames import ServedStream
 from foretell.services.process.loop_clock import LoopClock
@@ -27,7 +28,11 @@ MAX_PASSED = 64
 class Streams:
     """All streams of one predictor."""
 
-    def __init__(self, service: PredictorService, traffic: Traffic) -> None:
+    def __init__(
+        self, service: PredictorService, traffic: Traffic, observing: Observing | None = None
+    ) -> None:
+        """`observing`: who is told of the engine's requests, where it publishes nothing itself."""
+        self.observing = observing
         self.publisher = Publisher(LoopClock(), service)
         self._open: set[Stream] = set()
         self._latest: tuple[Snapshot | None, predictor_pb2.Snapshot | None] = None, None
@@ -89,6 +94,8 @@ class Stream(ServedStream):
     def left(self) -> None:
         self._streams.leave(self)
         self.settle(inf)
+        if self._streams.observing is not None:
+            self._streams.observing.left(self)
 
     @property
     def is_settling(self) -> bool:
@@ -118,9 +125,20 @@ class Stream(ServedStream):
         if notice.HasField("spending"):
             self._streams.pass_on(self, notice.spending)
             return
+        observing = self._streams.observing
+        if notice.HasField("progress"):
+            if observing is not None:
+                observing.progressed(notice.progress)
+            return
         self._notices += 1
+        if observing is not None and notice.HasField("ended"):
+            ended = notice.ended
+            observing.ended(ended.request_id, notice.age_s, ended.output_tokens)
         if notice.HasField("reserved"):
-            self._service.reserve(wire.request_from_proto(notice.reserved), notice.age_s)
+            spec = wire.request_from_proto(notice.reserved)
+            if observing is not None:
+                observing.sent(self, spec, notice.age_s)
+            self._service.reserve(spec, notice.age_s)
             self._streams.publisher.changed(self)
         elif notice.ended.answered:
             # Notices are faster than snapshots: the engine's last ones of it are on their way.

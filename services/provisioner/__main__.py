@@ -28,8 +28,7 @@ from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.pages import pages
 from foretell.services.provisioner.places import Places
-from foretell.services.provisioner.record import DecisionRecord, targets_of
-from foretell.services.provisioner.regrets import Regrets
+from foretell.services.provisioner.record import DecisionRecord
 from foretell.services.provisioner.webhook import WebhookFleet
 
 
@@ -70,18 +69,16 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
                 fleet = _advisory_fleet(settings, client, lease.epoch)
             return Provisioner(fresh, config), fleet
 
-        record = DecisionRecord(folder, targets_of(settings.strategy_parameters))
+        record = DecisionRecord(folder)
         loop = Loop(lease, make, gatherer, record, metrics, every_s=settings.every_s)
         sock = runtime.bind(settings.host, settings.port)
-        regrets = Regrets(folder, lease, metrics)
-        await stack.enter_async_context(pages(loop, metrics, regrets, sock))
+        await stack.enter_async_context(pages(loop, metrics, sock))
         keda = ""
         if settings.keda:
             serving = external_scaler(loop, settings.keda, traffic)
             keda = await stack.enter_async_context(serving)
         url = f"http://{settings.host}:{sock.getsockname()[1]}"
         runtime.announce(settings.ready_file, url=url, keda=keda)
-        await stack.enter_async_context(regrets.looking_back(loop.is_active))
         await loop.run(stop)
 
 
@@ -90,9 +87,19 @@ def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
     holder = f"{socket.gethostname()}-{os.getpid()}"
     if not settings.lease:
         return FileLease(Path(settings.folder), holder)
+    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.lease.startswith("postgresql://"):
+        try:  # few need what it imports
+            import psycopg  # noqa: F401, PLC0415
+
+            from foretell.services.provisioner.database_lease import DatabaseLease  # noqa: PLC0415
+        except ImportError as error:
+            raise SystemExit(f"a lease in a database needs foretell[storage]: {error}") from error
+        lease = DatabaseLease(settings.lease, holder)
+        stack.callback(lease.close)
+        return lease
     api = KubernetesApi.of_this_pod()
     stack.push_async_callback(api.close)
-    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     return KubernetesLease(settings.lease, holder, api, asyncio.get_running_loop())
 
 

@@ -4,10 +4,9 @@ import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import aiohttp
 import grpc
@@ -17,8 +16,7 @@ from foretell.engine.published import step_time_of
 from foretell.kernel.step_time import StepTime
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import EngineSnapshot, Load
-from foretell.provision import AnsweredRequest, Facts, InstanceFacts, Phase
-from foretell.provision.rollout import EngineKind
+from foretell.provision import Facts, InstanceFacts, Phase
 from foretell.services.process import calls
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
@@ -27,12 +25,8 @@ from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
-_Each = TypeVar("_Each")
-
 ANSWER_S = 3.0
 """Longest time that a scheduler or predictor may take to answer."""
-STATE_S = 600.0
-"""Pause between two looks at the whole state of an engine where decisions need no such thing."""
 MAX_STATUS_BYTES = 4 << 20
 MAX_STATE_BYTES = 16 << 20
 
@@ -45,7 +39,6 @@ class _Scheduler:
     heard_s: float = -inf
     replica_id: str = ""
     arrived_total: int = 0
-    answered_total: int = 0
     held: int = 0
     worst_e2e_s: float = 0.0
     worst_predicted_e2e_s: float = 0.0
@@ -62,28 +55,21 @@ class _Scheduler:
         demand, replica_id = status["demand"], str(status["replica_id"])
         total = int(demand["arrived_total"])
         lengths = [(int(prompt), float(output)) for prompt, output in demand["lengths"]]
-        answered_total = int(demand.get("answered_total", 0))
-        answered = [
-            AnsweredRequest(int(prompt), float(expected), int(output), float(ttft_s), float(e2e_s))
-            for prompt, expected, output, ttft_s, e2e_s in demand.get("answered", [])
-        ]
         outstanding = {
             str(each["instance_id"]): (int(each["outstanding"]), bool(each["draining"]))
             for each in status["instances"]
         }
         held, e2e_s = int(demand["held"]), float(demand["worst_e2e_s"])
         predicted_s = float(demand["worst_predicted_e2e_s"])
-        arrived, ended = total, answered_total
+        arrived = total
         if replica_id == self.replica_id and total >= self.arrived_total:
             arrived = total - self.arrived_total
-            ended = max(0, answered_total - self.answered_total)
         elif not self.replica_id:
-            arrived = ended = 0  # what came before anybody looked says nothing of the rate now
+            arrived = 0  # what came before anybody looked says nothing of the rate now
         self.heard_s, self.replica_id, self.arrived_total = now_s, replica_id, total
-        self.answered_total = answered_total
         self.held, self.worst_e2e_s, self.worst_predicted_e2e_s = held, e2e_s, predicted_s
         self.outstanding = outstanding
-        return _Told(arrived, _latest(lengths, arrived), _latest(answered, ended))
+        return _Told(arrived, lengths[max(0, len(lengths) - arrived) :])
 
 
 class _Told(NamedTuple):
@@ -92,11 +78,6 @@ class _Told(NamedTuple):
     arrived: int = 0
     lengths: Sequence[tuple[int, float]] = ()
     """Prompt tokens and predicted output tokens of a sample of the requests that came."""
-    answered: Sequence[AnsweredRequest] = ()
-
-
-def _latest(sample: list[_Each], count: int) -> list[_Each]:
-    return sample[max(0, len(sample) - count) :]
 
 
 @dataclass(slots=True)
@@ -112,8 +93,6 @@ class _Engine:
     load: Load | None = None
     snapshot: EngineSnapshot | None = None
     step_time: StepTime | None = None
-    state_s: float = -inf
-    """When it reported its whole state."""
 
 
 class Gatherer:
@@ -137,8 +116,6 @@ class Gatherer:
         self._with_snapshots = with_snapshots
         self._engines: dict[str, _Engine] = {}
         self._batches = BatchService(batches, traffic)
-        self.kind: EngineKind | None = None
-        """What is known of the engines, as last reported."""
 
     async def close(self) -> None:
         channels = (engine.channel.close(None) for engine in self._engines.values())
@@ -160,7 +137,6 @@ class Gatherer:
             [self._instance(each) for each in seen],
             arrived=sum(each.arrived for each in reports),
             lengths=tuple(length for each in reports for length in each.lengths),
-            answered=tuple(answer for each in reports for answer in each.answered),
             held=sum(each.held for each in schedulers),
             worst_e2e_s=max((each.worst_e2e_s for each in schedulers), default=0.0),
             worst_predicted_e2e_s=max(
@@ -211,8 +187,8 @@ class Gatherer:
                 load.waiting + load.reserved,
                 load.max_num_seqs,
                 load.used_blocks / max(1, load.total_blocks),
-                engine.snapshot if self._with_snapshots else None,
-                engine.step_time if self._with_snapshots else None,
+                engine.snapshot,
+                engine.step_time,
             )
         sent = [each.outstanding.get(instance_id, (0, False))[0] for each in self._schedulers]
         return InstanceFacts(instance_id, seen.phase, seen.since_s, sum(sent))
@@ -247,13 +223,6 @@ class Gatherer:
         engine.complaint = ""
         if age_s >= 0:
             engine.heard_s = now_s - age_s
-        if not self._with_snapshots and now_s - engine.state_s > STATE_S:
-            # Decisions do without it, so they do not suffer when it fails.
-            with suppress(grpc.RpcError, ValueError):
-                await _state_of(engine)
-            engine.state_s = now_s if engine.snapshot is not None else -inf
-        if engine.snapshot is not None and engine.step_time is not None:
-            self.kind = EngineKind(engine.snapshot.config, engine.step_time)
 
 
 def _complain(of: _Scheduler | _Engine, complaint: str) -> None:

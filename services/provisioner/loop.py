@@ -98,7 +98,6 @@ class Loop:
         self._tell(provisioner, facts, decision)
         with self._lease.guarded():
             self._record.add(facts, decision, self._lease.epoch)
-            self._record.keep_engine(self._gatherer.kind, now_s)
         try:
             async with asyncio.timeout(LONGEST_ACT_S):
                 failed = await fleet.act(decision, now_s)

@@ -1,7 +1,6 @@
 """The Prometheus metrics of the provisioner."""
 
-from collections.abc import Mapping
-from typing import Any, get_args
+from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
@@ -75,37 +74,6 @@ class ProvisionerMetrics(Declared):
             "failures",
             "Failed orders to start, drain or stop an instance; they are repeated.",
         )
-        self.wasted = self.gauge(
-            "foretell_regret_wasted_hours",
-            "hours",
-            "Instance-hours of the last replayed hour that one instance less would have saved, "
-            "targets kept.",
-        )
-        self.saved_by_one_more = self.gauge(
-            "foretell_regret_saved_requests",
-            "requests",
-            "Requests of the last replayed hour that only one instance more would have kept within "
-            "their targets.",
-        )
-        self.replayed_within = self.gauge(
-            "foretell_regret_within_ratio",
-            "ratio",
-            "Share of the last replayed hour's requests within their targets with one instance "
-            "fewer, the same, one more; and measured, of a sample of the real answers.",
-            ("instances",),
-        )
-        self.forecast_error = self.gauge(
-            "foretell_regret_forecast_error_ratio",
-            "ratio",
-            "Mean forecast error of the last replayed hour, of arrivals, output_tokens (relative, "
-            "absolute) or within (predicted - replayed ratio within targets).",
-            ("of",),
-        )
-        self.regret_failures = self.counter(
-            "foretell_regret_failures_total",
-            "failures",
-            "Hours that could not be replayed.",
-        )
         self.process()
 
     def show(self, facts: Facts, decision: Decision) -> None:
@@ -119,22 +87,6 @@ class ProvisionerMetrics(Declared):
         for phase in Phase:
             self.instances.labels(phase.value).set(len(facts.in_phase(phase)))
         self.arrived.inc(facts.arrived)
-
-    def look_back(self, window: Mapping[str, Any]) -> None:
-        """Show what `foretell.provision.regret.Regret` says of a window."""
-        self.wasted.set(window["wasted_instance_s"] / 3600.0)
-        self.saved_by_one_more.set(window["saved_by_one_more"])
-        within = (*window["within"], window["measured_within"])
-        for instances, ratio in zip(("fewer", "same", "more", "measured"), within, strict=True):
-            self.replayed_within.labels(instances).set(_number(ratio))
-        predicted = window["predicted_within"]
-        errors = {
-            "arrivals": window["arrivals_error"],
-            "output_tokens": window["lengths_error"],
-            "within": None if predicted is None else predicted - window["within"][1],
-        }
-        for of, error in errors.items():
-            self.forecast_error.labels(of).set(_number(error))
 
 
 def _number(value: float | None) -> float:

@@ -1,6 +1,5 @@
-"""The HTTP pages of one replica: health, readiness, metrics, status and regret."""
+"""The HTTP pages of one replica: health, readiness, metrics and status."""
 
-import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,14 +9,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
-from foretell.services.provisioner.regrets import Regrets
 
 _CLOSE_S = 1.0
 
 
 @asynccontextmanager
 async def pages(
-    loop: Loop, metrics: ProvisionerMetrics, regrets: Regrets, sock: socket.socket
+    loop: Loop, metrics: ProvisionerMetrics, sock: socket.socket
 ) -> AsyncIterator[None]:
     """Serve them on a listening socket."""
 
@@ -34,15 +32,11 @@ async def pages(
     async def status(_: web.Request) -> web.Response:
         return web.json_response(loop.status())
 
-    async def regret(_: web.Request) -> web.Response:
-        return web.json_response({"windows": await asyncio.to_thread(regrets.windows)})
-
     app = web.Application(client_max_size=1024)
     app.router.add_get("/health", health)
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", exposed)
     app.router.add_get("/status", status)
-    app.router.add_get("/regret", regret)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
     await runner.setup()
     try:

@@ -6,7 +6,7 @@ import logging
 import os
 import socket
 from contextlib import AsyncExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
@@ -15,40 +15,59 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import PromptTokenEstimator, SpokenTokens
+from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
+from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.slo import default_terms
-from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.app import App
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
-from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared
+from foretell.services.scheduler.placing.conversation import PromptCounter
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.peers import open_channel
 from foretell.services.scheduler.placing.placer import Estimators, Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.placing.tagging import TaggerClient
-from foretell.services.scheduler.placing.tokens import PromptCounter
-from foretell.services.scheduler.proxy.batches import Batches
-from foretell.services.scheduler.proxy.stored import StoredResponses
+from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
-from foretell.services.scheduler.record.feedback import Feedback
-from foretell.services.scheduler.record.recorder import Recorder
+from foretell.services.scheduler.record.recorder import Feedback, Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.places import InProgress
-from foretell.services.scheduler.tuning import Tuning
+from foretell.services.scheduler.tenants.quota import InProgress
 from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """How long a scheduler waits for its peers, and how often it looks after them. `placement` has
+    the values that the simulator shares."""
+
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    health_interval_s: float = 0.5
+    """Pause between two health probes of an engine."""
+    health_timeout_s: float = 3.0
+    """Longest time of one probe: a vLLM engine answers between two steps, which may be long."""
+    health_failures: int = 3
+    """Failed probes in a row after which an engine is down: a busy one may be late for two."""
+    connect_timeout_s: float = 2.0
+    """Longest time to connect to an engine: it is near, and one that is slower has gone."""
+    background_drain_s: float = 2.0
+    """Time that feedback to the tagger and the log get at shutdown."""
+    request_log_max_bytes: int = 64 << 20
+    """Size at which the request log is rotated; one old file is kept."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +77,10 @@ async def serve(
     stop: asyncio.Event,
     *,
     seed: int | None = None,
-    tuning: Tuning = Tuning(),  # noqa: B008 - it is frozen
+    tuning: Tuning = Tuning(),
 ) -> None:
-    """Serve until `stop`, then finish what is in progress.
-
-    `seed` is for all random draws; None: the pid, so that replicas draw differently.
-    """
+    """Serve until `stop`, then finish what is in progress. `seed` is for all random draws; None:
+    the pid, so that replicas draw differently."""
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(
             aiohttp.ClientSession(
@@ -91,6 +108,7 @@ async def serve(
             health_interval_s=tuning.health_interval_s,
             health_timeout_s=tuning.health_timeout_s,
             health_failures=tuning.health_failures,
+            wakes=settings.wake_engines,
             traffic=traffic,
         )
         by_name = bool(traffic.authority)
@@ -145,9 +163,8 @@ async def serve(
             default_terms(settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests),
             tracing,
         )
-        replica = Replica(
+        app = App(
             replica_id=replica_id,
-            policy=placer.core.policy.name,
             shared=shared,
             relay=Relay(shared, engines, settings.stream_keep_alive_s),
             metrics=metrics,
@@ -156,17 +173,14 @@ async def serve(
             stored=StoredResponses(pool, placer.kept, probes, engine_authorization(engine_api_key)),
             cors=Cors(settings.cors_origins),
         )
-        app = App(replica)
-        picker = Picker(app, replica, engine_authorization(engine_api_key))
+        picker = Picker(app, engine_authorization(engine_api_key))
         if settings.picker:
             await stack.enter_async_context(picker.serving(settings.picker, settings))
-        await _run(settings, replica, app, picker, stop)
+        await _run(settings, app, picker, stop)
         await background.drain(tuning.background_drain_s)
 
 
-async def _run(
-    settings: SchedulerSettings, replica: Replica, app: App, picker: Picker, stop: asyncio.Event
-) -> None:
+async def _run(settings: SchedulerSettings, app: App, picker: Picker, stop: asyncio.Event) -> None:
     own = runtime.bind(settings.host, settings.port)
     listeners = [Listener(own)]
     if settings.shared_port:
@@ -181,21 +195,21 @@ async def _run(
 
     async def drain_first() -> None:
         await stop.wait()
-        replica.draining = True
+        app.draining = True
         picker.drain()
 
-    predictors, spending = replica.shared.placer.predictors, replica.shared.api_keys.spending
+    predictors, spending = app.shared.placer.predictors, app.shared.api_keys.spending
     predictors.passed_on = spending.hear
-    probing = asyncio.create_task(replica.shared.pool.run())
+    probing = asyncio.create_task(app.shared.pool.run())
     telling = asyncio.create_task(spending.run(predictors.ways))
     draining = asyncio.create_task(drain_first())
-    watching = asyncio.create_task(replica.shared.api_keys.watch())
+    watching = asyncio.create_task(app.shared.api_keys.watch())
     try:
         await Server(app).run(
             listeners,
             stop,
             on_ready=lambda: runtime.announce(
-                settings.ready_file, **facts, replica_id=replica.replica_id
+                settings.ready_file, **facts, replica_id=app.replica_id
             ),
             drain_s=settings.drain_timeout_s,
         )
@@ -229,6 +243,7 @@ def main() -> None:
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
+    gc.set_threshold(10_000, 20, 20)  # requests end without them: what is freed has few circles
     runtime.run(lambda stop: serve(settings, stop))
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import orjson
@@ -11,21 +11,23 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from foretell import __version__
 from foretell.services.scheduler.api.described import described
 from foretell.services.scheduler.api.errors import ApiError, model_not_found, unavailable
+from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.console import STATE, static_pages
 from foretell.services.scheduler.console.state import console_state
 from foretell.services.scheduler.discovery import Discovery
-from foretell.services.scheduler.http.cors import Cors
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
-from foretell.services.scheduler.proxy.batches import METHODS as BATCH_METHODS
-from foretell.services.scheduler.proxy.batches import Batches, is_for_batches
-from foretell.services.scheduler.proxy.stored import METHODS as STORED_METHODS
-from foretell.services.scheduler.proxy.stored import StoredResponses, is_stored
+from foretell.services.scheduler.proxy import (
+    METHODS,
+    Batches,
+    StoredResponses,
+    is_for_batches,
+    is_stored,
+)
 from foretell.services.scheduler.record.explain import explained
-from foretell.services.scheduler.record.gauges import show_instances
-from foretell.services.scheduler.record.status import instance_statuses
+from foretell.services.scheduler.record.status import instance_statuses, show_instances
 from foretell.services.scheduler.relay.held import LAST_EVENT_HEADER, is_resumable
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
@@ -38,41 +40,34 @@ _OF_ONE_REPLICA = (STATE, _EXPLAIN)
 """Whoever asks again is to hear of another replica behind the same address."""
 
 
-@dataclass(slots=True)
-class Replica:
-    """One scheduler replica as its HTTP surface sees it."""
+Headers = Mapping[str, str]
+Page = Callable[[Headers], Response]
+
+
+@dataclass(eq=False)
+class App:
+    """One replica as its clients and gateways see it."""
 
     replica_id: str
-    policy: str
     shared: Shared
     """What has to do with each request."""
     relay: Relay
     metrics: SchedulerMetrics
     batches: Batches
     stored: StoredResponses
-    discovery: Discovery | None = None
-    """Where instances come from, if they are not listed."""
-    cors: Cors = field(default_factory=lambda: Cors(()))
+    discovery: Discovery | None
+    cors: Cors
     """From which origins pages may call."""
     draining: bool = False
     """The replica is shutting down: it is no longer ready, but answers what still arrives."""
 
-
-Headers = Mapping[str, str]
-Page = Callable[[Headers], Response]
-
-
-class App:
-    """The application of one replica."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-        self._pages: dict[str, Page] = {
+    def __post_init__(self) -> None:
+        self._pages: dict[str, Page | Response] = {
             _MODELS: self._models,
-            "/health": lambda _: Response(200, content_type="text/plain"),
+            "/health": Response(200, content_type="text/plain"),
             "/ready": self._ready,
             "/metrics": self._metrics,
-            "/status": self._status,
+            "/status": self._own_status,
             STATE: self._console_state,
             **static_pages(),
             **described(),
@@ -80,22 +75,22 @@ class App:
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
-            exchange.extra_lines = self._replica.cors.lines(exchange.headers)
+            exchange.extra_lines = self.cors.lines(exchange.headers)
             endpoint = ENDPOINTS.get(exchange.path)
             if exchange.method == "OPTIONS":
                 exchange.respond(self._options(exchange.path, exchange.headers))
             elif endpoint is not None and exchange.method == "POST":
                 if LAST_EVENT_HEADER in exchange.headers and is_resumable(exchange.headers):
-                    await self._replica.relay.go_on(exchange)
+                    await self.relay.go_on(exchange)
                 else:
-                    await self._replica.relay.answer(endpoint, exchange)
+                    await self.relay.answer(endpoint, exchange)
             elif is_for_batches(exchange.path):
                 tenant = self._tenant(exchange.headers)
-                await self._replica.batches.pass_on(exchange, tenant)
+                await self.batches.pass_on(exchange, tenant)
             elif is_stored(exchange.path):
                 tenant = self._tenant(exchange.headers)
-                with self._replica.shared.in_progress.place(tenant.name):
-                    await self._replica.stored.pass_on(exchange)
+                with self.shared.in_progress.place(tenant.name):
+                    await self.stored.pass_on(exchange)
             else:
                 exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
@@ -106,13 +101,13 @@ class App:
         """The answer to a request that generates nothing; raises `ApiError` where there is none."""
         page = self._page(path)
         if page is not None and method in _READS:
-            return page(headers)
+            return page if isinstance(page, Response) else page(headers)
         methods = self._methods(path)
         if not methods:
             raise ApiError(404, f"Not Found: {method} {path}")
         raise ApiError(405, f"Method Not Allowed: {method} {path}", headers={"allow": methods})
 
-    def _page(self, path: str) -> Page | None:
+    def _page(self, path: str) -> Page | Response | None:
         if path.startswith(f"{_MODELS}/"):
             return partial(self._model, path.removeprefix(f"{_MODELS}/"))
         if path.startswith(_EXPLAIN):
@@ -123,102 +118,95 @@ class App:
         """The methods that there are at a path; empty: nothing is there."""
         if path in ENDPOINTS:
             return "POST"
-        if is_for_batches(path):
-            return BATCH_METHODS
-        if is_stored(path):
-            return STORED_METHODS
+        if is_for_batches(path) or is_stored(path):
+            return METHODS
         return "GET, HEAD" if self._page(path) is not None else ""
 
     def _options(self, path: str, headers: Headers) -> Response:
         """What a browser asks before a page of another origin may call; anyone may know."""
-        methods = BATCH_METHODS if path == "*" else self._methods(path)
+        methods = METHODS if path == "*" else self._methods(path)
         if not methods:
             raise ApiError(404, f"Not Found: OPTIONS {path}")
         methods += ", OPTIONS"
-        told = self._replica.cors.preflight(headers, methods)
+        told = self.cors.preflight(headers, methods)
         return Response(204, headers={"allow": methods, **told})
 
     def _tenant(self, headers: Headers) -> Tenant:
-        return self._replica.shared.api_keys.tenant(headers)
+        return self.shared.api_keys.tenant(headers)
 
     def _models(self, headers: Headers) -> Response:
         tenant = self._tenant(headers)
-        cards = sorted(self._replica.shared.pool.cards().items())
+        cards = sorted(self.shared.pool.cards().items())
         usable = [card for name, card in cards if tenant.may_use(name)]
         return _json({"object": "list", "data": usable})
 
     def _model(self, name: str, headers: Headers) -> Response:
         tenant = self._tenant(headers)
-        card = self._replica.shared.pool.cards().get(name)
+        card = self.shared.pool.cards().get(name)
         if card is None or not tenant.may_use(name):
             raise model_not_found(name)
         return _json(card)
 
     def _ready(self, _: Headers) -> Response:
-        if self._replica.draining:
+        if self.draining:
             raise unavailable("this replica is shutting down", "draining")
-        if not self._replica.shared.pool.ready:
+        if not self.shared.pool.ready:
             raise unavailable(
-                "no engine is up yet", "no_instance", wait_s=self._replica.shared.pool.out_for_s()
+                "no engine is up yet", "no_instance", wait_s=self.shared.pool.out_for_s()
             )
         return Response(200, b"ready\n", "text/plain")
 
     def _metrics(self, _: Headers) -> Response:
-        placer, metrics = self._replica.shared.placer, self._replica.metrics
+        placer, metrics = self.shared.placer, self.metrics
         show_instances(metrics, placer.predictors)
         metrics.over_share.set(placer.core.over_share)
         text = generate_latest(metrics.registry)
         return Response(200, text, CONTENT_TYPE_LATEST)
 
     def _console_state(self, headers: Headers) -> Response:
-        replica = self._replica
-        replica.shared.api_keys.check_admin(headers)
-        return _json(console_state(_status(replica), replica.shared.placer))
+        self.shared.api_keys.check_admin(headers)
+        return _json(console_state(self._status(), self.shared.placer))
 
     def _explain(self, request_id: str, headers: Headers) -> Response:
-        replica = self._replica
-        replica.shared.api_keys.check_admin(headers)
-        placer = replica.shared.placer
+        self.shared.api_keys.check_admin(headers)
+        placer = self.shared.placer
         trace = placer.traces.find(request_id)
         if trace is None:
-            text = (
-                f"{replica.replica_id} does not remember this request: perhaps it is too long ago"
-            )
+            text = f"{self.replica_id} does not remember this request: perhaps it is too long ago"
             raise ApiError(404, text, code="request_not_remembered")
-        told = {"replica_id": replica.replica_id, **explained(trace, placer.core.policy)}
+        told = {"replica_id": self.replica_id, **explained(trace, placer.core.policy)}
         return Response(200, orjson.dumps(told))  # infinite numbers become null
 
-    def _status(self, headers: Headers) -> Response:
-        replica, tenant = self._replica, self._tenant(headers)
+    def _own_status(self, headers: Headers) -> Response:
+        tenant = self._tenant(headers)
         if tenant is NOBODY or (tenant.key is not None and tenant.key.admin):
-            return _json(_status(replica))
-        own = tenant.told_to_itself(replica.shared.in_progress.of(tenant.name))
-        status = _status(replica)
+            return _json(self._status())
+        own = tenant.told_to_itself(self.shared.in_progress.of(tenant.name))
+        status = self._status()
         instances: list[dict[str, object]] = status.pop("instances")  # type: ignore[assignment]
         if tenant.key is None:
             # A key without a name is mostly that of who runs the cluster: all but addresses.
             names = {name for each in instances for name in each} - {"url"}
         else:
-            names, status = {"instance_id", "healthy"}, {"replica_id": replica.replica_id}
+            names, status = {"instance_id", "healthy"}, {"replica_id": self.replica_id}
         shown = [{name: v for name, v in each.items() if name in names} for each in instances]
         return _json({**status, **own, "instances": shown})
+
+    def _status(self) -> dict[str, object]:
+        return {
+            "replica_id": self.replica_id,
+            "version": __version__,
+            "policy": self.shared.placer.core.policy.name,
+            "requests_total": self.shared.accepted_total,
+            "in_progress": self.shared.in_progress.now,
+            **({"discovery_problem": self.discovery.problem} if self.discovery else {}),
+            "demand": self.shared.placer.demand(),
+            "instances": instance_statuses(
+                list(self.shared.pool.instances.values()),
+                self.shared.placer,
+            ),
+        }
 
 
 def _json(value: object) -> Response:
     return Response(200, json.dumps(value).encode())
-
-
-def _status(replica: Replica) -> dict[str, object]:
-    return {
-        "replica_id": replica.replica_id,
-        "version": __version__,
-        "policy": replica.policy,
-        "requests_total": replica.shared.accepted_total,
-        "in_progress": replica.shared.in_progress.now,
-        **({"discovery_problem": replica.discovery.problem} if replica.discovery else {}),
-        "demand": {**replica.shared.placer.demand(), **replica.shared.recorder.sample.told()},
-        "instances": instance_statuses(
-            list(replica.shared.pool.instances.values()),
-            replica.shared.placer,
-        ),
-    }

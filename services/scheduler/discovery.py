@@ -76,7 +76,6 @@ class Discovery:
         return time.monotonic() - self._heard_s if self.problem else 0.0
 
     async def run(self) -> None:
-        """Ask and listen, until cancelled."""
         try:
             await self._follow()
         finally:

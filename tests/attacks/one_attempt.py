@@ -3,8 +3,7 @@
 from foretell.config import SchedulerSettings
 from foretell.placement import PlacementConfig
 from foretell.services.process import runtime
-from foretell.services.scheduler.__main__ import serve
-from foretell.services.scheduler.tuning import Tuning
+from foretell.services.scheduler.__main__ import Tuning, serve
 
 if __name__ == "__main__":
     settings = runtime.load_settings(SchedulerSettings)

@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import SchedulerSettings, setting_of
 from foretell.placement import PlacementConfig
-from foretell.services.scheduler.__main__ import serve
-from foretell.services.scheduler.tuning import Tuning
+from foretell.services.scheduler.__main__ import Tuning, serve
 
 WAIT_S = 20.0
 PATIENT_S = WAIT_S

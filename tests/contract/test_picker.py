@@ -248,9 +248,9 @@ async def test_health_services(tmp_path: Path) -> None:
 
 async def test_whom_other_hosts_can_reach_must_be_able_to_tell_them_apart() -> None:
     shared = SimpleNamespace(pool=None, max_body_bytes=1)
-    replica: Any = SimpleNamespace(shared=shared, draining=False)
+    app: Any = SimpleNamespace(shared=shared, draining=False)
     for authorization in ({"authorization": "Bearer k"}, {}):
-        picker = Picker(replica, replica, authorization)
+        picker = Picker(app, authorization)
         for address in ("0.0.0.0:0", "[::]:0"):
             with pytest.raises(SystemExit, match="shared secret"):
                 async with picker.serving(address, SchedulerSettings()):

@@ -1,6 +1,7 @@
 """The predictor over real sockets: snapshots by ZMQ, predictions by gRPC."""
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ from foretell import wire
 from foretell.config import PredictorSettings
 from foretell.config.instances import InstanceConfig
 from foretell.latency.linear import LinearStepTime
+from foretell.latency.tables import profile_step_time
 from foretell.model import (
     BatchShape,
     EngineConfig,
@@ -35,6 +37,8 @@ from foretell.services.process.traffic import OPEN
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.gather import Gatherer
 from foretell.tools.live.follower import Follower
+from foretell.tools.profiles.calibrated import calibrated_profile
+from foretell.tools.profiles.imports import ProfileError
 from foretell.v1 import predictor_pb2 as pb
 from foretell.v1 import predictor_pb2_grpc
 from foretell.v1.snapshot_pb2 import EngineSnapshot as EngineSnapshotMessage
@@ -351,3 +355,33 @@ async def test_an_engine_that_is_not_predicted_says_why(tmp_path: Path) -> None:
             return status.snapshot_age_s >= 0 and not status.unpredicted
 
         await until(described)
+
+
+async def test_what_it_has_learnt_becomes_a_profile(harness: Harness) -> None:
+    with pytest.raises(ProfileError, match="not heard of its engine"):
+        await asyncio.to_thread(calibrated_profile, harness.address)
+    draws, learnt = random.Random(1), 0
+    for sequence in range(1, 31):
+        steps = []
+        for _ in range(50):
+            chunk, seqs = draws.choice((0, 0, 64, 256)), draws.randrange(1, 9)
+            shape = BatchShape(
+                prefill_seqs=int(chunk > 0),
+                prefill_tokens=chunk,
+                prefill_pairs=chunk * (chunk + 1) // 2,
+                decode_seqs=seqs,
+                decode_pairs=seqs * draws.randrange(50, 500),
+            )
+            steps.append(Step(learnt, time.time(), TRUTH.step_s(shape), shape))
+            learnt += 1
+        await hear(harness, snapshot(sequence, completed_steps=tuple(steps)))
+        if sequence == 2:
+            with pytest.raises(ProfileError, match="wait for 1000"):
+                await asyncio.to_thread(calibrated_profile, harness.address)
+    found = await asyncio.to_thread(calibrated_profile, harness.address)
+    assert (found.name, found.total_blocks, found.max_num_seqs) == ("calibrated/m", 1000, 8)
+    assert (found.max_num_batched_tokens, found.max_model_len) == (512, 1024)
+    shape = BatchShape(prefill_seqs=1, prefill_tokens=100, prefill_pairs=5050, decode_seqs=4)
+    assert profile_step_time(found).step_s(shape) == pytest.approx(TRUTH.step_s(shape), rel=0.05)
+    with pytest.raises(ProfileError, match="no predictor"):
+        await asyncio.to_thread(calibrated_profile, f"{harness.address}.none")

@@ -11,7 +11,7 @@ import grpc
 import pytest
 from engines import answer, engines, gated
 from provisioners import provisioning
-from schedulers import instances_json, running, until
+from schedulers import instances_json, running
 
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.provisioner.gather import Gatherer
@@ -19,7 +19,7 @@ from foretell.services.provisioner.keda import external_scaler
 from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
-from foretell.services.provisioner.record import DecisionRecord, targets_of
+from foretell.services.provisioner.record import DecisionRecord
 from foretell.v1 import externalscaler_pb2 as keda
 from foretell.v1 import externalscaler_pb2_grpc as keda_grpc
 
@@ -54,21 +54,13 @@ async def test_it_advises_by_what_is_in_progress_and_says_why(tmp_path: Path) ->
             assert {(await each).status_code for each in answers} == {200}
             await provisioner.until_desired(1, "bounds")
             assert (await provisioner.metrics())["foretell_provisioner_arrivals_total",] == 5
-            assert (await provisioner.client.get("/regret")).json() == {"windows": []}
             assert second.received == []  # advice is all that it gives
-            await until(lambda: len(answers_in(tmp_path)) == 5)
     assert {1, 3} <= {decision["desired"] for decision in decisions_in(tmp_path)}
-    assert {output for _, _, output, _, _ in answers_in(tmp_path)} == {20}
-    assert all(0 <= ttft_s <= e2e_s > 0 for *_, ttft_s, e2e_s in answers_in(tmp_path))
 
 
 def decisions_in(folder: Path) -> list[dict[str, Any]]:
     text = (folder / "state" / "decisions.jsonl").read_text()
     return [json.loads(line) for line in text.split("\n")[:-1]]
-
-
-def answers_in(folder: Path) -> list[list[float]]:
-    return [answer for decision in decisions_in(folder) for answer in decision["answered"]]
 
 
 async def test_without_numbers_it_holds_and_says_so(tmp_path: Path) -> None:
@@ -165,7 +157,7 @@ async def test_keda_is_not_served_to_other_hosts_without_certificates(tmp_path: 
     lease, metrics = FileLease(tmp_path, "p"), ProvisionerMetrics()
     async with aiohttp.ClientSession() as client:
         gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=False)
-        record = DecisionRecord(tmp_path, targets_of({}))
+        record = DecisionRecord(tmp_path)
         loop = Loop(lease, pytest.fail, gatherer, record, metrics, every_s=1.0)
         with pytest.raises(SystemExit, match="other hosts can reach"):  # KEDA knows no secret
             async with external_scaler(loop, "0.0.0.0:0", Traffic(secret="shared")):

@@ -13,10 +13,10 @@ from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.services.batch.store import BatchStore
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http.limits import declared_bytes
-from foretell.services.scheduler.tenants.places import InProgress
+from foretell.services.scheduler.http.exchange import declared_bytes
+from foretell.services.scheduler.tenants.quota import InProgress
 
-LIMITS = "foretell.services.scheduler.http.limits"
+LIMITS = "foretell.services.scheduler.http.exchange"
 
 
 @pytest.fixture

@@ -82,3 +82,52 @@ async def test_a_rank_is_named_to_its_server_and_by_nobody_else(tmp_path: Path) 
                 named = engine.received[-1].headers["x-data-parallel-rank"]
                 assert response.headers["x-foretell-instance"] == f"engine-0.rank{named}"
     assert {each.headers["x-data-parallel-rank"] for each in engine.received} == {"0", "1"}
+
+
+async def test_a_request_refused_for_our_fields_is_repeated_without_them(tmp_path: Path) -> None:
+    async with engines(strict) as (engine,), running(tmp_path, [engine]) as scheduler:
+        for stream in (False, True):
+            response = await scheduler.complete(stream=stream)
+            assert response.status_code == 200
+        added = ["vllm_xargs" in each.body for each in engine.received]
+        assert added == [True, False, False]
+
+
+async def test_an_engine_that_takes_the_fields_gets_them_after_a_clients_own_mistake(
+    tmp_path: Path,
+) -> None:
+    async def mistaken(exchange: Exchange) -> None:
+        await exchange.whole(400, b'{"error": {"message": "unknown stop"}}')
+
+    async with engines(mistaken) as (engine,), running(tmp_path, [engine]) as scheduler:
+        assert (await scheduler.complete()).status_code == 400
+        engine.behaviour = answer
+        assert (await scheduler.complete()).status_code == 200
+        assert ["vllm_xargs" in each.body for each in engine.received] == [True, False, True]
+
+
+async def test_an_engine_of_a_stated_kind_gets_nothing_added(tmp_path: Path) -> None:
+    async with engines(strict) as (engine,):
+
+        class Stated:
+            instance_id = engine.instance_id
+
+            def config(self, predictor: str = "") -> dict[str, object]:
+                return {**engine.config(predictor), "kind": "tensorrt-llm"}
+
+        async with running(tmp_path, [Stated()]) as scheduler:
+            assert (await scheduler.complete()).status_code == 200
+            assert all("vllm_xargs" not in each.body for each in engine.received)
+            await scheduler.until_metric("foretell_instance_healthy", 1, engine="tensorrt-llm")
+
+
+async def test_an_engine_that_changes_its_kind_between_two_probes_serves_all(
+    tmp_path: Path,
+) -> None:
+    async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
+        await scheduler.complete()
+        engine.behaviour = strict
+        for _ in range(3):
+            assert (await scheduler.complete(stream=True)).status_code == 200
+        added = ["vllm_xargs" in each.body for each in engine.received]
+        assert added == [True, True, False, False, False]

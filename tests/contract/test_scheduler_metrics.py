@@ -68,7 +68,7 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
         assert (line["prompt_tokens"], line["length_source"]) == (7, "hint")
         assert "hello there" not in log.read_text()
 
-        (told,) = parse_request_log(log.read_text().splitlines()).requests  # for `foretell tune`
+        (told,) = parse_request_log(log.read_text().splitlines()).requests
         assert (told.prompt_tokens, told.output_tokens) == (7, 20)
         assert told.t_s == pytest.approx(line["time_unix_s"] - line["e2e_s"], abs=0.1)
 
@@ -149,8 +149,8 @@ async def test_offline_requests_count_apart_and_are_no_demand(tmp_path: Path) ->
                 "foretell_output_tokens_total", **{"class": "online"}
             )
         demand = (await scheduler.status())["demand"]
-        assert (demand["arrived_total"], demand["answered_total"]) == (1, 1)
-        assert (len(demand["lengths"]), len(demand["answered"])) == (1, 1)
+        assert demand["arrived_total"] == 1
+        assert len(demand["lengths"]) == 1
 
 
 async def test_unknown_models_make_no_new_series(tmp_path: Path) -> None:

@@ -23,18 +23,22 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.services.process.folders import free_ports
-from foretell.tools.observability.alerts import ALERTS, rules
 from foretell.tools.observability.catalogue import by_process, labels_of
-from foretell.tools.observability.panel import VARIABLES, WINDOW, scoped
-from foretell.tools.observability.panels import ANNOTATIONS, CHOOSES_FROM, DASHBOARDS
+from foretell.tools.observability.panels import (
+    ANNOTATIONS,
+    CHOOSES_FROM,
+    DASHBOARDS,
+    VARIABLES,
+    WINDOW,
+    scoped,
+)
+from tests.alerts import ALERTS, RULES
 from tests.processes import processes_with, read_facts, wait_until
-from tests.unit.provision_cases import recorded
 
 ROOT = Path(__file__).parents[2]
 BINARY = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
 DEADLINE_S = 300.0
 """Of each step; on a machine with nothing else to do all of them take a minute."""
-HOUR_S = 3600.0
 SHORT = "30s"
 """In place of the minutes and hours over which panels and alerts look back."""
 FIRING = {
@@ -118,10 +122,6 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
         start("foretell.services.scheduler", "scheduler-0")
         await wait_until(ready["scheduler-0"].exists, DEADLINE_S)
         url = read_facts(ready["scheduler-0"])["url"]
-        past = folder / "run" / "provisioner"
-        past.mkdir()
-        # Panels of what decisions have cost are empty until an hour is over.
-        recorded(past, time.time() - 2 * HOUR_S, time.time())
         start(
             "foretell.services.provisioner", "provisioner", f"--schedulers={url}", "--every-s=0.5"
         )
@@ -211,7 +211,7 @@ class Prometheus:
 
 @asynccontextmanager
 async def prometheus(folder: Path, targets: dict[str, list[str]]) -> AsyncIterator[Prometheus]:
-    hurried: dict[str, Any] = rules()
+    hurried: dict[str, Any] = yaml.safe_load(RULES.read_text())
     for rule in hurried["groups"][0]["rules"]:
         rule |= {"expr": shortened(rule["expr"]), "for": "1s"}
     (folder / "rules.yml").write_text(yaml.safe_dump(hurried))

@@ -7,9 +7,10 @@ import pytest
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
-from foretell.sim.accuracy import accuracy, errors, quantile
-from foretell.sim.calibrate import GROUPS, HostTime, calibrate, host_time, scaled
-from foretell.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
+from foretell.tools.intervals import quantile
+from tests.sim.errors import accuracy, errors
+from tests.sim.host_time import GROUPS, HostTime, calibrate, host_time, scaled
+from tests.sim.recorded import Latency, RecordedRequest, ReplayConfig, replay
 
 STEP_S = 0.010
 STEADY = LinearStepTime((STEP_S, 0.0, 0.0, 0.0, 0.0, 0.0))

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from foretell.tools.observability.alerts import ALERTS
 from foretell.tools.observability.catalogue import catalogue
-from foretell.tools.observability.panel import Dashboard, metrics_of
-from foretell.tools.observability.panels import DASHBOARDS
+from foretell.tools.observability.panels import DASHBOARDS, Dashboard, metrics_of
+from tests.alerts import ALERTS
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "observability"
@@ -80,3 +79,5 @@ def test_labels_that_are_selected_or_grouped_by_exist() -> None:
 def test_every_alert_has_a_section_of_the_runbook_and_no_other_is_there() -> None:
     text = (ROOT / "docs" / "runbook.md").read_text()
     assert re.findall(r"^## (.+)$", text, re.MULTILINE) == [alert.name for alert in ALERTS]
+    for alert in ALERTS:
+        assert alert.runbook_url == f"docs/runbook.md#{alert.name.lower()}"

@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.http1.bounds import Bounds
-from foretell.services.scheduler.http1.errors import LocalProtocolError, RemoteProtocolError
+from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.protocol import ServerProtocol
-from foretell.services.scheduler.http1.states import TRANSITIONS, State, Step, after
+from foretell.services.scheduler.http1.protocol import (
+    TRANSITIONS,
+    LocalProtocolError,
+    ServerProtocol,
+    State,
+    Step,
+    after,
+)
 
 HEAD = b"POST /a%20b?c=d HTTP/1.1\r\nHost: x\r\n"
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

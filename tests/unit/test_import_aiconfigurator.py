@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from foretell.latency.devices import device_spec
-from foretell.latency.importers import AiConfiguratorSource, AiConfiguratorTables, Types
-from foretell.latency.importers.aiconfigurator import MEMORY_LATENCY_S, MEMORY_SHARE
+from foretell.latency.importers.aiconfigurator import (
+    MEMORY_LATENCY_S,
+    MEMORY_SHARE,
+    AiConfiguratorSource,
+    AiConfiguratorTables,
+)
+from foretell.latency.importers.aiconfigurator_rows import Types
+from foretell.latency.importers.curves import curve_of
+from foretell.latency.importers.linear_fit import relative_fit
 from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape, GpuProfile, ModelSpec
 from foretell.tools.profiles.imports import ProfileError, import_profile
@@ -118,8 +125,6 @@ def test_a_device_by_hand() -> None:
     assert source.prefill_s(128, 0) == pytest.approx(10 * 128 * 129 / 2e9)
     assert source.prefill_s(64, 64) == pytest.approx(10 * (64 * 64 + 64 * 65 / 2) / 1e9, rel=1e-6)
     assert source.decode_s(32, 512) == pytest.approx(10 * 32 * 512 / 1e6)
-    assert source.mixed_s(64, 0, 1, 10) is None
-    assert source.ranks_s(1) is None
 
 
 @pytest.mark.parametrize("devices", [2, 4])
@@ -362,7 +367,7 @@ def step_s(profile: GpuProfile) -> float:
 
 
 def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> None:
-    options = ImportOptions("aiconfigurator", folder, "B1000", "Llama-3.1-8B", tensor_parallel=2)
+    options = ImportOptions(folder, "B1000", "Llama-3.1-8B", tensor_parallel=2)
     typed = replace(options, weights="fp8", kv_cache="fp8")
     sheet = Datasheet(device_tflops=2000, device_gb_per_s=8000, device_gb=180)
     profile = import_profile(typed, sheet)
@@ -391,23 +396,33 @@ def test_tables_that_were_left_in_git_lfs_are_named(folder: Path, suffix: str) -
     newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
     newest.unlink()
     newest.with_suffix(f".{suffix}").write_text("version https://git-lfs.github.com/spec/v1\n")
-    options = ImportOptions("aiconfigurator", folder, "H100-SXM", "Llama-3.1-8B")
+    options = ImportOptions(folder, "H100-SXM", "Llama-3.1-8B")
     with pytest.raises(ProfileError, match=rf"gemm_perf.{suffix} is left in Git LFS.*git lfs pull"):
         import_profile(options)
 
 
-def test_types_are_for_these_tables_and_have_to_be_named(tmp_path: Path, folder: Path) -> None:
-    vidur = ImportOptions("vidur", tmp_path, "A30", "Llama-3.1-8B", weights="fp8")
-    for options in (vidur, replace(vidur, weights="", fused_all_reduce_mib=0.0)):
-        with pytest.raises(ProfileError, match=r"--weights, .* are for aiconfigurator's tables"):
-            import_profile(options)
+def test_types_have_to_be_named(tmp_path: Path, folder: Path) -> None:
     config = tmp_path / "Mine" / "config.json"
     config.parent.mkdir()
     sizes = '"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32'
     more = '"intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8'
     config.write_text(f'{{{sizes}, {more}, "quantization_config": {{"quant_method": "fp8"}}}}')
-    options = ImportOptions("aiconfigurator", folder, "H100-SXM", str(config), tensor_parallel=2)
+    options = ImportOptions(folder, "H100-SXM", str(config), tensor_parallel=2)
     with pytest.raises(ProfileError, match="give --weights"):
         import_profile(options)
     with pytest.raises(ProfileError, match="does not say its bits"):
         import_profile(replace(options, weights="half"))
+
+
+def test_the_fit_is_relative_and_not_negative() -> None:
+    shapes = [BatchShape(decode_seqs=n, decode_pairs=0) for n in (1, 2, 300)]
+    x = [(1.0, float(s.decode_seqs)) for s in shapes]
+    assert relative_fit(x, [3.0, 5.0, 601.0]) == pytest.approx((1.0, 2.0))
+    assert relative_fit(x, [3.0, 2.0, 1e-3])[1] == 0.0
+
+
+def test_curves_take_the_median_and_need_a_measurement() -> None:
+    points = [(1.0, 5.0), (1.0, 1.0), (1.0, 2.0), (0.0, float("nan"))]
+    assert curve_of(points).seconds == (2.0,)
+    with pytest.raises(ValueError, match="without measurements"):
+        curve_of([(0.0, float("nan"))])

@@ -15,10 +15,8 @@ from foretell.services.scheduler.api.parsing import parse
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.lifecycle.context import Stage
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer
-from foretell.services.scheduler.relay.reply import Reply
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
 
 STATUSES = st.sampled_from([200, 201, 204, 302, *range(400, 432), 499, 500, 502, 503, 504, 599])
@@ -100,14 +98,19 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     """What the relay makes of an answer; None: the client has got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
-        spec=spec, instance_id="engine-0", instance=INSTANCE, continued=False, headers=dict
+        spec=spec,
+        key="r#1",
+        instance_id="engine-0",
+        instance=INSTANCE,
+        continued=False,
+        headers=dict,
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)
     context: Any = SimpleNamespace(
         request=request, grant=None, placer=Mock(), asked=lambda: ASKED, body=lambda **_: b"{}"
     )
-    reply, engines = Reply(Mock(), "id", request.endpoint), Mock()
+    reply, engines = Mock(begun=False), Mock()
 
     async def post(*_: Any, **__: Any) -> Any:
         return Mock()
@@ -135,7 +138,7 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
     )
     life: Any = SimpleNamespace(
         attempt=attempt,
-        stage=Stage.SENT,
+        is_sent=True,
         failed=heard.append,
         end=Mock(),
         end_attempt=Mock(),

@@ -15,8 +15,8 @@ from foretell.latency.linear import LinearStepTime, StepTimeModel
 from foretell.latency.roofline import (
     Efficiency,
     estimated_kv_blocks,
+    joint,
     roofline_step_time,
-    sharded,
 )
 from foretell.model import BatchShape, DeviceSpec
 
@@ -85,25 +85,12 @@ def test_roofline_refuses_impossible_sizes() -> None:
 
 
 def test_tensor_parallel_devices_add_up() -> None:
-    device, model = device_spec("A30"), model_spec("Qwen3-32B")
-    joint, held = sharded(device, model, tensor_parallel=2)
-    assert held == model
-    assert joint.flops == 2 * device.flops
-    assert joint.memory_bytes == 2 * device.memory_bytes
+    device = device_spec("A30")
+    both = joint(device, 2)
+    assert both.flops == 2 * device.flops
+    assert both.memory_bytes == 2 * device.memory_bytes
     with pytest.raises(ValueError, match="at least one"):
-        sharded(device, model, data_parallel=0)
-
-
-def test_ranks_split_the_experts_only() -> None:
-    device, model = device_spec("A30"), model_spec("Qwen3-30B-A3B")
-    _, whole = sharded(device, model)
-    assert whole.parameters == model.parameters
-    _, half = sharded(device, model, data_parallel=2)
-    # 48 layers of 128 experts of three 2,048 x 768 matrices.
-    experts = 48 * 128 * 3 * 2048 * 768
-    assert model.parameters - half.parameters == pytest.approx(experts / 2, rel=0.01)
-    steps = [roofline_step_time(device, m).coefficients_s for m in (whole, half)]
-    assert steps[0][1] == steps[1][1] == pytest.approx(2 * 3.353e9 / (165e12 * 0.85))
+        joint(device, 0)
 
 
 def test_kv_blocks_are_what_the_weights_leave() -> None:

@@ -10,16 +10,32 @@ import pytest
 from foretell.config import load_profile
 from foretell.latency.devices import device_spec, model_spec
 from foretell.latency.linear import LinearStepTime
+from foretell.latency.roofline import Efficiency, joint, roofline_step_time
 from foretell.latency.tables import profile_step_time
-from foretell.model import ModelSpec
+from foretell.model import DeviceSpec, ModelSpec
 from foretell.offline.dual_scan import memory_split
 from foretell.offline.lengths import Lengths
 from foretell.offline.ordering import CHUNK_REQUESTS, WorkDemand, blended, demand, split
 from foretell.offline.tree import PrefixTree, prefix_tree
-from foretell.offline.work import WorkModel, datasheet_work, measured_work
+from foretell.offline.work import WorkModel, measured_work
 
 A100 = device_spec("A100-80GB")
 LLAMA = replace(model_spec("Llama-3.1-8B"), parameters=8.0e9)
+DATASHEET = Efficiency(1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
+
+
+def datasheet_work(device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 1) -> WorkModel:
+    """The paper's estimate: operations and bytes over the datasheet's rates.
+
+    Attention is causal, so a prompt has half the pairs of the paper's 4·p²·H·L.
+    """
+    device = joint(device, tensor_parallel)
+    step, token, pair, _, decode, read = roofline_step_time(device, model, DATASHEET).coefficients_s
+    multiply = 0.0
+    if model.kv_latent_size:  # scores over the latent and the rope part, values over the latent
+        operations = 4.0 * model.layers * model.attention_heads * model.kv_latent_size
+        multiply = operations / device.flops
+    return WorkModel(token, pair, decode, read, step, multiply)
 
 
 def common(one: list[int], other: list[int]) -> int:

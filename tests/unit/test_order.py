@@ -1,18 +1,17 @@
-"""`foretell order`: reading files of requests, and what is said of them."""
+"""Reading files of requests, and in which order they are done soonest."""
 
 import json
 import random
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from foretell.cli.main import app
 from foretell.config import load_profile
+from foretell.offline.requests import Line, requests_of
+from foretell.offline.tree import Prompt
 from foretell.sim.orders import judged
-from foretell.tools.order.file import read_lines
-from foretell.tools.order.judge import judge
 
 PROFILE = "H100/Llama-3.1-8B"
 
@@ -28,6 +27,11 @@ def write(path: Path, bodies: list[dict[str, object]]) -> Path:
     lines = [json.dumps({"custom_id": str(i), "body": body}) for i, body in enumerate(bodies)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def read_lines(path: Path) -> Iterator[tuple[Line, Prompt]]:
+    with path.open("rb") as file:
+        yield from requests_of(file)
 
 
 def test_lines_are_chats_completions_and_tokens(tmp_path: Path) -> None:
@@ -62,23 +66,18 @@ def test_what_is_no_request_is_named(tmp_path: Path, text: str) -> None:
         list(read_lines(path))
 
 
-def test_the_file_is_judged_and_written_in_another_order(tmp_path: Path) -> None:
+def test_the_order_that_is_done_soonest(tmp_path: Path) -> None:
     draws = random.Random(1)
     shared = "Answer each question with one letter and nothing else. " * 20
     bodies = [chat(f"Is {draws.random()} even?", shared, max_tokens=2) for _ in range(60)]
     bodies += [chat(f"Tell of {i}", max_tokens=300, ignore_eos=True) for i in range(20)]
-    path, ordered = write(tmp_path / "in.jsonl", bodies), tmp_path / "out.jsonl"
-    found = judge(path, PROFILE, ordered)
-    assert sorted(ordered.read_text().splitlines()) == sorted(path.read_text().splitlines())
-    assert found["requests"] == 80
-    assert found["known_lengths"] == 20
-    assert 0.5 < found["sharing_ratio"] < 1.0
-    assert found["soonest"] in found["simulated"]
-    assert found["speed_up_over_fcfs"] >= 1.0
-    assert found == judge(path, PROFILE, None)
-    with pytest.raises(ValueError, match="is the input"):
-        judge(path, PROFILE, path)
-    assert len(path.read_text().splitlines()) == 80
+    read = partial(read_lines, write(tmp_path / "in.jsonl", bodies))
+    judgement = judged(read, load_profile(PROFILE))
+    assert sorted(line.number for line in judgement.soonest) == list(range(1, 81))
+    assert 0.5 < judgement.found["sharing_ratio"] < 1.0
+    assert judgement.found["speed_up_over_fcfs"] >= 1.0
+    again = judged(read, load_profile(PROFILE))
+    assert (again.order, again.found) == (judgement.order, judgement.found)
 
 
 def test_lengths_are_learnt_from_answers_of_requests_that_begin_alike(tmp_path: Path) -> None:
@@ -104,9 +103,6 @@ def test_responses_are_read(tmp_path: Path) -> None:
     assert other.conversation.prompt == one.conversation.prompt == "Hello"
 
 
-def test_errors_are_one_line(tmp_path: Path) -> None:
-    empty = write(tmp_path / "in.jsonl", [])
-    for arguments in (["missing.jsonl"], [str(empty)], [str(empty), "--profile", "no/such"]):
-        result = CliRunner().invoke(app, ["order", *arguments])
-        assert result.exit_code == 1
-        assert "order: " in str(result.exception)
+def test_a_file_without_requests_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no requests"):
+        judged(partial(read_lines, write(tmp_path / "in.jsonl", [])), load_profile(PROFILE))

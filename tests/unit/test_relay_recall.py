@@ -9,7 +9,6 @@ import pytest
 
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.relay.reply import Reply
 from foretell.services.scheduler.relay.transfer import TakenBack, Transfer
 
 TOKEN = b'data: {"choices":[{"index":0,"text":"a"}]}\n\n'
@@ -27,11 +26,16 @@ class Engines:
         return Mock()
 
 
-async def begun() -> tuple[Any, Transfer, Reply, "asyncio.Task[None]"]:
+async def begun() -> tuple[Any, Transfer, Mock, "asyncio.Task[None]"]:
     """An attempt, its transfer that is under way, its reply, and who awaits the answer."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt = SimpleNamespace(
-        spec=spec, instance=INSTANCE, instance_id="engine-0", continued=False, headers=dict
+        spec=spec,
+        key="r#1",
+        instance=INSTANCE,
+        instance_id="engine-0",
+        continued=False,
+        headers=dict,
     )
     request = SimpleNamespace(
         stream=True,
@@ -44,7 +48,7 @@ async def begun() -> tuple[Any, Transfer, Reply, "asyncio.Task[None]"]:
     context: Any = SimpleNamespace(
         request=request, grant=None, placer=Mock(), body=lambda **_: b"{}"
     )
-    reply, engines = Reply(Mock(), "id", request.endpoint), Engines()
+    reply, engines = Mock(begun=False), Engines()
     transfer = Transfer(context, cast(Attempt, attempt), {}, reply)
     answered = asyncio.create_task(transfer.run(engines))  # type: ignore[arg-type]
     await asyncio.sleep(0)
@@ -61,14 +65,14 @@ async def test_what_comes_after_it_was_called_back_goes_nowhere() -> None:
     transfer.broken("given_up")
     with pytest.raises(TakenBack):
         await answered
-    assert not reply.started
+    assert not reply.start.called
     assert not attempt.carrier.take_back(), "it can be taken back once"
 
 
 async def test_what_has_a_token_stays() -> None:
     attempt, transfer, reply, answered = await begun()
     transfer.data(TOKEN)
-    assert reply.started
+    assert reply.start.called
     assert not attempt.carrier.take_back()
     transfer.data(b"data: [DONE]\n\n")
     transfer.end()

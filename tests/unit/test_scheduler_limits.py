@@ -15,8 +15,7 @@ from foretell.services.scheduler.__main__ import _api_keys
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.places import InProgress
-from foretell.services.scheduler.tenants.quota import Tenant
+from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
 
 def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:
@@ -75,16 +74,6 @@ async def test_a_cancelled_request_gives_its_place_back() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert in_progress.now == 0
-
-
-def test_a_place_is_given_back_once() -> None:
-    in_progress = InProgress(limit=2)
-    with in_progress.place():
-        place = in_progress.place()
-        place.__enter__()
-        place.__exit__(None, None, None)
-        place.__exit__(None, None, None)
-        assert in_progress.now == 1
 
 
 def bearer(key: str) -> dict[str, str]:

@@ -20,7 +20,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
-from foretell.services.backend import endpoints, publisher, verified
+from foretell.services.backend import publisher, verified
 from foretell.services.backend.vllm import compat, encoder, plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.process.memory_log import LogReader
@@ -237,48 +237,8 @@ def test_engines_it_cannot_describe_are_refused(endpoint: str) -> None:
     scheduler: Any = build_scheduler(SYNC)
     assert compat.refusal(scheduler) is None
     assert compat.approximations(scheduler) == []
-    scheduler.vllm_config.parallel_config.data_parallel_size = 2
-    assert "data-parallel" in str(compat.refusal(scheduler))
-    scheduler.vllm_config.parallel_config.data_parallel_size = 1
     scheduler.kv_cache_config.kv_cache_groups = []
     assert "no KV cache" in str(compat.refusal(scheduler))
-
-
-def test_each_rank_has_an_endpoint_of_its_own(tmp_path: Path) -> None:
-    scheduler: Any = build_scheduler(SYNC)
-    assert compat.rank(scheduler) == 0
-    scheduler.vllm_config.parallel_config.data_parallel_index = 2
-    assert compat.rank(scheduler) == 2
-    for given, found in (
-        ("shm:///run/engine.snapshots", "shm:///run/engine.snapshots.rank2"),
-        ("tcp://127.0.0.1:5000", "tcp://127.0.0.1:5002"),
-    ):
-        assert endpoints.endpoint_of_rank(given, 2) == found
-        assert endpoints.endpoint_of_rank(given, 0) == given
-
-
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_ranks_that_nobody_knows_of_are_not_predicted(
-    ranks: int, endpoint: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
-) -> None:
-    """Each dense rank of vLLM's believes that it is alone."""
-    monkeypatch.setattr(compat, "ranks", lambda _: 2)
-    monkeypatch.setenv("FORETELL_PLUGIN_RANKS", str(ranks))
-    if ranks == 1:
-        assert "data-parallel, 2 ranks" in _refused(endpoint, warned)
-        return
-    scheduler = build_scheduler(SYNC, ForetellScheduler)
-    assert scheduler.foretell is not None
-    scheduler.shutdown()
-
-
-def test_what_is_left_of_the_size_is_found() -> None:
-    scheduler: Any = build_scheduler(SYNC)
-    parallel = scheduler.vllm_config.parallel_config
-    assert compat.ranks(scheduler) == 1
-    parallel.elastic_ep_max_dp_size = 2  # as where `--data-parallel-size 2` was asked for
-    parallel.reconfigure_for_independent_dp_rank()
-    assert (parallel.data_parallel_size, compat.ranks(scheduler)) == (1, 2)
 
 
 def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:

@@ -10,11 +10,12 @@ from foretell.config import Cluster, ClusterError
 from foretell.config.cluster import ClusterEngine
 from foretell.config.layout import served_name
 from foretell.config.sections import BatchOptions, ProvisionOptions, SchedulerOptions, TaggerOptions
-from foretell.tools.chart.base import LONGEST_NAME
 from foretell.tools.chart.values import ClusterObservability
 
 Values = dict[str, Any]
 
+LONGEST_NAME = 24
+"""Characters of a model's name in Kubernetes: labels of its pods have 63, with others before it."""
 _KEYS = {"api_keys_file": "apiKeys", "engine_api_key_file": "engineApiKey"}
 """Files of keys, and the Secrets that hold them on Kubernetes."""
 
@@ -89,6 +90,9 @@ def _set(section: Any, fields: set[str] | None = None) -> Values:
 
 def _without_a_place(cluster: Cluster, given: Mapping[str, Any]) -> Iterator[str]:
     """Files and folders of this host: no pod has them."""
+    for engines in cluster.engines:
+        if engines.url:
+            yield "engines.url: the chart has no engines that somebody else starts"
     secrets = given.get("secrets") or {}
     for field, secret in _KEYS.items():
         if getattr(cluster.schedulers, field) and not secrets.get(secret):

@@ -6,7 +6,7 @@ from math import isfinite
 from statistics import fmean, median
 from typing import Any
 
-from foretell.sim.accuracy import quantile
+from foretell.tools.intervals import quantile
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.simple import SIMPLE, replayed
 

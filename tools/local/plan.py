@@ -14,7 +14,7 @@ from foretell.services.process.keeper import AtEnd, Program, Serves
 from foretell.services.process.probe import http_get
 from foretell.tools import envoy
 
-Kind = Literal["tagger", "launcher", "scheduler", "batch", "provisioner", "envoy"]
+Kind = Literal["tagger", "launcher", "predictor", "scheduler", "batch", "provisioner", "envoy"]
 
 ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
 _START_TIMEOUT_S = 60.0
@@ -24,6 +24,7 @@ _PYTHON = (sys.executable, "-P", "-m")
 _MODULES: dict[Kind, str] = {
     "tagger": "foretell.services.tagger",
     "launcher": "foretell.services.backend",
+    "predictor": "foretell.services.predictor",
     "scheduler": "foretell.services.scheduler",
     "provisioner": "foretell.services.provisioner",
     "batch": "foretell.services.batch",
@@ -121,6 +122,8 @@ def plan_cluster(
         return Process(kind, address, program)
 
     def launcher(engine: ClusterEngine) -> Process:
+        if not engine.section.is_started:
+            return process("predictor", engine.name, layout.predictor_address(engine))
         flags = [f"--name={engine.name}", f"--run-dir={run_dir}"]
         if not restart:
             flags.append("--no-restart")

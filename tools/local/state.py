@@ -60,7 +60,7 @@ class ClusterState:
         for process in plan.processes:
             if process.kind != "launcher" or not plan.comes_and_goes:
                 state.add(process, plan.layout)
-        if plan.comes_and_goes:
+        if plan.comes_and_goes or not engines[0].section.is_started:
             state.model_name = served_name(engines[0])
         return state
 

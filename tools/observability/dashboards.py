@@ -1,4 +1,4 @@
-"""Writes what Grafana and Prometheus import; `make dashboards` runs it.
+"""Writes the dashboards that Grafana imports; `make dashboards` runs it.
 
 The dashboards are made by Grafana's own library, which knows the schema.
 """
@@ -7,7 +7,6 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import Any
 
-import yaml
 from grafana_foundation_sdk.builders import common, heatmap, prometheus, timeseries
 from grafana_foundation_sdk.builders import dashboard as dashboards
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
@@ -23,10 +22,17 @@ from grafana_foundation_sdk.models.dashboard import (
 from grafana_foundation_sdk.models.heatmap import HeatmapColorMode
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
-from foretell.tools.observability.alerts import rules
 from foretell.tools.observability.catalogue import catalogue, labels_of
-from foretell.tools.observability.panel import VARIABLES, Dashboard, Panel, metrics_of, scoped
-from foretell.tools.observability.panels import ANNOTATIONS, CHOOSES_FROM, DASHBOARDS
+from foretell.tools.observability.panels import (
+    ANNOTATIONS,
+    CHOOSES_FROM,
+    DASHBOARDS,
+    VARIABLES,
+    Dashboard,
+    Panel,
+    metrics_of,
+    scoped,
+)
 
 COLOURS = (
     heatmap.HeatmapColorOptions()
@@ -37,16 +43,13 @@ COLOURS = (
     .steps(64)
 )
 FOLDER = "deploy/observability"
-_HEADER = "# Made by `make dashboards` of tools/observability.\n"
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _HALF_OF_WIDTH, _HEIGHT = 12, 8
 
 
 def files() -> dict[str, str]:
     """What is to be imported, by its path in `FOLDER`."""
-    found = {f"dashboards/{each.uid}.json": _grafana(each) for each in DASHBOARDS}
-    found["rules.yml"] = _HEADER + _yaml(rules())
-    return found
+    return {f"dashboards/{each.uid}.json": _grafana(each) for each in DASHBOARDS}
 
 
 def _grafana(page: Dashboard) -> str:
@@ -126,10 +129,6 @@ def _panel(panel: Panel) -> timeseries.Panel | heatmap.Panel:
         built = built.with_target(target.format(PromQueryFormat.HEATMAP) if panel.heat else target)
     found: timeseries.Panel | heatmap.Panel = built
     return found
-
-
-def _yaml(content: object) -> str:
-    return yaml.safe_dump(content, sort_keys=False, width=100)
 
 
 def write(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`foretell profile import`: a GPU profile from kernel tables that others have published."""
+"""`foretell profile import`: a GPU profile from aiconfigurator's tables of kernel times."""
 
 import csv
 import io
@@ -13,17 +13,19 @@ from foretell.config import load_profile
 from foretell.latency.devices import DEVICES, MODELS
 from foretell.latency.model_config import MXFP4_BYTES, is_of_experts
 from foretell.latency.profile_json import profile_from_json, profile_to_json
-from foretell.latency.roofline import estimated_kv_blocks, sharded
+from foretell.latency.roofline import estimated_kv_blocks, joint
+from foretell.latency.tables import graph_sizes, profile_step_time
 from foretell.model import DeviceSpec, GpuProfile, ModelSpec
 from foretell.tools.files import read_bytes
 from foretell.tools.profiles.options import ImportOptions
 from foretell.tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
 
 if TYPE_CHECKING:
-    from foretell.latency.importers import StepSource, Types
+    from foretell.latency.importers.aiconfigurator import AiConfiguratorSource
+    from foretell.latency.importers.aiconfigurator_rows import Types
 
 _LFS_POINTER = b"version https://git-lfs"
-_EXTRA = "importing profiles needs scipy, and pyarrow for aiconfigurator: "
+_EXTRA = "importing profiles needs scipy and pyarrow: "
 _EXTRA += "pip install -e '.[profiles]' in the checkout"
 
 
@@ -44,8 +46,6 @@ def profile_of(name_or_file: str) -> GpuProfile:
 
 def with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
     """The profile with CUDA graphs captured for as many sequences as the engine may run."""
-    from foretell.latency.tables import graph_sizes
-
     if profile.tables is None or not profile.tables.graph_sizes:
         return profile
     return replace(profile, tables=replace(profile.tables, graph_sizes=graph_sizes(max_num_seqs)))
@@ -57,18 +57,18 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
     `sheet` says of the device what is not known by its name.
     """
     try:
-        from foretell.latency.importers import fit_linear, tabulate
+        from foretell.latency.importers.linear_fit import fit_linear
     except ImportError as error:
         raise ProfileError(_EXTRA) from error
     try:
         options = _complete(options)
-        one, whole = _device(options, sheet or Datasheet()), _typed(options)
-        device, model = sharded(one, whole, options.tensor_parallel, options.data_parallel)
+        one, model = device_of(options.device, sheet or Datasheet()), _typed(options)
+        device = joint(one, options.tensor_parallel)
         profile = GpuProfile(
-            name=options.name or f"{options.device}/{whole.name}",
+            name=options.name or f"{options.device}/{model.name}",
             coefficients_s=(),
             relative_residual=0.0,
-            provenance=options.provenance or f"{options.format} tables, {device.name}",
+            provenance=f"aiconfigurator tables, {device.name}",
             total_blocks=options.kv_blocks or estimated_kv_blocks(device, model),
             kv_cache_groups=model.kv_cache_groups,
             local_kv_cache_groups=model.local_kv_cache_groups,
@@ -77,13 +77,11 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
             max_num_batched_tokens=options.max_num_batched_tokens,
             max_model_len=options.max_model_len,
             tensor_parallel=options.tensor_parallel,
-            data_parallel=options.data_parallel,
-            tables=tabulate(_source(options, one, whole), options.max_num_seqs),
+            tables=_source(options, one, model).sampled(options.max_num_seqs),
         )
-        coefficients, residual = fit_linear(profile)
+        return fit_linear(profile, profile_step_time(profile))
     except (OSError, KeyError, ValueError) as error:
         raise ProfileError(f"{options.path}: {_text(error)}") from error
-    return replace(profile, coefficients_s=coefficients, relative_residual=residual)
 
 
 def write_profile(profile: GpuProfile, path: Path) -> None:
@@ -115,14 +113,6 @@ def _complete(options: ImportOptions) -> ImportOptions:
 def _typed(options: ImportOptions) -> ModelSpec:
     """The model with the types of numbers that were asked for."""
     model = model_of(options.model)
-    if options.format != "aiconfigurator":
-        fused = options.fused_all_reduce_mib is not None
-        if options.weights or options.kv_cache or options.expert_parallel or fused:
-            raise ValueError(
-                "--weights, --kv-cache, --expert-parallel and --fused-all-reduce-mib are for "
-                "aiconfigurator's tables"
-            )
-        return model
     if options.kv_cache:
         model = replace(model, kv_bytes_per_number=_bytes_of(options.kv_cache))
     if options.weights:
@@ -141,7 +131,7 @@ def _quantised(model: ModelSpec, weights: str) -> float:
 
 def _types(options: ImportOptions, model: ModelSpec) -> "Types":
     """The types' names; ValueError for weights of 8 or 4 bits, of which there are several."""
-    from foretell.latency.importers import Types
+    from foretell.latency.importers.aiconfigurator_rows import Types
 
     if not options.weights and model.bytes_per_parameter < 2.0:
         raise ValueError(f"the weights of {model.name} are not 16-bit; give --weights")
@@ -165,45 +155,12 @@ def _missing(what: str, known: Iterable[str]) -> str:
     )
 
 
-def _device(options: ImportOptions, sheet: Datasheet) -> DeviceSpec:
-    """The device. LLMServingSim's tables are complete: any name does, and no number is needed."""
-    try:
-        return device_of(options.device, sheet)
-    except KeyError:
-        if options.format != "llmservingsim":
-            raise
-        return DeviceSpec(options.device, 0.0, 0.0, sheet.device_gb * 1e9)
-
-
-def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "StepSource":
-    from foretell.latency.importers import (
+def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "AiConfiguratorSource":
+    from foretell.latency.importers.aiconfigurator import (
         AiConfiguratorSource,
         AiConfiguratorTables,
-        Link,
-        LlmServingSimSource,
-        VidurSource,
     )
 
-    if options.format == "llmservingsim":
-
-        def rows(name: str, *, required: bool = True) -> list[dict[str, str]]:
-            return _csv_rows(options.path / f"{name}.csv", required=required)
-
-        return LlmServingSimSource(
-            model,
-            rows("dense"),
-            rows("per_sequence"),
-            rows("attention"),
-            moe=rows("moe", required=False),
-            link=Link(options.link_gb_per_s * 1e9, options.link_latency_us * 1e-6),
-            tensor_parallel=options.tensor_parallel,
-            data_parallel=options.data_parallel,
-        )
-    if options.data_parallel > 1 or (options.format == "vidur" and options.tensor_parallel > 1):
-        raise ValueError(f"{options.format} tables are not imported for so many devices")
-    if options.format == "vidur":
-        attention = options.attention or options.path / "attention.csv"
-        return VidurSource(model, device, _csv_rows(options.path / "mlp.csv"), _csv_rows(attention))
     several = options.tensor_parallel > 1
     tables = AiConfiguratorTables(
         gemm=_versions(options.path, "gemm_perf"),
@@ -227,16 +184,6 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "St
 def _text(error: Exception) -> str:
     """What the error says; a KeyError's own text is in quotes."""
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
-
-
-def _csv_rows(path: Path, *, required: bool = True) -> list[dict[str, str]]:
-    """The rows of `path` or `path`.gz; none where it may be missing."""
-    for candidate in (path, path.with_name(path.name + ".gz")):
-        if candidate.exists():
-            return list(csv.DictReader(io.StringIO(read_bytes(candidate).decode())))
-    if required:
-        raise ValueError(f"there is no {path.name}[.gz]")
-    return []
 
 
 def _versions(folder: Path, name: str) -> Iterator[list[dict[str, Any]]]:

@@ -1,20 +1,17 @@
 """What a GPU profile is made from, as options of commands."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
-
-TableFormat = Literal["llmservingsim", "vidur", "aiconfigurator"]
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
     """What to import, and what the tables do not say."""
 
-    format: Annotated[TableFormat, typer.Option(help="Format of the tables.")]
-    path: Annotated[Path, typer.Argument(help="Folder of the tables.")]
+    path: Annotated[Path, typer.Argument(help="Folder of aiconfigurator's tables of a device.")]
     device: Annotated[
         str, typer.Option(help="Device, known or not, e.g. RTXPRO6000; empty: the one in the path.")
     ] = ""
@@ -22,13 +19,9 @@ class ImportOptions:
         str, typer.Option(help="Model, or its config.json; empty: the one in the path.")
     ] = ""
     name: Annotated[str, typer.Option(help="Name of the profile; empty: DEVICE/MODEL.")] = ""
-    provenance: Annotated[str, typer.Option(help="Text that says where the tables are from.")] = ""
     tensor_parallel: Annotated[
         int, typer.Option(min=0, help="Number of devices; 0: as the path says, or 1.")
     ] = 0
-    data_parallel: Annotated[
-        int, typer.Option(min=1, help="Number of ranks that share their experts (MoE).")
-    ] = 1
     expert_parallel: Annotated[
         bool,
         typer.Option("--expert-parallel", help="Each device has some of the experts as a whole."),
@@ -36,7 +29,7 @@ class ImportOptions:
     weights: Annotated[
         str,
         typer.Option(
-            help="Type of the layers' weights, by aiconfigurator's name, e.g. fp8_block; "
+            help="Type of the layers' weights, as the tables name it, e.g. fp8_block; "
             "empty: bfloat16."
         ),
     ] = ""
@@ -54,10 +47,6 @@ class ImportOptions:
             "without the option: as it does by default.",
         ),
     ] = None
-    link_gb_per_s: float = 16.0
-    """Bandwidth between devices in one direction, GB/s: PCIe 4.0 with 8 lanes."""
-    link_latency_us: float = 20.0
-    """Fixed time of a collective operation, in microseconds."""
     kv_blocks: Annotated[
         int,
         typer.Option(min=0, help="Number of KV blocks; 0: estimated from the datasheet, if any."),
@@ -65,36 +54,3 @@ class ImportOptions:
     max_num_seqs: Annotated[int, typer.Option(min=1, help="vLLM's max_num_seqs.")] = 256
     max_num_batched_tokens: Annotated[int, typer.Option(min=1, help="vLLM's limit.")] = 2048
     max_model_len: Annotated[int, typer.Option(min=1, help="vLLM's max_model_len.")] = 16384
-    attention: Annotated[
-        Path | None, typer.Option(help="Attention table (vidur), where it is in another folder.")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureOptions:
-    """What to measure, for how long, and limits that the endpoint does not say."""
-
-    url: Annotated[str, typer.Argument(help="Address of vLLM's server, e.g. http://host:8000.")]
-    model: Annotated[str, typer.Option(help="Model to ask for; empty: the only one.")] = ""
-    name: Annotated[
-        str, typer.Option(help="Name of the profile, DEVICE/MODEL; empty: measured/MODEL.")
-    ] = ""
-    api_key: str = field(default="", repr=False)
-    seconds: Annotated[float, typer.Option(min=1, help="Longest time to take.")] = 90.0
-    rounds: int = 5
-    """Every experiment of the plan is done so often, if the time suffices."""
-    max_concurrency: int = 64
-    """Greatest number of streams at a time."""
-    block_size: Annotated[
-        int, typer.Option(min=0, help="Tokens of a KV block; 0: from /metrics, or 16.")
-    ] = 0
-    kv_blocks: Annotated[
-        int, typer.Option(min=0, help="Number of KV blocks; 0: from /metrics, or unknown.")
-    ] = 0
-    max_num_seqs: Annotated[int, typer.Option(min=0, help="The engine's max_num_seqs; 0: 256.")] = 0
-    max_num_batched_tokens: Annotated[
-        int, typer.Option(min=0, help="The engine's limit; 0: 2048.")
-    ] = 0
-    max_model_len: Annotated[
-        int, typer.Option(min=0, help="The engine's max_model_len; 0: from /v1/models.")
-    ] = 0

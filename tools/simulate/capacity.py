@@ -149,5 +149,4 @@ def report(options: SimulateOptions, search: Search, brackets: list[Bracket]) ->
         "estimates": options.estimates,
         "requests": options.requests,
         "schedulers": options.schedulers,
-        "candidates": options.candidates,
     }

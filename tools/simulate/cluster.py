@@ -7,7 +7,6 @@ from typing import Any
 
 from foretell.latency.tables import profile_step_time
 from foretell.model import LengthEstimate
-from foretell.placement import PlacementConfig
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
 from foretell.tools.profiles.imports import ProfileError, profile_of, with_graphs
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
@@ -35,7 +34,6 @@ def cluster_config(
         publish_interval_s=options.publish_interval_s,
         network_delay_s=options.network_delay_s,
         dispatch_delay_s=options.dispatch_delay_s,
-        placement=PlacementConfig(candidates=options.candidates),
         foretell_every=_FORETELL_EVERY,
         prefix_cache=prefixes and options.prefix_caching,
         faults=tuple(map(parse_fault, options.faults)),
@@ -57,15 +55,13 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
     if not (engine.num_blocks or profile.total_blocks):
         raise ValueError(f"{profile.name} does not say how many KV blocks fit: give --num-blocks")
     config = profile.engine(
-        block_size_tokens=engine.block_size,
         total_blocks=engine.num_blocks,
         max_num_seqs=engine.max_num_seqs,
         max_num_scheduled_tokens=engine.max_num_batched_tokens,
         max_model_len=engine.max_model_len,
         enable_prefix_caching=options.prefix_caching,
-        async_scheduling=options.async_scheduling,
+        async_scheduling=True,
         policy=options.scheduling_policy,
-        watermark_ratio=options.watermark,
     )
     return InstanceConfig(config, profile_step_time(with_graphs(profile, config.max_num_seqs)))
 

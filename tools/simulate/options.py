@@ -23,7 +23,6 @@ class EngineOptions:
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
     num_blocks: int = 0
-    block_size: int = 0
     max_model_len: int = 0
 
 
@@ -49,8 +48,6 @@ class SimulateOptions:
     requests: Annotated[
         int, typer.Option(min=0, help="Number of requests; 0: as many as the trace has.")
     ] = 0
-    skip: int = 0
-    """Requests at the beginning of the trace to leave out."""
     cv: Annotated[
         float,
         typer.Option(
@@ -67,8 +64,6 @@ class SimulateOptions:
     ] = "true"
     length_rule: Literal["survival", "block"] = "survival"
     """How predictors take estimates: as a distribution, or as the Block paper does."""
-    async_scheduling: bool = True
-    """vLLM's async scheduling."""
     prefix_caching: Annotated[
         bool,
         typer.Option(
@@ -77,8 +72,6 @@ class SimulateOptions:
         ),
     ] = True
     schedulers: Annotated[int, typer.Option(min=1, help="Number of scheduler replicas.")] = 1
-    candidates: int = 0
-    """Instances compared for one placement; 0: all."""
     publish_interval_s: Annotated[
         float, typer.Option(min=0.001, help="Least seconds between two snapshots of an engine.")
     ] = SNAPSHOT_INTERVAL_S
@@ -100,8 +93,6 @@ class SimulateOptions:
         Literal["fcfs", "priority"],
         typer.Option(help="vLLM's scheduling policy: fcfs, or priority by the trace."),
     ] = "fcfs"
-    watermark: float = 0.0
-    """vLLM's watermark: ratio of KV blocks that admissions leave free."""
     faults: tuple[str, ...] = ()
 
     @property

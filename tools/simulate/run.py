@@ -11,11 +11,11 @@ from typing import Any
 from foretell.model import EngineConfig, Slo
 from foretell.policy import make_policy
 from foretell.sim import Provisioning, Report, Served, check_fits, simulate
-from foretell.sim.accuracy import quantile
 from foretell.tools.files import read_bytes
+from foretell.tools.intervals import quantile
 from foretell.tools.progress import progress
-from foretell.tools.simulate.cluster import cluster_config, engine_facts, instance_config
-from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.simulate.cluster import cluster_config, engine_facts
+from foretell.tools.simulate.options import SimulateOptions
 from foretell.tools.simulate.provisioning import provisioned
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
 from foretell.workload.chats import PER_S as CHATS_PER_S
@@ -75,23 +75,21 @@ def run(
     *,
     started: Callable[[int], None] = lambda requests: None,
     ended: Callable[[], None] = lambda: None,
-    fitting_too: tuple[EngineOptions, ...] = (),
     provisioning: Provisioning | None = None,
     trace: Trace | None = None,
 ) -> Run:
     """Simulate; ValueError says what is wrong with the options.
 
-    `started` is told how many requests there are, `ended` of each. Requests that do not fit into
-    all of `fitting_too` are left out as well. `provisioning`: instances come and go. `trace`: in
-    place of that of the options, which name it. Equal arguments give equal results.
+    `started` gets the number of requests, `ended` is called after each. `provisioning`: instances
+    come and go. `trace`: in place of that of the options, which name it. Equal arguments give
+    equal results.
     """
-    trace = _wanted(options, trace)
+    trace = trace or read_trace(options.trace, options.trace_format)
     qps = qps or (0.0 if options.trace else CHATS_PER_S)
     prefixes = any(request.prefix for request in trace.requests)
     config = cluster_config(options, seed, prefixes=prefixes, trace=trace.requests)
     arrivals = online_arrivals(options, qps, seed, trace)
     engines = {instance.engine for instance in config.instances}
-    engines |= {instance_config(engine, options).engine for engine in fitting_too}
     fitting = [arrival for arrival in arrivals if fits(arrival, engines)]
     if not fitting:
         raise ValueError("none of the requests fits into every engine")
@@ -108,11 +106,9 @@ def run(
         "trace": Path(options.trace).name or "chats",
         "profile": ",".join(f"{engine.profile}x{engine.instances}" for engine in options.engines),
         "engines": [engine_facts(engine, options) for engine in options.engines],
-        "async_scheduling": options.async_scheduling,
         "prefix_caching": config.prefix_cache,
         "estimates": options.estimates,
         "schedulers": options.schedulers,
-        "candidates": options.candidates,
         "faults": list(options.faults),
     }
     targets = any(arrival.slo.given for arrival in fitting)
@@ -124,21 +120,14 @@ def run(
 
 
 def online_arrivals(
-    options: SimulateOptions, qps: float, seed: int, wanted: Trace | None = None
+    options: SimulateOptions, qps: float, seed: int, trace: Trace | None = None
 ) -> list[Arrival]:
-    """The options' requests as they come; `wanted`: the trace without what is skipped of it."""
-    trace = wanted or _wanted(options, None)
+    """The options' requests as they come; `trace`: in place of theirs."""
+    trace = trace or read_trace(options.trace, options.trace_format)
     qps = qps or (0.0 if options.trace else CHATS_PER_S)
     draws = Random(f"{seed} trace")
     arrivals = arrivals_of(trace, draws, count=options.requests, qps=qps, cv=options.cv)
     return [with_targets(arrival, options) for arrival in arrivals]
-
-
-def _wanted(options: SimulateOptions, trace: Trace | None) -> Trace:
-    trace = trace or read_trace(options.trace, options.trace_format)
-    if options.skip >= len(trace.requests):
-        raise ValueError(f"--skip {options.skip}: the trace has {len(trace.requests):,} requests")
-    return replace(trace, requests=trace.requests[options.skip :])
 
 
 def run_showing_progress(

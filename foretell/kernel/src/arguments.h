@@ -6,6 +6,7 @@
 #include "forecasts.h"
 #include "models.h"
 #include "python.h"
+#include "received.h"
 #include "regression.h"
 
 namespace foretell::python {
@@ -54,6 +55,13 @@ class Arguments {
     // As many rows as the first dimension is long.
     template <class T> Table<T> rows() { return table_of<T>(next(), true); }
 
+    // Rows that are given as bytes.
+    template <class T> Array<T> packed() {
+        const Py_buffer* found = view(next(), PyBUF_SIMPLE, 1);
+        if (found == nullptr) return {nullptr, 0};
+        return {(T*)found->buf, Int(found->len / Py_ssize_t(sizeof(T)))};
+    }
+
     // A scalar of a structured array, which shares its memory.
     template <class T> T& record() { return record_of<T>(next()); }
 
@@ -72,9 +80,12 @@ class Arguments {
                 table_of<Int>(at(parts, 2), false)};
     }
     step_time::StepTimes step_times() {
-        PyObject* parts = tuple_of(next(), 4);
+        PyObject* parts = tuple_of(next(), 9);
         return {table_of<double>(at(parts, 0), false), array_of<Int>(at(parts, 1)),
-                table_of<double>(at(parts, 2), false), table_of<Int>(at(parts, 3), false)};
+                table_of<double>(at(parts, 2), false), table_of<Int>(at(parts, 3), false),
+                {array_of<Int>(at(parts, 4)), table_of<double>(at(parts, 5), false),
+                 array_of<Int>(at(parts, 6)), array_of<double>(at(parts, 7)),
+                 array_of<double>(at(parts, 8))}};
     }
     State state(Broken& broken) {
         PyObject* parts = tuple_of(next(), 7);
@@ -120,8 +131,8 @@ class Arguments {
             PyErr_SetString(PyExc_RuntimeError, "foretell.kernel.lengths is not loaded");
             ok_ = false;
         }
-        return {pictures(),        scratch(broken), step_times(), array<Question>(),
-                array<Arrival>(), number(),        integer()};
+        return {pictures(),        scratch(broken), step_times(), packed<Question>(),
+                packed<Arrival>(), number(),        integer()};
     }
     forecasts::Answers answers() {
         PyObject* parts = tuple_of(next(), 5);
@@ -137,7 +148,7 @@ class Arguments {
     }
 
   private:
-    static constexpr int MOST_ARRAYS = 40;
+    static constexpr int MOST_ARRAYS = 48;
 
     PyObject* const* next_;
     Py_buffer views_[MOST_ARRAYS];

@@ -188,9 +188,10 @@ COMPILED bool schedule_beside(const State& state, const Batch& batch, const Step
     engine.max_num_scheduled_tokens = min(budget, plan.tokens);
     engine.max_num_seqs = max(Int(0), seats - plan.parked);
     const Int made = counts.preempted, threshold = long_prefill_threshold(state);
-    Int token_budget = schedule_running(state, batch, threshold);
+    const bool defers = defers_prefills(state);
+    Int token_budget = schedule_running(state, batch, threshold, defers);
     if (counts.preempted == made) {
-        token_budget = schedule_waiting(state, batch, token_budget, threshold);
+        token_budget = schedule_waiting(state, batch, token_budget, threshold, defers);
         admit_offline(state, batch, model, plan.shape, plan.prefill_left, plan.parked, token_budget,
                       threshold);
     }

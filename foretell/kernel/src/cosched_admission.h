@@ -96,7 +96,7 @@ COMPILED void admit_offline(const State& state, const Batch& batch, const StepTi
     while (left > 0 && token_budget > 0 && engine.running < engine.max_num_seqs) {
         const Int slot = best(state, model, shape, left, parked);
         if (slot == NONE) return;
-        const Int tokens = admit_one(state, batch, slot, token_budget, threshold, NO_PADDING);
+        const Int tokens = admit_one(state, batch, slot, token_budget, threshold, NO_PADDING, false);
         if (tokens == 0) return;
         token_budget -= tokens;
         auto& seq = state.sequences[slot];

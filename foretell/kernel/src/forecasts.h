@@ -7,11 +7,11 @@
 
 #pragma once
 
-#include "futures.h"
+#include "together.h"
 
 namespace foretell::forecasts {
 
-using namespace futures;
+using namespace together;
 
 // The newcomer's future on each of q engines: instants, infinite where they never come.
 struct Answers {
@@ -32,50 +32,6 @@ struct Costs {
     Table<double> added_s;  // (q, 2)
 };
 
-// What all questions of a call have in common.
-struct Call {
-    Pictures pictures;
-    Scratch scratch;
-    StepTimes models;
-    Array<Question> questions;
-    Array<Arrival> arrivals;
-    double now_s;
-    Int seed;
-};
-
-COMPILED Int sequences_of(const Array<Arrival>& arrivals, Int first, Int end) {
-    Int count = 0;
-    for (Int i = first; i < end; i++) count += arrivals[i].sequences;
-    return count;
-}
-
-// Write the engine with the arrivals up to `end` to `scratch`, and draw their lengths.
-COMPILED void begin(const Call& call, const StepTime& model, const Question& question, Int end,
-                    bool with_newcomer, const Table<Int>& totals) {
-    auto& scratch = call.scratch;
-    auto& arrivals = call.arrivals;
-    const Int index = question.picture;
-    restore(call.pictures, index, scratch);
-    set_clock(call.pictures, index, model, scratch);
-    draw_requests(call.pictures, index, call.seed, totals);
-    const Int first = call.pictures.headers[index].figures[REQUESTS];
-    Int slot = first;
-    for (Int j = question.first; j < end; j++) {
-        auto& arrival = arrivals[j];
-        const double delay_s = j < question.announced ? question.delay_s : 0.0;
-        expect(scratch, arrival, delay_s, arrival.cached_tokens, slot);
-        draw_arrival(arrival, call.seed, totals, slot);
-        slot += arrival.sequences;
-    }
-    if (with_newcomer) {
-        auto& newcomer = arrivals.last();
-        expect(scratch, newcomer, question.delay_s, question.cached_tokens, slot);
-        draw_arrival(newcomer, call.seed, totals, slot);
-        slot += newcomer.sequences;
-    }
-    sort_arrivals(scratch, first, slot);
-}
-
 // Fill row `i` of `answers.means`.
 COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) {
     double first_s = 0.0, last_s = 0.0, tokens = 0.0;
@@ -95,21 +51,24 @@ COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) 
 // Fill `answers` to the questions.
 COMPILED void forecast(const Call& call, const Answers& answers) {
     auto& newcomer = call.arrivals.last();
+    forget_steps(call);
     for (Int i = 0; i < call.questions.size; i++) {
         auto& question = call.questions[i];
         const StepTime model = model_at(call.models, question.picture);
+        const Together together = among_others(call, question.picture);
         const Int known = call.pictures.headers[question.picture].figures[REQUESTS];
         const Int expected = sequences_of(call.arrivals, question.first, question.end);
         const Int count = known + expected + newcomer.sequences, samples = question.samples;
         const Table<Int> totals = {call.scratch.totals.data, samples, count};
         begin(call, model, question, question.end, true, totals);
+        join_others(call, question.picture, together);
         const Futures futures = {totals,
                                  answers.marks,
                                  {answers.first_token_s[i].data, samples, 1},
                                  {answers.last_token_s[i].data, samples, answers.marks.size},
                                  answers.counts[i]};
         sample_futures(call.scratch, model, count - known, newcomer.sequences, newcomer.length,
-                       futures);
+                       together, futures);
         if (!is_whole(call.scratch.broken)) return;
         average(answers, i, samples, call.now_s);
     }
@@ -144,7 +103,11 @@ COMPILED Int follow(const Call& call, const Question& question, Int newcomers, c
     const Int count = call.pictures.headers[index].figures[REQUESTS] + arriving;
     const Table<Int> totals = {call.scratch.totals.data, samples, count};
     auto& kept = costs.kept[index];
+    const Together together = among_others(call, index);
     begin(call, model, question, question.announced, newcomers > 0, totals);
+    join_others(call, index, together);
+    // What others do is no part of what is kept.
+    if (together.with_others) kept.version = -1;
     if (newcomers == 0 && !is_new(kept, question, call.scratch.records[START])) return count;
     const Table<double>& seconds = newcomers > 0 ? costs.beside_s : costs.without_s;
     const Int row = newcomers > 0 ? 0 : index, rows = seconds.rows / 2;
@@ -154,7 +117,7 @@ COMPILED Int follow(const Call& call, const Question& question, Int newcomers, c
                              {seconds[rows + row].data, samples, count},
                              costs.counts};
     const double* length = call.arrivals.last().length;
-    sample_futures(call.scratch, model, arriving, 0, length, futures);
+    sample_futures(call.scratch, model, arriving, 0, length, together, futures);
     // What a rollout left unfinished is not kept.
     if (newcomers == 0 && !is_whole(call.scratch.broken)) kept.version = -1;
     return count;
@@ -200,6 +163,7 @@ COMPILED void cost(const Call& call, const Costs& costs) {
     const Array<Sequence> rows = call.scratch.sequences[START];
     const bool spares_offline = newcomer.priority != OFFLINE_PRIORITY;
     const Int engines = costs.without_s.rows / 2;
+    forget_steps(call);
     for (Int i = 0; i < call.questions.size; i++) {
         auto& question = call.questions[i];
         const Int others = follow(call, question, 0, costs);

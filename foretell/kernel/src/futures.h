@@ -12,7 +12,8 @@ using namespace start;
 struct Futures {
     Table<Int> totals;  // (s, n): the output lengths they run with
     Array<Mark> marks;  // none where all requests are followed to their ends
-    // (s, 1): the first token of any newcomer; or (s, n), also infinite where it came before.
+    // (s, 1): the first token of any newcomer; or (s, n), also infinite where it came before; or
+    // (s, 0) where nobody asks.
     Table<double> first_token_s;
     // (s, marks): the last token of all newcomers, had they as many tokens as the mark says; or
     // (s, n).
@@ -70,8 +71,11 @@ COMPILED void note_newcomers(const Roll& work, Int sample, bool ended, const Fut
 // the middles of equally likely parts of its length. Only the first rollout goes on behind the
 // first token: how long others will be decides when a newcomer can begin, and says little of how
 // fast it then goes.
+//
+// The engine steps as `together` says.
 COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int arriving,
-                             Int watched, const double* length, const Futures& futures) {
+                             Int watched, const double* length, const Together& together,
+                             const Futures& futures) {
     auto& records = scratch.records[WORK];
     const Int samples = futures.totals.rows, requests = futures.totals.columns;
     for (Int i = 0; i < watched; i++) scratch.slots.at(WATCHED, i) = requests - watched + i;
@@ -90,7 +94,8 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
                        scratch.slots[ARRIVALS].first(arriving),
                        scratch.slots[WATCHED].first(watched),
                        futures.marks,
-                       {records.sums, scratch.slots[DUE], scratch.residues[0], scratch.residues[1]}};
+                       {records.sums, scratch.slots[DUE], scratch.residues[0], scratch.residues[1]},
+                       together};
     auto& clock = records.clock;
     for (Int sample = 0; sample < samples; sample++) {
         reset(work, scratch, requests);
@@ -107,7 +112,7 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
         }
         if (watched > 0) {
             note_newcomers(work, sample, ended, futures);
-        } else {
+        } else if (futures.first_token_s.columns > 0) {
             for (Int slot = 0; slot < requests; slot++) {
                 auto& seq = state.sequences[slot];
                 futures.first_token_s.at(sample, slot) = seq.first_token_s;

@@ -54,9 +54,10 @@ FORETELL_STRUCT(Sequence, SEQUENCE_FIELDS)
     F(Int, reserve_full_isl, ) F(Int, knows_content, ) F(Int, depth, ) F(Int, drafts, ) \
     F(Int, lookahead, ) F(Int, drops_hit, ) F(Int, max_loras, ) F(Int, max_num_encoder_input_tokens, ) \
     F(Int, encoder_cache_size, ) F(Int, disable_chunked_mm_input, ) F(Int, num_prefill_lookahead, ) \
-    F(Int, hash_lookahead, ) F(Int, rules, ) \
+    F(Int, hash_lookahead, ) F(Int, prefill_schedule_interval, ) F(Int, rules, ) \
     F(double, drafted_ratio,[16]) F(double, accepted_ratio,[16]) F(Int, co_schedules, ) \
-    F(double, online_ttft_s, ) F(double, usual_online_blocks, ) F(Int, running, ) F(Int, waiting, ) \
+    F(double, online_ttft_s, ) F(double, usual_online_blocks, ) \
+    F(Int, step_counter, ) F(Int, prefill_capacity_bound, ) F(Int, running, ) F(Int, waiting, ) \
     F(Int, head, ) F(Int, tail, ) F(Int, free, ) F(Int, held, ) F(Int, owned, ) F(Int, unhashed, ) \
     F(Int, blank_head, ) F(Int, lru_head, ) F(Int, lru_tail, ) F(Int, encoding, ) F(Int, encoder_budget, ) \
     F(Int, encoder_free, ) F(Int, encoder_freeable, ) F(Int, encoder_head, ) F(Int, encoder_tail, )
@@ -90,7 +91,7 @@ FORETELL_STRUCT(Input, INPUT_FIELDS)
 
 #define CLOCK_FIELDS(F) \
     F(double, now_s, ) F(double, first_end_s, ) F(double, last_end_s, ) F(Int, in_flight, ) \
-    F(Int, oldest, ) F(Int, next_arrival, ) F(Int, preemptions, ) F(Int, iterations, ) \
+    F(Int, oldest, ) F(Int, next_arrival, ) F(Int, preemptions, ) F(Int, iterations, ) F(Int, launched, ) \
     F(Int, until_first_token, )
 FORETELL_STRUCT(Clock, CLOCK_FIELDS)
 

@@ -57,6 +57,8 @@ INLINED double batch_s(const StepTime& model, const Counts& counts) {
 INLINED void launch(const Loop& loop, double seconds) {
     auto& clock = loop.clock;
     clock.preemptions += loop.batches[newest(loop)].counts.preempted;
+    clock.launched += 1;
+    loop.state.engine.step_counter += 1;
     const bool idle = clock.in_flight == 0;
     const double begin_s = idle ? clock.now_s : max(clock.now_s, clock.last_end_s);
     clock.last_end_s = begin_s + seconds;

@@ -167,6 +167,46 @@ FUNCTION(publish_all) {
     return nothing();
 }
 
+// --- what predictors publish ---------------------------------------------------------------------
+
+// What cannot be true; empty: nothing.
+static PyObject* text(const char* found) { return PyUnicode_FromString(found ? found : ""); }
+
+FUNCTION(fill_column) {
+    Arguments a(given, count, 7);
+    const auto rows = a.packed<char>();
+    const Int own = a.integer(), at = a.integer(), width = a.integer(), stride = a.integer();
+    const Int kind = a.integer();
+    const auto values = a.packed<char>();
+    READ(a);
+    return text(received::fill(rows, {own, at, width, stride}, kind, values));
+}
+
+FUNCTION(untrue_requests) {
+    Arguments a(given, count, 3);
+    const auto rows = a.packed<Request>();
+    const auto most = a.array<double>();
+    const Int inputs = a.integer();
+    READ(a);
+    return text(received::untrue(rows, most, inputs));
+}
+
+FUNCTION(untrue_arrivals) {
+    Arguments a(given, count, 3);
+    const auto rows = a.packed<Arrival>();
+    const auto most = a.array<double>();
+    const Int sequences = a.integer();
+    READ(a);
+    return text(received::untrue(rows, most, sequences));
+}
+
+FUNCTION(are_certain) {
+    Arguments a(given, count, 1);
+    const auto rows = a.packed<Request>();
+    READ(a);
+    return PyBool_FromLong(received::are_certain(rows));
+}
+
 // --- forecasts -----------------------------------------------------------------------------------
 
 FUNCTION(forecast) {
@@ -196,7 +236,8 @@ FUNCTION(follow_others) {
     const auto costs = a.costs();
     READ(a);
     Int others;
-    WITHOUT_GIL(others = forecasts::follow(call, call.questions[0], 0, costs));
+    WITHOUT_GIL((together::forget_steps(call),
+                 others = forecasts::follow(call, call.questions[0], 0, costs)));
     return unless(broken, integer(others));
 }
 
@@ -599,7 +640,8 @@ template <class... Rows> static PyObject* describe_all() {
 static PyMethodDef METHODS[] = {
     METHOD(advance), METHOD(run_steps), METHOD(count_free), METHOD(enqueue),
     METHOD(abort_sequence), METHOD(check), METHOD(limited), METHOD(drafted_tokens),
-    METHOD(accepted_tokens), METHOD(step), METHOD(run), METHOD(publish_all), METHOD(forecast),
+    METHOD(accepted_tokens), METHOD(step), METHOD(run), METHOD(publish_all), METHOD(fill_column),
+    METHOD(untrue_requests), METHOD(untrue_arrivals), METHOD(are_certain), METHOD(forecast),
     METHOD(cost), METHOD(follow_others), METHOD(restore), METHOD(step_s), METHOD(shape_s),
     METHOD(own_s), METHOD(ranks_s), METHOD(decode_run_s), METHOD(locate), METHOD(dense_s),
     METHOD(curve_s), METHOD(grid2_s), METHOD(grid4_s), METHOD(fit), METHOD(slack_s),

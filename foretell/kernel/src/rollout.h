@@ -10,8 +10,20 @@ namespace foretell::rollout {
 using namespace loop;
 using namespace steady;
 
+// What vLLM computes in a step of a rank that has nothing to do: one token.
+constexpr Sums DUMMY = {0, 0, 0, 1, 1, 0};
+
 // Rounds after which a rollout gives up: a safety bound that no real engine reaches.
 constexpr Int MAX_ROUNDS = 200000;
+
+// How an engine steps with the other data-parallel ranks of its deployment: every step of one is a
+// step of all, takes as long as the longest, and is a dummy for a rank that has nothing to compute
+// (`DPEngineCoreProc` of vllm/v1/engine/core.py). Steps are counted from the start on.
+struct Together {
+    bool with_others;        // there are such ranks, or there may be
+    Array<double> others_s;  // seconds of each step by the longest of the others
+    Array<double> own_s;     // where seconds of its own steps are noted, as many as there is room for
+};
 
 // Everything a rollout works on.
 struct Roll {
@@ -21,12 +33,39 @@ struct Roll {
     Array<Int32> watched;
     Array<Mark> marks;  // ascending
     Steady steady;
+    Together together;
 };
+
+// Seconds of step number `step`, for which the engine itself would take `own_s`.
+INLINED double together_s(const Roll& r, Int step, double own_s) {
+    auto& together = r.together;
+    if (step < together.own_s.size) together.own_s[step] = own_s;
+    return step < together.others_s.size ? max(own_s, together.others_s[step]) : own_s;
+}
+
+// Seconds of the next step, of such a batch.
+INLINED double next_s(const Roll& r, const StepTime& model, const Counts& counts) {
+    double own_s = batch_s(model, counts);
+    if (!r.together.with_others) return own_s;
+    if (own_s == 0.0) own_s = step_s(model, DUMMY);
+    return together_s(r, r.loop.clock.launched, own_s);
+}
+
+// Take part in a step of the other ranks with a dummy.
+INLINED void idle_along(const Roll& r, const StepTime& model) {
+    auto& clock = r.loop.clock;
+    clock.now_s += together_s(r, clock.launched, step_s(model, DUMMY));
+    clock.last_end_s = clock.first_end_s = clock.now_s;
+    clock.launched += 1;
+    r.loop.state.engine.step_counter += 1;
+}
 
 INLINED bool enter(const Roll& r) {
     auto& clock = r.loop.clock;
     auto& state = r.loop.state;
     if (clock.in_flight != state.engine.depth - 1 || has_offline(state)) return false;
+    // Who waits may be put off, or not, at every step.
+    if (state.engine.prefill_schedule_interval > 1 && state.engine.waiting > 0) return false;
     // Who computes multimodal inputs may have to stop before one.
     if (state.engine.encoding > 0) return false;
     return steady::enter(state, r.steady, r.loop.batches[clock.oldest]);
@@ -67,15 +106,33 @@ INLINED double next_arrival_s(const Roll& r) {
     return r.loop.state.sequences[r.arrivals[clock.next_arrival]].arrival_s;
 }
 
-INLINED double run_s(const StepTime& model, Int count, Int pairs, Int steps) {
-    return steps > 0 ? step_time::decode_run_s(model, count, pairs, steps) : 0.0;
+// Seconds of the next `steps` steps, at which `count` decode, with `pairs` in the first.
+INLINED double run_s(const Roll& r, const StepTime& model, Int count, Int pairs, Int steps) {
+    if (steps <= 0) return 0.0;
+    if (!r.together.with_others) return step_time::decode_run_s(model, count, pairs, steps);
+    double total_s = 0.0;
+    for (Int i = 0; i < steps; i++) {
+        const double own_s = step_s(model, {0, 0, 0, count, pairs + i * count, 0});
+        total_s += together_s(r, r.loop.clock.launched + i, own_s);
+    }
+    return total_s;
 }
 
 // The least number of steps, up to `most`, that take `seconds`; 0 if that has passed.
 //
 // A run's time is nearly proportional to its steps, so each guess is all but right.
-COMPILED Int steps_until(const StepTime& model, Int count, Int pairs, double seconds, Int most) {
+COMPILED Int steps_until(const Roll& r, const StepTime& model, Int count, Int pairs, double seconds,
+                         Int most) {
     if (seconds <= 0.0 || most <= 0) return 0;
+    if (r.together.with_others) {
+        Int steps = 0;
+        while (steps < most && seconds > 0.0) {
+            const double own_s = step_s(model, {0, 0, 0, count, pairs + steps * count, 0});
+            seconds -= together_s(r, r.loop.clock.launched + steps, own_s);
+            steps += 1;
+        }
+        return steps;
+    }
     Int low = 0, high = most;  // as far as is known: too few, and enough or `most`
     Int guess = Int(seconds / step_s(model, {0, 0, 0, count, pairs, 0}));
     while (high - low > 1) {
@@ -118,7 +175,7 @@ INLINED void note_run(const Roll& r, const StepTime& model, double begin_s, Int 
         for (auto& mark : r.marks) {
             if (output < mark.tokens && mark.tokens <= output + steps) {
                 const Int taken = mark.tokens - output - ahead;
-                const double after_s = run_s(model, sums.scheduled, sums.pairs, taken);
+                const double after_s = run_s(r, model, sums.scheduled, sums.pairs, taken);
                 mark.at_s = max(mark.at_s, begin_s + after_s);
             }
         }
@@ -130,17 +187,23 @@ INLINED void note_run(const Roll& r, const StepTime& model, double begin_s, Int 
 COMPILED bool iterate(const Roll& r, const StepTime& model) {
     auto& loop = r.loop;
     auto& clock = loop.clock;
-    if (schedule_next(loop, model)) {
+    const bool is_full = clock.in_flight == loop.state.engine.depth;
+    const bool has_next = schedule_next(loop, model);
+    if (has_next) {
         auto& counts = loop.batches[newest(loop)].counts;
-        launch(loop, batch_s(model, counts));
+        launch(loop, next_s(r, model, counts));
         if (clock.in_flight < loop.state.engine.depth && counts.scheduled > 0) return true;
     }
     if (clock.in_flight > 0) {
         land(loop);
         note(r);
+        if (r.together.with_others && !has_next && !is_full) idle_along(r, model);
         return true;
     }
     if (clock.next_arrival >= r.arrivals.size) return false;
+    while (clock.now_s < next_arrival_s(r) && clock.launched < r.together.others_s.size) {
+        idle_along(r, model);
+    }
     clock.now_s = max(clock.now_s, next_arrival_s(r));
     return true;
 }
@@ -166,6 +229,7 @@ INLINED bool may_admit(const State& state, const Steady& steady) {
 // Whether a request that arrives may be admitted, or only joins a queue that stands still.
 INLINED bool arrivals_matter(const State& state) {
     auto& engine = state.engine;
+    if (engine.prefill_schedule_interval > 1) return true;  // it decides whether prompts are put off
     const bool stands_still = engine.head != NONE && !engine.by_priority;
     return !stands_still && engine.running < engine.max_num_seqs;
 }
@@ -185,7 +249,7 @@ INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) 
     const double begin_s = ahead > 0 ? clock.last_end_s : clock.now_s;
     const double stop_s = arrivals_matter(state) ? min(until_s, next_arrival_s(r)) : until_s;
     if (stop_s < INFINITY) {
-        steps = ahead + steps_until(model, count, pairs, stop_s - begin_s, steps - ahead);
+        steps = ahead + steps_until(r, model, count, pairs, stop_s - begin_s, steps - ahead);
     }
     if (ahead > 0) {
         auto& in_flight = r.loop.batches[clock.oldest];
@@ -193,11 +257,15 @@ INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) 
         in_flight.counts.scheduled = 0;  // the steps to come hold none but steady ones
     }
     note_run(r, model, begin_s, steps);
+    state.engine.prefill_capacity_bound &= state.engine.waiting > 0;
     take_steady_blocks(state, steady, steps);
-    clock.now_s = clock.last_end_s = begin_s + run_s(model, count, pairs, steps - ahead);
+    clock.now_s = clock.last_end_s = begin_s + run_s(r, model, count, pairs, steps - ahead);
     if (ahead > 0) {
-        clock.last_end_s += step_s(model, {0, 0, 0, count, pairs + (steps - 1) * count, 0});
+        const double own_s = step_s(model, {0, 0, 0, count, pairs + (steps - 1) * count, 0});
+        clock.last_end_s += together_s(r, clock.launched + steps - 1, own_s);
     }
+    clock.launched += steps;
+    state.engine.step_counter += steps;
     clock.first_end_s = clock.last_end_s;
     clock.iterations += steps;
     advance_steady(state, steady, steps, clock.now_s);
@@ -211,11 +279,13 @@ INLINED bool iterate_steady(const Roll& r, const StepTime& model, double until_s
     auto& steady = r.steady;
     const bool only_steady =
         steady.sums.scheduled > 0 && steady.sums.members == state.engine.running;
+    const bool may_defer = state.engine.prefill_schedule_interval > 1;
+    if (may_defer && (state.engine.waiting > 0 || !only_steady)) return false;
     if (only_steady && !may_admit(state, steady)) return fast_forward(r, model, until_s);
     if (!can_schedule(state, steady, long_prefill_threshold(state))) return false;
     auto& step = r.loop.batches[newest(r.loop)];
     const bool scheduled = schedule_rest(state, steady, step);
-    if (scheduled) launch(r.loop, batch_s(model, step.counts));
+    if (scheduled) launch(r.loop, next_s(r, model, step.counts));
     if (clock.in_flight == 0) return false;
     auto& batch = r.loop.batches[clock.oldest];
     end_oldest(r.loop);
@@ -223,6 +293,7 @@ INLINED bool iterate_steady(const Roll& r, const StepTime& model, double until_s
     advance_steady(state, steady, 1, clock.now_s);
     const bool in_order = !scheduled || join_sampled(state, steady, step);
     note(r);
+    if (r.together.with_others && !scheduled) idle_along(r, model);
     if (!in_order || clock.in_flight != state.engine.depth - 1 || state.engine.encoding > 0) {
         leave(r);
     }
@@ -236,7 +307,9 @@ COMPILED bool roll(const Roll& r, const StepTime& model, double until_s) {
     auto& clock = r.loop.clock;
     auto& sums = r.steady.sums;
     bool arrives = false;
+    const Int most = r.together.own_s.size;
     for (Int round = 0; round < MAX_ROUNDS; round++) {
+        if (most > 0 && clock.launched >= most) break;
         if (!is_whole(r.loop.state.broken)) return false;
         admit_arrivals(r);
         arrives = clock.now_s >= until_s || seen_enough(r);

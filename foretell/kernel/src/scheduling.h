@@ -33,6 +33,20 @@ INLINED Int long_prefill_threshold(const State& state) {
     return engine.long_prefill_token_threshold;
 }
 
+// Whether prompts wait for a later step, so that those of all data-parallel ranks are computed in
+// the same one.
+INLINED bool defers_prefills(const State& state) {
+    auto& engine = state.engine;
+    const Int interval = engine.prefill_schedule_interval;
+    if (interval <= 1 || engine.prefill_capacity_bound || engine.step_counter % interval == 0) {
+        return false;
+    }
+    for (Int i = 0; i < engine.running; i++) {
+        if (!state.sequences[state.running[i]].is_prefill_chunk) return true;
+    }
+    return false;
+}
+
 // The tokens that a waiting sequence would compute if there were blocks for them.
 INLINED Int tokens_to_admit(const State& state, Int slot, Int token_budget, Int threshold, Int hits,
                             Int pads) {
@@ -158,13 +172,17 @@ COMPILED Int preempt_for(const State& state, const Batch& batch, Int position) {
 }
 
 // Schedule running sequences in their order; returns the token budget left.
-COMPILED Int schedule_running(const State& state, const Batch& batch, Int threshold) {
+COMPILED Int schedule_running(const State& state, const Batch& batch, Int threshold, bool defers) {
     auto& engine = state.engine;
     auto& counts = batch.counts;
     Int token_budget = engine.max_num_scheduled_tokens, index = 0;
     while (index < engine.running && token_budget > 0) {
         const Int slot = state.running[index];
         auto& seq = state.sequences[slot];
+        if (defers && seq.is_prefill_chunk) {
+            index += 1;
+            continue;
+        }
         Int tokens = wanted_tokens(state, slot, threshold, token_budget);
         const bool encodes = seq.encoding > 0;
         const Int encoder_budget = engine.encoder_budget;
@@ -198,11 +216,15 @@ COMPILED Int schedule_running(const State& state, const Batch& batch, Int thresh
 
 // Admit a waiting sequence; returns the tokens that it computes, 0 where it must wait.
 INLINED Int admit_one(const State& state, const Batch& batch, Int slot, Int token_budget,
-                      Int threshold, Int pads) {
+                      Int threshold, Int pads, bool defers) {
     auto& engine = state.engine;
     auto& counts = batch.counts;
     auto& seq = state.sequences[slot];
     const Int hits = find_hits(state, slot);
+    if (defers && hits * engine.block_size < seq.prompt + seq.output - 1) {
+        seq.encoded = 0;
+        return 0;
+    }
     const Int tokens = seq.inputs > 0
         ? admissible_with_inputs(state, slot, token_budget, threshold, hits, pads)
         : admissible_tokens(state, slot, token_budget, threshold, hits, pads);
@@ -238,7 +260,7 @@ INLINED bool is_unencodable(const State& state, Int slot) {
 // Offline requests are left where they are told apart. Who waits for a grammar, or for an adapter
 // for which this step has no room, is passed over.
 INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_budget,
-                             Int threshold) {
+                             Int threshold, bool defers) {
     auto& engine = state.engine;
     Int slot = engine.head;
     const Int pads = padding(state, batch);
@@ -249,11 +271,18 @@ INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_b
         const Int behind = seq.next;
         // With stale output in flight, that decides where it must continue.
         if (seq.stale == 0 && !seq.blocked && !is_left_out(state, batch, slot)) {
-            const Int tokens = admit_one(state, batch, slot, token_budget, threshold, pads);
+            const Int tokens =
+                admit_one(state, batch, slot, token_budget, threshold, pads, defers);
             if (tokens == 0 && !is_unencodable(state, slot)) break;
             token_budget -= tokens;
         }
         slot = behind;
+    }
+    if (engine.prefill_schedule_interval > 1 && !defers) {
+        engine.prefill_capacity_bound = 0;
+        for (slot = engine.head; slot != NONE; slot = state.sequences[slot].next) {
+            if (!state.sequences[slot].blocked) engine.prefill_capacity_bound = 1;
+        }
     }
     return token_budget;
 }
@@ -308,8 +337,9 @@ COMPILED bool schedule(const State& state, const Batch& batch) {
     counts.scheduled = counts.admitted = counts.preempted = 0;
     state.engine.encoder_budget = state.engine.max_num_encoder_input_tokens;
     const Int threshold = long_prefill_threshold(state);
-    const Int token_budget = schedule_running(state, batch, threshold);
-    if (counts.preempted == 0) schedule_waiting(state, batch, token_budget, threshold);
+    const bool defers = defers_prefills(state);
+    const Int token_budget = schedule_running(state, batch, threshold, defers);
+    if (counts.preempted == 0) schedule_waiting(state, batch, token_budget, threshold, defers);
     if (counts.scheduled == 0 && counts.preempted == 0) return false;
     advance(state, batch);
     return true;

@@ -123,6 +123,7 @@ COMPILED void restore_steps(const Pictures& pictures, Int index, const Scratch& 
         clock.oldest = 1;
         clock.in_flight = now > 0;
     }
+    clock.launched = clock.in_flight;
 }
 
 // Write the engine of a picture to `START`: its state and its steps in flight.

@@ -267,7 +267,7 @@ INLINED bool schedule_rest(const State& state, const Steady& steady, const Batch
         counts.scheduled += 1;
         token_budget -= tokens;
     }
-    schedule_waiting(state, batch, token_budget, threshold);
+    schedule_waiting(state, batch, token_budget, threshold, false);
     advance(state, batch);
     counts.decode_seqs += sums.scheduled;
     counts.decode_pairs += sums.pairs;

@@ -21,12 +21,23 @@ struct StepTime {
     Table<Int> layout;
 };
 
+// Which of m engines step together, and what each would do by itself: its steps, counted from the
+// one in flight, or the next where there is none.
+struct Deployments {
+    Array<Int> numbers;         // (m,): the same for engines that step together; -1: by itself
+    Table<double> own_s;        // (m, most steps): seconds of each step
+    Array<Int> steps;           // (m,): how many are known; -1: not followed yet in this call
+    Array<double> first_end_s;  // (m,): when the step in flight ends; infinite without one
+    Array<double> others_s;     // (most steps,): for one engine, by the longest of the others
+};
+
 // The step-time models of m engines, which share t sets of tables.
 struct StepTimes {
     Table<double> coefficients;
     Array<Int> tables;
     Table<double> values;
     Table<Int> layout;  // (t * `TABLES`, `LAYOUT_WIDTH`)
+    Deployments deployments;
 };
 
 // The model of one engine.

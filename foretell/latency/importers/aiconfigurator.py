@@ -8,6 +8,7 @@ devices `custom_allreduce_perf` (TensorRT-LLM's, too), for experts `moe_perf`, o
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 
 from foretell.latency.importers.aiconfigurator_rows import (
@@ -21,10 +22,10 @@ from foretell.latency.importers.aiconfigurator_rows import (
     expert_curve,
     gemm_curves,
 )
-from foretell.latency.importers.source import StepSource, across_s
+from foretell.latency.importers.curves import across_s
 from foretell.latency.model_config import is_of_experts
-from foretell.latency.tables import curve_s
-from foretell.model import Curve, DeviceSpec, ModelSpec
+from foretell.latency.tables import curve_s, graph_sizes
+from foretell.model import Curve, DeviceSpec, Grid, ModelSpec, StepTables
 
 # aiconfigurator's own constants for operators it has no table of (its device yaml files).
 MEMORY_SHARE = 0.8
@@ -42,6 +43,17 @@ _FUSED_MIB = {
     "B300": {2: 64.0, 4: 64.0, 8: 4.0},
 }
 _MIB = 2**20
+# Where the times are sampled for a profile; decode sequences go up to 256.
+_TOKENS = (*range(1, 9), *range(16, 257, 8), *range(272, 2049, 16))
+_SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
+_PREFILLS = (
+    (1, 16, 32, 64, 128, 256, 512, 1024, 2048),
+    (0, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+)
+_DECODES = (
+    (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ class AiConfiguratorTables:
     """For models with experts."""
 
 
-class AiConfiguratorSource(StepSource):
+class AiConfiguratorSource:
     """A model of gated MLPs or experts, whose layers are cut over `tensor_parallel` devices.
 
     That layers of 8-bit weights need inputs of 8 bits is taken to cost nothing: vLLM's compiler
@@ -115,6 +127,19 @@ class AiConfiguratorSource(StepSource):
             if fused and fused_mib:
                 self._fused = all_reduce_curve(fused, part)
         self._fused_bytes = (fused_mib or 0.0) * _MIB
+
+    def sampled(self, max_num_seqs: int) -> StepTables:
+        """The tables of a profile. Steps are padded to the CUDA graphs that vLLM captures by
+        default for `max_num_seqs`."""
+        return StepTables(
+            tokens=Curve(_TOKENS, tuple(map(self.tokens_s, _TOKENS))),
+            sequences=Curve(_SEQUENCES, tuple(map(self.sequences_s, _SEQUENCES))),
+            prefill=Grid(_PREFILLS, tuple(self.prefill_s(*at) for at in product(*_PREFILLS))),
+            decode=Grid(_DECODES, tuple(self.decode_s(*at) for at in product(*_DECODES))),
+            mixed=None,
+            ranks=None,
+            graph_sizes=graph_sizes(max_num_seqs),
+        )
 
     def tokens_s(self, tokens: int) -> float:
         """Seconds of all layers and the embedding, on each of the devices."""

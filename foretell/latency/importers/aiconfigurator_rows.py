@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from foretell.latency.importers.source import MS, across_s, curve_of, curves_by
+from foretell.latency.importers.curves import MS, across_s, curve_of, curves_by
 from foretell.latency.tables import curve_s
 from foretell.model import Curve, ModelSpec
 from foretell.model.batch import prefill_pairs

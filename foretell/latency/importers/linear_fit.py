@@ -1,13 +1,14 @@
 """Non-negative least squares of the relative error, and a profile's linear form by it."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
 from foretell.latency.features import features
-from foretell.latency.tables import TabularStepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape, GpuProfile
 from foretell.model.batch import prefill_pairs
 
@@ -17,14 +18,12 @@ CHUNKS = (1, 4, 16, 32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 COMPUTED = (0, 256, 1024, 2048, 3500)
 
 
-def fit_linear(profile: GpuProfile) -> tuple[tuple[float, ...], float]:
-    """Coefficients of `latency.features.FEATURES` and the median relative error of the fit.
+def fit_linear(profile: GpuProfile, model: StepTimeModel) -> GpuProfile:
+    """The profile with coefficients and the median relative error of their fit to `model`.
 
-    Fitted to the profile's tables over the steps that its limits (KV blocks, token budget,
-    sequences) allow. Decode, prefill and mixed steps count alike, however many there are of each.
+    Over the steps that the profile's limits (KV blocks, token budget, sequences) allow. Decode,
+    prefill and mixed steps count alike, however many there are of each.
     """
-    assert profile.tables is not None
-    model = TabularStepTime(profile.tables)
     shapes = list(_shapes(profile))
     kinds = np.array([2 * bool(s.prefill_seqs) + bool(s.decode_seqs) for s in shapes])
     seconds = np.array([model.step_s(shape) for shape in shapes])
@@ -32,7 +31,11 @@ def fit_linear(profile: GpuProfile) -> tuple[tuple[float, ...], float]:
     weights = np.array([1.0 / np.sqrt((kinds == kind).mean()) for kind in kinds])
     coefficients = np.array(relative_fit(x, seconds, weights))
     error = np.abs(x @ coefficients - seconds) / seconds
-    return tuple(float(f"{c:.5g}") for c in coefficients), round(float(np.median(error)), 4)
+    return replace(
+        profile,
+        coefficients_s=tuple(float(f"{c:.5g}") for c in coefficients),
+        relative_residual=round(float(np.median(error)), 4),
+    )
 
 
 def relative_fit(x: Any, seconds: Any, weights: Any = 1.0) -> tuple[float, ...]:

@@ -18,7 +18,7 @@ from vllm.v1.request import Request
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.model import EngineConfig
 from foretell.services.backend import verified
-from foretell.services.backend.vllm import encoder, kv_groups, speculation
+from foretell.services.backend.vllm import encoder, kv_groups, ranks, speculation
 from foretell.services.backend.vllm.rules import installed_rules
 from foretell.wire import LONGEST_APPROXIMATION, MOST_APPROXIMATIONS
 
@@ -141,25 +141,9 @@ def refusal(scheduler: Any) -> str | None:
     config = scheduler.vllm_config
     if config.model_config.runner_type == "pooling":
         return "a pooling model generates nothing to predict"
-    if config.parallel_config.data_parallel_size > 1:
-        return "data-parallel ranks of a model with experts step together; run one server a rank"
     if not scheduler.kv_cache_config.kv_cache_groups:
         return "the model has no KV cache"
     return None
-
-
-def rank(scheduler: Any) -> int:
-    """Which of its server's data-parallel ranks this is.
-
-    vLLM sets the size of a dense model's to 1 before it builds the scheduler of each.
-    """
-    return int(getattr(scheduler.vllm_config.parallel_config, "data_parallel_index", 0) or 0)
-
-
-def ranks(scheduler: Any) -> int:
-    """How many ranks its server has: of the size that was, only this field is left."""
-    at_start = getattr(scheduler.vllm_config.parallel_config, "elastic_ep_max_dp_size", None) or 1
-    return max(int(at_start), rank(scheduler) + 1)
 
 
 def unverified(config: EngineConfig) -> str | None:
@@ -186,7 +170,10 @@ def approximations(scheduler: Any) -> list[str]:
     ways = ("pipeline", "decode_context", "prefill_context")
     in_use = {
         OFFLINE_APART: knows_offline(scheduler),
-        "prefill_schedule_interval": getattr(settings, "prefill_schedule_interval", 1) > 1,
+        # Steps teach only what the slowest of the ranks takes.
+        "a rank's own share of steps": bool(ranks.steps_with(scheduler)),
+        "prefill_schedule_interval": getattr(settings, "prefill_schedule_interval", 1) > 1
+        and not ranks.prefill_schedule_interval(scheduler),
         **{
             f"{way.replace('_', ' ')} parallelism": getattr(parallel, f"{way}_parallel_size", 1) > 1
             for way in ways
@@ -236,6 +223,8 @@ def engine_config(scheduler: Any) -> EngineConfig:
         engine_version=f"vllm {version()}",
         max_loras=getattr(config.lora_config, "max_loras", 0),
         rules=installed_rules(),
+        steps_with=ranks.steps_with(scheduler),
+        prefill_schedule_interval=ranks.prefill_schedule_interval(scheduler),
         **kv_groups.described(scheduler),
         **speculation.described(scheduler),
         **encoder.described(scheduler),

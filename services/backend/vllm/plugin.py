@@ -109,7 +109,7 @@ def _attach(scheduler: Any) -> _Guard | None:
         return None
     from foretell.services.backend.endpoints import endpoint_of_rank  # noqa: PLC0415
     from foretell.services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
-    from foretell.services.backend.vllm import compat  # noqa: PLC0415
+    from foretell.services.backend.vllm import compat, ranks  # noqa: PLC0415
     from foretell.services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
     from foretell.v1 import snapshot_pb2  # noqa: PLC0415
     from foretell.wire import LONGEST_REASON  # noqa: PLC0415
@@ -118,9 +118,9 @@ def _attach(scheduler: Any) -> _Guard | None:
     config = None if reason else _told_late(compat.engine_config(scheduler))
     if config is not None:
         reason = compat.unverified(config)
-    if not reason and compat.ranks(scheduler) > settings.ranks:
-        reason = f"data-parallel, {compat.ranks(scheduler)} ranks: `ranks` must say so"
-    endpoint = endpoint_of_rank(settings.snapshot_endpoint, compat.rank(scheduler))
+    if not reason and ranks.ranks(scheduler) > settings.ranks:
+        reason = f"data-parallel, {ranks.ranks(scheduler)} ranks: `ranks` must say so"
+    endpoint = endpoint_of_rank(settings.snapshot_endpoint, ranks.rank(scheduler))
     publisher = SnapshotPublisher(endpoint)
     if reason or config is None:
         _log.warning(
@@ -165,6 +165,7 @@ def _told_late(config: "EngineConfig") -> "EngineConfig":
         or config.attends_locally
         or config.num_speculative_tokens
         or config.max_num_encoder_input_tokens
+        or config.prefill_schedule_interval
     )
     return config if more_changes else replace(config, told_within_s=TOLD_WITHIN_S)
 
@@ -194,6 +195,9 @@ class Publishing(Resuming):
         guard = self.foretell
         if guard is None or not guard.active:
             return super().schedule(*args, **kwargs)
+        if guard.recorder.step_counter is not None:
+            puts_off = args[0] if args else kwargs.get("throttle_prefills", False)
+            guard.recorder.step_counter.called(puts_off)
         started_s = monotonic()
         if self._brought or self._as_prompt:
             output = super().schedule(*args, **kwargs)

@@ -14,6 +14,7 @@ from foretell.services.backend.vllm.encoder import EncoderState
 from foretell.services.backend.vllm.kv_groups import LeftBlocks
 from foretell.services.backend.vllm.pace import Growing, Growth, Pace
 from foretell.services.backend.vllm.packing import Fixed
+from foretell.services.backend.vllm.ranks import StepCounter
 from foretell.services.backend.vllm.reading import EMPTY, Queue, Reader, Reading
 from foretell.services.backend.vllm.speculation import DraftCounts
 from foretell.services.backend.vllm.steps import Instant, StepTracker
@@ -74,6 +75,10 @@ class SnapshotRecorder:
             self._drafts = DraftCounts(config.num_speculative_tokens)
             managers = scheduler.kv_cache_manager.coordinator.single_type_managers
             self._held = managers[0].req_to_blocks
+        self.step_counter: StepCounter | None = None
+        """Is told of each `schedule()`, where it decides whether prompts are put off."""
+        if config.prefill_schedule_interval:
+            self.step_counter = StepCounter(config.prefill_schedule_interval)
         self._list_waiting = waiting
         self._publish = publish
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
@@ -300,11 +305,14 @@ class SnapshotRecorder:
 
     def _more(self) -> bytes:
         """The fields that only some engines have."""
-        if not (self._planner or self._drafts):
+        if not (self._planner or self._drafts or self.step_counter):
             return b""
         more = snapshot_pb2.EngineSnapshot()
         if self._planner:
             more.online_ttft_s, more.usual_online_blocks = self._planner.expected_online()
+        if self.step_counter:
+            more.step_counter = self.step_counter.following
+            more.prefill_capacity_bound = self._scheduler.prefill_capacity_bound
         if self._drafts:
             more.drafted_ratio[:], more.accepted_ratio[:] = self._drafts.ratios()
         return more.SerializeToString()

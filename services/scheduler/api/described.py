@@ -6,7 +6,6 @@ them.
 
 import html
 import json
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from foretell import __version__
@@ -27,12 +26,12 @@ _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
 
 
-def described() -> dict[str, Callable[[Mapping[str, str]], Response]]:
+def described() -> dict[str, Response]:
     """A page for each path that tells of the others."""
     told = openapi()
     as_json = Response(200, json.dumps(told).encode())
     as_html = Response(200, _page(told).encode(), "text/html; charset=utf-8", _HEADERS)
-    return {"/openapi.json": lambda _: as_json, "/docs": lambda _: as_html}
+    return {"/openapi.json": as_json, "/docs": as_html}
 
 
 def openapi() -> dict[str, Any]:
@@ -56,22 +55,23 @@ def openapi() -> dict[str, Any]:
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    properties: dict[str, Any] = {"model": {"type": "string"}}
-    if endpoint.messages:
-        name = "input" if endpoint.path.endswith("responses") else "messages"
-        properties[name] = {} if name == "input" else {"type": "array", "items": {"type": "object"}}
+    fields = {"model": "string"}
+    if endpoint.path.endswith("responses"):
+        fields["input"] = ""
+    elif endpoint.messages:
+        fields["messages"] = "array"
     elif endpoint.prompts:
-        properties["prompt"] = {}
+        fields["prompt"] = ""
     if endpoint.generates:
-        properties |= {"stream": {"type": "boolean"}, "n": {"type": "integer"}}
-        properties |= {name: {"type": "integer"} for name in endpoint.limits}
-    kind = "application/json"
+        fields |= {"n": "integer", **dict.fromkeys(endpoint.limits, "integer")}
+    if endpoint.generates or endpoint.is_form:
+        fields["stream"] = "boolean"
+    properties: dict[str, Any] = {
+        name: {"type": kind} if kind else {} for name, kind in fields.items()
+    }
     if endpoint.is_form:
-        kind = "multipart/form-data"
-        properties |= {
-            "file": {"type": "string", "format": "binary"},
-            "stream": {"type": "boolean"},
-        }
+        properties["file"] = {"type": "string", "format": "binary"}
+    kind = "multipart/form-data" if endpoint.is_form else "application/json"
     placed = "by prediction" if endpoint.generates else "by load"
     return {
         "summary": f"Answered by an engine that serves the model, placed {placed}.",

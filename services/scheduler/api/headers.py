@@ -1,9 +1,16 @@
-"""Which headers pass between client and engine: all but those that are not for the other side."""
+"""Which headers pass between client and engine, and what browsers are told of other origins."""
 
 import re
-from collections.abc import Mapping
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from itertools import count
 
-from foretell.services.scheduler.ids import unique_ids
+
+def unique_ids() -> Iterator[str]:
+    """Ids of 32 hexadecimal digits that nobody else makes: cheaper than a UUID for each."""
+    own = secrets.token_hex(8)
+    return (f"{own}{i:016x}" for i in count())
+
 
 _OWN_IDS = unique_ids()
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
@@ -58,9 +65,45 @@ def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def returned(headers: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:
-    """The engine's headers that the client gets."""
     return [
         (name, value)
         for name, value in headers.items()
         if name not in _NOT_RETURNED and (not name.startswith(_OURS_RETURNED) or name == _EMULATED)
     ]
+
+
+_ANY = "*"
+_PREFLIGHT_AGE_S = 600
+
+
+class Cors:
+    """The origins that are allowed; any where "*" is among them."""
+
+    def __init__(self, origins: Collection[str]) -> None:
+        self._origins = frozenset(each.rstrip("/") for each in origins)
+
+    def lines(self, headers: Mapping[str, str]) -> bytes:
+        """Header lines that the answer to a request needs so that its page may read it."""
+        origin = headers.get("origin")
+        if not origin or not self._origins:
+            return b""
+        if _ANY in self._origins:
+            allowed = b"access-control-allow-origin: *\r\n"
+        elif origin in self._origins:
+            text = f"access-control-allow-origin: {origin}\r\nvary: origin\r\n"
+            allowed = text.encode("latin-1")
+        else:
+            return b"vary: origin\r\n"
+        return allowed + b"access-control-expose-headers: *\r\n"
+
+    def preflight(self, headers: Mapping[str, str], methods: str) -> dict[str, str]:
+        """What the answer to a preflight says besides: a page may send these `methods`."""
+        if "access-control-request-method" not in headers or b"allow" not in self.lines(headers):
+            return {}
+        wanted = headers.get("access-control-request-headers", "")
+        found = {
+            "access-control-allow-methods": methods,
+            "access-control-max-age": str(_PREFLIGHT_AGE_S),
+        }
+        # "*" would leave out `authorization`.
+        return found | ({"access-control-allow-headers": wanted} if wanted else {})

@@ -3,20 +3,18 @@
 Fields that only the engine judges are read as if they were absent where they are wrong.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretell.length.conversation import PLAIN, Kind
 from foretell.services.scheduler.api.errors import invalid
-from foretell.services.scheduler.api.fields import integer
+from foretell.services.scheduler.api.forms import integer
 from foretell.services.scheduler.api.surface import Endpoint
 
 HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
 
 
-@dataclass(slots=True)
-class OutputTerms:
+class OutputTerms(NamedTuple):
     """Bounds of one answer's length in tokens, and what kind of answer it will be."""
 
     max_tokens: int
@@ -95,10 +93,8 @@ def _kind(body: dict[str, Any], endpoint: Endpoint) -> Kind:
 
 
 def _structured(body: dict[str, Any]) -> bool:
-    """The answer must follow a schema, a grammar or the like.
-
-    Fields whose names begin with `guided_` are those of older engines.
-    """
+    """The answer must follow a schema, a grammar or the like. Fields whose names begin with
+    `guided_` are those of older engines."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") != "text":
         return True

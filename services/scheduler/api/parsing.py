@@ -18,8 +18,7 @@ from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
 from foretell.services.scheduler.api.errors import invalid
-from foretell.services.scheduler.api.fields import boolean, integer
-from foretell.services.scheduler.api.forms import form_fields
+from foretell.services.scheduler.api.forms import boolean, form_fields, integer
 from foretell.services.scheduler.api.output import HINT_FIELD, output_terms
 from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
 from foretell.services.scheduler.api.slo import NO_TERMS, Terms
@@ -48,21 +47,19 @@ _OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
 class ApiRequest(NamedTuple):
     """A valid request and the facts about it that placement needs. It is made once, by `parse`."""
 
+    max_tokens: int
+    """This one and the next five are as in `OutputTerms`."""
+    min_tokens: int
+    hint_tokens: int
+    ignore_eos: bool
+    unending: bool
+    kind: Kind
     endpoint: Endpoint
     body: dict[str, Any]
     raw: bytes
     """The body as it came; nothing stands behind its last brace."""
     model: str
     stream: bool
-    max_tokens: int
-    """The limit of output tokens; 0 where the client named none and the endpoint has no default."""
-    min_tokens: int
-    hint_tokens: int
-    """Output tokens that are certain, or that the client expects; 0: neither is known."""
-    ignore_eos: bool
-    unending: bool
-    """Nothing but the engine's `max_model_len` ends the answer."""
-    kind: Kind
     sequences: int
     priority: int
     text: str
@@ -89,7 +86,6 @@ class ApiRequest(NamedTuple):
 
 
 def _targets(slo: Slo) -> dict[str, float]:
-    """The targets that there are, as engines with `CoScheduler` read them."""
     given = {TTFT_FIELD: slo.ttft_s, TPOT_FIELD: slo.tpot_s}
     return {name: round(1000.0 * value, 3) for name, value in given.items() if value < inf}
 
@@ -114,12 +110,10 @@ def parse(
     least_priority: int | None = None,
     among: frozenset[str] | None = None,
 ) -> ApiRequest:
-    """Validate a request body; raises `ApiError`. A form is passed on as it is.
-
-    `short`: what `shortened` leaves of it, if that was asked. `only` gives the model that is meant
-    where none is named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the
-    tenant has at least `least_priority`.
-    """
+    """Validate a request body; raises `ApiError`. A form is passed on as it is. `short`: what
+    `shortened` leaves of it, if that was asked. `only` gives the model that is meant where none is
+    named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the tenant has at
+    least `least_priority`."""
     if endpoint.is_form:
         fields: dict[str, Any] = dict(form_fields(content_type, raw))
         body = {"model": fields.get("model"), "prompt": ""}
@@ -139,23 +133,17 @@ def parse(
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = max(prompts, key=len)
-    output = output_terms(body, endpoint)
     return ApiRequest(
+        *output_terms(body, endpoint),
         endpoint=endpoint,
         body=body,
         raw=raw if endpoint.is_form else raw.rstrip(),
         model=model,
         stream=stream,
-        max_tokens=output.max_tokens,
-        min_tokens=output.min_tokens,
-        hint_tokens=output.hint_tokens,
-        ignore_eos=output.ignore_eos,
-        unending=output.unending,
-        kind=output.kind,
         sequences=len(prompts) * n,
         priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
-        text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
+        text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
@@ -177,11 +165,8 @@ def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
 
 
 def _priority(body: dict[str, Any], header: str, least: int | None) -> int:
-    """The last one for requests that say that they are offline.
-
-    Otherwise the header wins over the body's `priority`, as in vLLM; one that is no number is
-    ignored.
-    """
+    """The last one for requests that say that they are offline. Otherwise the header wins over the
+    body's `priority`, as in vLLM; one that is no number is ignored."""
     given = integer(body, "priority", 0, least=_FIRST_PRIORITY, most=_LAST_PRIORITY)
     if _says_offline(body):
         given = OFFLINE_PRIORITY
@@ -239,7 +224,6 @@ def for_engine(
 
 
 def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
-    """The client's `vllm_xargs` and ours."""
     if not theirs:
         return orjson.dumps(ours)
     kept = {name: value for name, value in theirs.items() if name not in _OURS_ALONE}
@@ -285,7 +269,7 @@ def _parsed_slowly(raw: bytes) -> object:
         raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

@@ -46,7 +46,6 @@ class Endpoint:
 
 
 def chat_messages(body: Body) -> list[Message]:
-    """The messages of a chat."""
     messages = body.get("messages")
     if messages is None:
         raise invalid("'messages' is required", "messages", "missing_required_parameter")
@@ -96,7 +95,6 @@ def _check_content(content: object, param: str) -> None:
 
 
 def content_text(content: object) -> str:
-    """The text of a message's `content`."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):  # an assistant message that only calls tools
@@ -106,7 +104,6 @@ def content_text(content: object) -> str:
 
 
 def completion_prompts(body: Body) -> Prompts:
-    """The prompts of a completion."""
     prompt = body.get("prompt")
     if prompt is None and body.get("prompt_embeds"):
         return [""]
@@ -163,4 +160,3 @@ _TABLE = (
 )
 
 ENDPOINTS = {each.path: each for each in _TABLE}
-"""By their paths."""

@@ -5,7 +5,6 @@ asks once a second while somebody looks, each time over another connection, so t
 replicas behind an address. A replica computes nothing for it otherwise.
 """
 
-from collections.abc import Callable
 from importlib import resources
 
 from foretell.services.scheduler.http1.response import Response
@@ -28,12 +27,11 @@ _HEADERS = {
 }
 
 
-def static_pages() -> dict[str, Callable[[object], Response]]:
+def static_pages() -> dict[str, Response]:
     """A page for each path that shows nothing of the cluster."""
     return {path: _page(*file) for path, file in _FILES.items()}
 
 
-def _page(name: str, content_type: str) -> Callable[[object], Response]:
+def _page(name: str, content_type: str) -> Response:
     body = (resources.files(__name__) / name).read_bytes()
-    response = Response(200, body, content_type, _HEADERS)
-    return lambda _: response
+    return Response(200, body, content_type, _HEADERS)

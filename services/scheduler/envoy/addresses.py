@@ -65,7 +65,6 @@ class Addresses:
         return frozenset(each.config.instance_id for each, at in pairs if at in addresses)
 
     def instance(self, address: str) -> Instance | None:
-        """The engine at an address."""
         known = self._pool.instances.values()
         return next((each for each in known if self.known(each) == address), None)
 

@@ -10,20 +10,25 @@ from itertools import chain, islice
 from google.protobuf.message import DecodeError
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError, unavailable
+from foretell.services.scheduler.api.errors import (
+    CLIENT_CLOSED_REQUEST,
+    ApiError,
+    internal_error,
+    unavailable,
+)
 from foretell.services.scheduler.api.headers import RANK_HEADER
 from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
-from foretell.services.scheduler.http.limits import body_too_long, declared_bytes
+from foretell.services.scheduler.http.exchange import body_too_long, declared_bytes
 from foretell.services.scheduler.http1.response import Response
-from foretell.services.scheduler.lifecycle.context import RequestContext, Stage
+from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.refusals import engines_failed
-from foretell.services.scheduler.proxy.stored import is_stored
+from foretell.services.scheduler.proxy import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -40,10 +45,8 @@ class PickerContext:
     """What all requests of this replica share."""
 
     app: App
-    replica: Replica
     addresses: Addresses
     authorization: Mapping[str, str]
-    """The header that engines want, if any."""
     arriving: set["Exchange"] = field(default_factory=set)
     """Those whose bodies are not whole."""
 
@@ -55,7 +58,7 @@ class Exchange:
         self.began_s = time.monotonic()
         self._stream = stream
         self._context = context
-        self._shared = context.replica.shared
+        self._shared = context.app.shared
         self._path = ""
         self._life: RequestContext | None = None
         """None before its head has come, and for what generates nothing."""
@@ -70,7 +73,6 @@ class Exchange:
     # What the gateway says.
 
     def receive(self, message: bytes) -> None:
-        """Take the next message."""
         try:
             self._take(pb.ProcessingRequest.FromString(message))
         except ApiError as error:
@@ -103,10 +105,9 @@ class Exchange:
         self._reply(replace(error.response(self._path), headers=headers))
 
     def _fail(self) -> None:
-        """A defect of ours."""
         request_id = self._life.request_id if self._life is not None else ""
         logger.exception("the scheduler failed", extra=about(request_id))
-        self.refuse(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
+        self.refuse(internal_error())
 
     def _reply(self, response: Response) -> None:
         self._stream.send(messages.immediate(response))
@@ -155,7 +156,6 @@ class Exchange:
             self._place(trailers=False)
 
     def _show(self, method: str, path: str, headers: Mapping[str, str]) -> None:
-        """Answer a request that generates nothing."""
         self._settled = True
         try:
             if path == "/metrics":  # not for whoever can reach the gateway
@@ -169,7 +169,7 @@ class Exchange:
         own, addresses = self._context.authorization, self._context.addresses
         try:
             self._shared.api_keys.tenant(headers)
-            keepers = self._context.replica.stored.keepers(path)
+            keepers = self._context.app.stored.keepers(path)
             await addresses.learn(keepers)
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:
@@ -200,7 +200,6 @@ class Exchange:
         self._placing = asyncio.get_running_loop().create_task(work)
 
     async def _placed(self, life: RequestContext, *, trailers: bool) -> None:
-        """Place the request and send it on its way, or refuse it."""
         try:
             among = self._subset
             if among is not None:
@@ -294,11 +293,9 @@ class Exchange:
         return life.sent_elsewhere(served)
 
     def _settle(self, status: int) -> None:
-        """Give everything back and account for the request; only the first end counts.
-
-        An answer that began counts as whole unless its engine is down: a gateway that does not
-        send its body here cannot say more.
-        """
+        """Give everything back and account for the request; only the first end counts. An answer
+        that began counts as whole unless its engine is down: a gateway that does not send its body
+        here cannot say more."""
         if self._settled:
             return
         self._settled = True
@@ -306,7 +303,7 @@ class Exchange:
         life = self._life
         if life is None:
             return
-        if life.stage is Stage.SENT and (attempt := life.attempt) is not None:
+        if life.is_sent and (attempt := life.attempt) is not None:
             attempt.broken = self._status > 0 and attempt.instance.down.is_set()
             attempt.finished = self._status > 0 and not attempt.broken
             attempt.abandoned = not attempt.finished

@@ -1,5 +1,8 @@
-"""Where the frames of HTTP/2 end in what has come, and what it costs to take them: known before
-`h2` takes them, it bounds the work of a slice, and of a peer in all."""
+"""What one peer may have done: whose turn it is, where frames of HTTP/2 end, and what they cost."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
 
 from h2.exceptions import FrameTooLargeError
 
@@ -31,24 +34,19 @@ class Frames:
         """What is still to come of the current frame."""
 
     def add(self, data: bytes) -> None:
-        """More has come."""
         self._data, self._at = self._data[self._at :] + data, 0
 
     @property
     def waits(self) -> bool:
-        """There is something to take."""
         unread = len(self._data) - self._at
         return unread >= _HEAD_BYTES or (unread > 0 and self._left > 0)
 
     def earn(self, credit: int) -> None:
-        """The peer may cost more."""
         self.credit = min(CREDIT, self.credit + credit)
 
     def take(self, streams: int) -> bytes:
-        """A slice: whole frames, or a part of one. `streams` are open.
-
-        Raises `FrameTooLargeError`.
-        """
+        """A slice: whole frames, or a part of one. `streams` are open. Raises
+        `FrameTooLargeError`."""
         data, begin, work = self._data, self._at, 0
         at = begin
         self.credit -= 1
@@ -70,7 +68,6 @@ class Frames:
         return data[begin:at]
 
     def _cost(self, kind: int, size: int, streams: int) -> int:
-        """The work of a frame."""
         if kind == _DATA:
             self.earn(min(4, size // _LARGE_BYTES) - 1)
             return 1 + size // 4096
@@ -83,3 +80,46 @@ class Frames:
             work = 4 + streams // 16
         self.credit -= work
         return work
+
+
+TURN_S = 0.002
+"""For so long all peers together are read; then everybody else gets a turn. A slice more may be
+begun."""
+
+
+Read = Callable[[], bool]
+"""Reads a bounded part of what has come of a peer; whether more of it can be read."""
+
+
+class Turns:
+    """The peers of which something can be read, in the order in which they are."""
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        """`clock` in seconds; None: the event loop's."""
+        self._loop = asyncio.get_running_loop()
+        self._clock = clock or self._loop.time
+        self._waiting: deque[Read] = deque()
+        self._left_s = TURN_S
+        self._is_planned = False
+
+    def ask(self, read: Read) -> None:
+        """Have a peer read, at once if there is time. It waits for one turn at a time."""
+        self._waiting.append(read)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and self._left_s > 0:
+            began_s = self._clock()
+            read = self._waiting.popleft()
+            if read():
+                self._waiting.append(read)
+            self._left_s -= self._clock() - began_s
+        if not self._is_planned:
+            self._is_planned = True
+            self._loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        self._is_planned = False
+        self._left_s = TURN_S
+        if self._waiting:
+            self._go_on()

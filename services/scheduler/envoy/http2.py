@@ -13,19 +13,10 @@ from contextlib import suppress
 from struct import Struct
 from typing import Protocol, cast
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
 from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
@@ -35,8 +26,8 @@ from foretell.services.scheduler.envoy.frames import (
     EARNED_BY_ANSWER,
     SMALL_BYTES,
     Frames,
+    Turns,
 )
-from foretell.services.scheduler.envoy.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +91,6 @@ class Stream:
         self.id = stream_id
         self.call: Call | None = None
         self.closed = False
-        """Nothing can be sent any more."""
         self.half_closed = False
         """Nothing more comes."""
         self.incoming = bytearray()
@@ -109,7 +99,6 @@ class Stream:
         """To be sent when the windows allow it."""
 
     def send(self, *messages: bytes) -> None:
-        """Send messages, in one write where the peer's windows allow it."""
         if self.closed:
             return
         if not self._begun:
@@ -167,7 +156,6 @@ class Connection(asyncio.Protocol):
     # What asyncio tells.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin with our settings."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
         self._transport.set_write_buffer_limits(MOST_UNREAD_BYTES)
         self._connections.add(self)
@@ -184,7 +172,6 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """All calls have lost their caller."""
         self._connections.discard(self)
         self._transport = None
         self._wait_no_more()
@@ -193,7 +180,6 @@ class Connection(asyncio.Protocol):
             self._lose(stream)
 
     def data_received(self, data: bytes) -> None:
-        """Take a turn, as soon as it is due."""
         self._frames.add(data)
         self._go_on()
 
@@ -204,7 +190,6 @@ class Connection(asyncio.Protocol):
         self._deadline = self._loop.call_later(UNREAD_S, self.abort)
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
         self._is_full = False
         self._wait_no_more()
         self._send_all_waiting()
@@ -219,7 +204,6 @@ class Connection(asyncio.Protocol):
             self._transport.write(GoAwayFrame(0, last_stream_id=last).serialize())
 
     def close(self) -> None:
-        """Close the connection with all its calls."""
         if self._transport is not None:
             self._transport.close()
 
@@ -247,7 +231,7 @@ class Connection(asyncio.Protocol):
         """Read what is left when it is our turn, and take more from the socket only then."""
         if self._can_read and not self._asked:
             self._asked = True
-            self._turns.ask(self)
+            self._turns.ask(self.read_slice)
         if self._is_open:
             assert self._transport is not None
             if self._asked or self._is_full:
@@ -288,27 +272,27 @@ class Connection(asyncio.Protocol):
             self._send_all_waiting()
         self._flush()  # now: what the peer does not read must stop its next slice
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: events.Event) -> None:
         match event:
-            case RequestReceived():
+            case events.RequestReceived():
                 self._begin(event)
-            case DataReceived():
+            case events.DataReceived():
                 self._data(event)
-            case StreamEnded():
+            case events.StreamEnded():
                 self._half_close(event.stream_id or 0)
-            case StreamReset():
+            case events.StreamReset():
                 self._reset(event)
-            case WindowUpdated():
+            case events.WindowUpdated():
                 self._has_room = True
-            case RemoteSettingsChanged():
+            case events.RemoteSettingsChanged():
                 if not self._is_full:
                     self._wait_no_more()
                 self._has_room = True
-            case ConnectionTerminated():
+            case events.ConnectionTerminated():
                 if event.error_code != ErrorCodes.NO_ERROR:
                     self.close()
 
-    def _begin(self, event: RequestReceived) -> None:
+    def _begin(self, event: events.RequestReceived) -> None:
         assert event.stream_id is not None
         if len(self._streams) >= self._most_streams:  # it may not have read our settings yet
             self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
@@ -326,7 +310,7 @@ class Connection(asyncio.Protocol):
             if stream.call is not None:
                 stream.call.half_close()
 
-    def _data(self, event: DataReceived) -> None:
+    def _data(self, event: events.DataReceived) -> None:
         stream_id, size = event.stream_id or 0, event.flow_controlled_length or 0
         with suppress(StreamClosedError):
             self._h2.acknowledge_received_data(size, stream_id)
@@ -340,7 +324,6 @@ class Connection(asyncio.Protocol):
             stream.end(RESOURCE_EXHAUSTED, "too many messages are not whole")
 
     def _messages(self, stream: Stream) -> None:
-        """Hand over the messages of gRPC that are whole."""
         incoming, at = stream.incoming, 0
         while len(incoming) - at >= _MESSAGE.size and not stream.closed:
             compressed, size = _MESSAGE.unpack_from(incoming, at)
@@ -364,7 +347,7 @@ class Connection(asyncio.Protocol):
             self._partial_bytes -= at
             del incoming[:at]
 
-    def _reset(self, event: StreamReset) -> None:
+    def _reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id or 0)
         if stream is not None:
             self._lose(stream)
@@ -372,7 +355,6 @@ class Connection(asyncio.Protocol):
     # What streams write.
 
     def earn(self) -> None:
-        """A call has been answered."""
         self._frames.earn(EARNED_BY_ANSWER)
 
     def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
@@ -411,7 +393,6 @@ class Connection(asyncio.Protocol):
             self.send_waiting(stream)
 
     def _forget(self, stream: Stream) -> None:
-        """Nothing of the stream is sent or taken any more."""
         self._streams.pop(stream.id, None)
         self._waiting.pop(stream.id, None)
         stream.closed = True

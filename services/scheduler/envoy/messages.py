@@ -89,7 +89,6 @@ def response_body(body: pb.HttpBody, *, duplex: bool) -> bytes:
 
 
 def immediate(response: Response) -> bytes:
-    """Answer the client at once."""
     answer = pb.ProcessingResponse()
     answer.immediate_response.status.code = response.status
     answer.immediate_response.body = response.body

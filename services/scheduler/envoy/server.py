@@ -10,9 +10,10 @@ from pathlib import Path
 
 from foretell.config.settings import SchedulerSettings
 from foretell.services.process.traffic import METADATA_KEY, is_loopback
-from foretell.services.scheduler.app import App, Replica
+from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.exchange import Exchange, PickerContext
+from foretell.services.scheduler.envoy.frames import Turns
 from foretell.services.scheduler.envoy.http2 import (
     NOT_FOUND,
     UNAUTHENTICATED,
@@ -21,8 +22,7 @@ from foretell.services.scheduler.envoy.http2 import (
     Connection,
     Stream,
 )
-from foretell.services.scheduler.envoy.turns import Turns
-from foretell.services.scheduler.http.limits import BODY_DEADLINE_S, body_too_late
+from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, body_too_late
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"
@@ -36,19 +36,17 @@ MOST_CONNECTIONS = 256
 class Picker:
     """All gateways that call this replica."""
 
-    def __init__(self, app: App, replica: Replica, authorization: Mapping[str, str]) -> None:
+    def __init__(self, app: App, authorization: Mapping[str, str]) -> None:
         """`authorization` is the header that engines want, if any."""
-        self._replica = replica
-        self._context = PickerContext(app, replica, Addresses(replica.shared.pool), authorization)
+        self._app = app
+        self._context = PickerContext(app, Addresses(app.shared.pool), authorization)
         self._secret = b""
         self._connections: set[Connection] = set()
 
     @asynccontextmanager
     async def serving(self, address: str, settings: SchedulerSettings) -> AsyncIterator[None]:
-        """Serve at `unix:PATH` or `HOST:PORT` while the block runs.
-
-        SystemExit if that is taken, or if other hosts could call it without any proof.
-        """
+        """Serve at `unix:PATH` or `HOST:PORT` while the block runs. SystemExit if that is taken, or
+        if other hosts could call it without any proof."""
         near = address.startswith("unix:") or is_loopback(address)
         trusts = near or settings.picker_proof == "network"
         self._secret = b"" if trusts else settings.secret.get_secret_value().encode()
@@ -95,8 +93,7 @@ class Picker:
                     exchange.refuse(body_too_late())
 
     def _connection(self) -> Connection:
-        """The protocol of a new connection."""
-        most = self._replica.shared.in_progress.limit
+        most = self._app.shared.in_progress.limit
         connection = Connection(self._open, self._turns, self._connections, most)
         if len(self._connections) >= MOST_CONNECTIONS:
             asyncio.get_running_loop().call_soon(connection.abort)
@@ -112,13 +109,12 @@ class Picker:
                     return None
             return Exchange(stream, self._context)
         if path == _CHECK:
-            return _Check(stream, self._replica)
+            return _Check(stream, self._app)
         stream.end(UNIMPLEMENTED, f"no method {path}")
         return None
 
 
 def _tls(traffic: SchedulerSettings) -> ssl.SSLContext | None:
-    """What protects connections; None where there is no certificate."""
     if not traffic.tls_certificate:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -133,19 +129,18 @@ def _tls(traffic: SchedulerSettings) -> ssl.SSLContext | None:
 class _Check:
     """A call of gRPC's health service."""
 
-    def __init__(self, stream: Stream, replica: Replica) -> None:
+    def __init__(self, stream: Stream, app: App) -> None:
         self._stream = stream
-        self._replica = replica
+        self._app = app
 
     def receive(self, message: bytes) -> None:
-        """Take the HealthCheckRequest."""
         service = message[2:].decode("latin-1")  # its only field is the first, a short string
         if service in ("", "liveness"):
             self._answer(True)
         elif service == "readiness":
-            self._answer(self._replica.shared.pool.ready and not self._replica.draining)
+            self._answer(self._app.shared.pool.ready and not self._app.draining)
         elif service == _SERVICE:  # it answers, if only that there is no engine
-            self._answer(not self._replica.draining)
+            self._answer(not self._app.draining)
         else:
             self._stream.end(NOT_FOUND, "no such service")
 

@@ -9,11 +9,10 @@ from typing import Protocol, cast
 
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.bounds import RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.protocol import ServerProtocol
+from foretell.services.scheduler.http1.protocol import ServerProtocol, State
 from foretell.services.scheduler.http1.response import head_of
-from foretell.services.scheduler.http1.states import State
 
 STALL_S = 120.0
 """A client that reads nothing for so long is gone."""
@@ -126,7 +125,6 @@ class Connection(asyncio.Protocol):
     # --- what an exchange tells ---
 
     def send(self, data: bytes) -> None:
-        """Send bytes of an answer."""
         assert self._transport is not None
         if not self._transport.is_closing():
             self._transport.write(data)
@@ -146,19 +144,16 @@ class Connection(asyncio.Protocol):
             self._ended()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
         if self._exchange is not None:
             self._exchange.lose()
 
     def pause(self) -> None:
-        """Read no more of the body for now."""
         self._held_up = True
         self._set_reading()
 
     def resume(self) -> None:
-        """Read on."""
         self._held_up = False
         self._set_reading()
 
@@ -234,7 +229,6 @@ class Connection(asyncio.Protocol):
             self._ended()
 
     def _ended(self) -> None:
-        """Request and answer have ended."""
         self._exchange = None
         if self._protocol.state is State.CLOSING:
             self._close()
@@ -263,7 +257,6 @@ class Connection(asyncio.Protocol):
             self._linger()  # it has been answered
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer bytes that are no request, and close."""
         response = error.response()
         head = head_of(response.status, response.all_headers(), b"connection: close\r\n")
         self.send(head + response.body)

@@ -6,10 +6,32 @@ from math import inf
 from typing import Protocol
 
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http import limits
-from foretell.services.scheduler.http.limits import body_too_late, body_too_long
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.response import Headers, Response, head_of
+
+BODY_DEADLINE_S = 60.0
+"""Longest time that a request's body may take to arrive: it holds a place meanwhile."""
+BODY_PATIENCE_S = 20.0
+LEAST_BODY_BYTES_PER_S = 1024
+"""A body must have come at that rate, but for `BODY_PATIENCE_S`. It is the rule of Apache's
+`mod_reqtimeout`, which is content with 500."""
+
+
+def declared_bytes(length: str) -> int:
+    """The number in a `content-length`, as large as it needs to be; 0 where it is none."""
+    digits = length.lstrip("0")
+    return int(digits[:19]) if digits.isascii() and digits.isdecimal() else 0
+
+
+def body_too_long(limit_bytes: int) -> ApiError:
+    return ApiError(
+        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
+    )
+
+
+def body_too_late() -> ApiError:
+    return ApiError(408, "the request body did not arrive in time")
+
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b"2\r\n:\n\r\n"
@@ -45,18 +67,20 @@ class Line(Protocol):
         ...
 
 
-class Answering(Protocol):
+class Answering:
     """Where an answer goes: to an exchange, or to what stands for one."""
 
+    __slots__ = ("begun", "on_left", "status")
+    begun: bool
+    """The client may have seen a part: from here on nothing can be repeated."""
+    status: int
+    """What metrics count: the HTTP status; 502 for an answer that broke off."""
     on_left: Callable[[], None] | None
     """Called when the client leaves before its answer has ended."""
 
     @property
     def left(self) -> bool:
-        """The client has left."""
-        ...
-
-    def respond(self, response: Response) -> None: ...
+        raise NotImplementedError
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
 
@@ -68,38 +92,51 @@ class Answering(Protocol):
 
     def abandon(self) -> None: ...
 
+    def over(self) -> None:
+        """Nothing more is sent."""
 
-class Exchange:
-    """A request whose head has come. It must be answered once, unless the client has left.
+    def respond(self, response: Response) -> None:
+        self.start(response.status, response.all_headers(), has_length=True)
+        self.end(response.body)
 
-    What is sent to a client that has left goes nowhere.
-    """
+    def end_with(self, error: ApiError, path: str, request_id: str, number: int = 0) -> None:
+        """End the answer to a request to `path` with `error`: as its whole, or as the last event of
+        its stream, of which it is the event `number`."""
+        self.status = error.status
+        if self.begun:
+            self.end(error.sse_event(path, number))
+        else:
+            error.headers = {**error.headers, "x-request-id": request_id}
+            self.respond(error.response(path))
 
+
+class Exchange(Answering):
+    """A request whose head has come. It must be answered once, unless the client has left. What is
+    sent to a client that has left goes nowhere."""
+
+    left: bool
     __slots__ = (
-        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole", "begun"),
-        *("ended", "left", "on_left", "on_full", "on_room", "body_bytes", "extra_lines"),
-        *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_limit", "_news"),
-        *("_expects", "_declared_bytes", "_in_parts", "_failure", "_waited_s", "_told"),
+        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole"),
+        *("ended", "left", "on_full", "on_room", "body_bytes", "extra_lines"),
+        *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_news"),
+        *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
     )
 
     def __init__(self, line: Line, head: RequestHead) -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query
-        """What stands behind the question mark of the target, as it came."""
         self.headers = head.headers
-        """By their names in lower case; of several with one name, the first."""
         self.request_id = ""
         """The one that its client knows, once there is one."""
         self.keep_alive = head.keep_alive
         self.whole = head.content is not None
         """The body has come to its end."""
         self.begun = False
+        self.status = 0
         self.ended = False
-        """The answer has come to its end."""
         self.left = False
-        self.on_left: Callable[[], None] | None = None
-        """Called when the client leaves before its answer has ended."""
+        self.on_left = None
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.body_bytes = len(head.content or b"")
@@ -115,9 +152,7 @@ class Exchange:
         self._told: Headers = ()
         self._body: bytes | bytearray = head.content or b""
         """What has come and was not taken."""
-        self._limit: int | None = None
         self._news: asyncio.Future[None] | None = None
-        self._in_parts = False
         self._declared_bytes = head.length_bytes or 0
         self._failure: ApiError | None = None
         """What is wrong with the body."""
@@ -128,27 +163,22 @@ class Exchange:
     # --- what the application does ---
 
     async def body(self, limit_bytes: int) -> bytes:
-        """The body; never more than `limit_bytes` and what one read brings are held in memory.
-
-        Raises `ApiError` 413 for a longer body, 408 for one that comes too slowly and 400 for one
-        that is none, and `ClientLeft` when the client leaves before the end.
-        """
-        self._limit = limit_bytes
+        """The body; raises as `parts` does."""
         if max(self.body_bytes, self._declared_bytes) > limit_bytes:
             raise body_too_long(limit_bytes)
-        if not self.whole and not self.left:
-            self._line.resume()
-            await self._wait_for_body(limits.BODY_DEADLINE_S)
+        if not self.whole:
+            body = bytearray()
+            async for part in self.parts(limit_bytes, BODY_DEADLINE_S):
+                body += part
+            return bytes(body)
         self._check(limit_bytes)
-        body, self._body = self._body, b""
-        return bytes(body)
+        whole, self._body = self._body, b""
+        return bytes(whole)
 
-    async def parts(self, limit_bytes: int) -> AsyncIterator[bytes]:
-        """The body as it comes. The client waits while too little of it is taken.
-
-        Raises as `body` does.
-        """
-        self._in_parts = True
+    async def parts(self, limit_bytes: int, most_s: float = inf) -> AsyncIterator[bytes]:
+        """The body as it comes. The client waits while too little of it is taken. Raises `ApiError`
+        413 for a longer body, 408 for one that comes too slowly or longer than `most_s`, and 400
+        for one that is none; `ClientLeft` when the client leaves before the end."""
         while True:
             self._check(limit_bytes)
             if self._body:
@@ -158,7 +188,7 @@ class Exchange:
             elif self.whole:
                 return
             else:
-                await self._wait_for_body()
+                await self._wait_for_body(most_s)
 
     def _check(self, limit_bytes: int) -> None:
         if self.left:
@@ -168,17 +198,16 @@ class Exchange:
         if self.body_bytes > limit_bytes:
             raise body_too_long(limit_bytes)
 
-    async def _wait_for_body(self, most_s: float = inf) -> None:
-        """Wait for news of the body, which must come at the least rate and within `most_s`."""
-        if self._failure is not None:
-            return
+    async def _wait_for_body(self, most_s: float) -> None:
+        """Wait for news of the body, which must come at the least rate, and be waited for no longer
+        than `most_s` in all."""
         if self._expects:
             self._expects = False
             self._line.send(_CONTINUE)
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         waited_s = 0.0
-        while waited_s < (allowed_s := min(most_s, self._patience_s())):
+        while waited_s < (allowed_s := min(most_s - self._waited_s, self._patience_s())):
             self._news = loop.create_future()
             try:
                 async with asyncio.timeout_at(began_s + allowed_s):
@@ -192,13 +221,8 @@ class Exchange:
 
     def _patience_s(self) -> float:
         """For how much longer the body may come without more of it."""
-        earned_s = self.body_bytes / limits.LEAST_BODY_BYTES_PER_S
-        return limits.BODY_PATIENCE_S + earned_s - self._waited_s
-
-    def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
-        self.start(response.status, response.all_headers(), has_length=True)
-        self.end(response.body)
+        earned_s = self.body_bytes / LEAST_BODY_BYTES_PER_S
+        return BODY_PATIENCE_S + earned_s - self._waited_s
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
         """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
@@ -208,7 +232,7 @@ class Exchange:
 
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
         """Begin the answer; `has_length`: `content-length` is among its headers."""
-        self.begun = True
+        self.begun, self.status = True, status
         if self._expects:  # whether its body still comes is the client's choice: the next request
             self.keep_alive = False  # could not be told from it
         lines, self._told = self.extra_lines, headers
@@ -222,7 +246,6 @@ class Exchange:
         self._head = head_of(status, headers, lines)
 
     def write(self, data: bytes) -> None:
-        """Send a part of the answer's body, which is not empty."""
         if self._chunked:
             data = b"%b%x\r\n%b\r\n" % (self._head, len(data), data)
             self._head = b""
@@ -233,7 +256,6 @@ class Exchange:
         self._line.send(data)
 
     def end(self, data: bytes = b"") -> None:
-        """End the answer, with its last bytes."""
         if self._chunked:
             last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
             self._line.send(b"%b%b0\r\n\r\n" % (self._head, last))
@@ -252,29 +274,24 @@ class Exchange:
 
     def abandon(self) -> None:
         """Give the request up without an answer, or in the midst of it."""
+        self.on_left = None  # it is not the client that leaves
         self._line.abort()
 
     # --- what the connection tells ---
 
     def take(self, data: bytes) -> None:
-        """A part of the body has come."""
         self.body_bytes += len(data)
         if self.ended:
             return  # answered already: nobody wants the rest
-        if self._limit is not None and self.body_bytes > self._limit:
-            self._body = b""
-            self._wake()
-            return
         if not self._body:
             self._body = data
         else:  # not a list: who sends single bytes would have us hold an object for each
             if type(self._body) is bytes:
                 self._body = bytearray(self._body)
             self._body += data
-        if self._limit is None and len(self._body) > _MOST_UNTAKEN_BYTES:
+        if len(self._body) > _MOST_UNTAKEN_BYTES:
             self._line.pause()
-        if self._in_parts:
-            self._wake()
+        self._wake()
 
     def fail(self, error: ApiError) -> None:
         """The body is none: whoever waits for it is told so, and the connection ends."""
@@ -295,13 +312,11 @@ class Exchange:
         return True
 
     def take_end(self) -> None:
-        """The body is whole."""
         self.whole = True
         self._expects = False
         self._wake()
 
     def lose(self) -> None:
-        """The client has left."""
         if not self.left and not self.ended:
             self.left = True
             self._wake()

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.errors import internal_error
 from foretell.services.scheduler.http.connection import RETIRE_S, STALL_S, Connection
 from foretell.services.scheduler.http.exchange import Exchange
 
@@ -142,7 +142,6 @@ class Server:
             self._no_connection.set()
 
     def begin(self, exchange: Exchange) -> None:
-        """Have a request answered."""
         task = asyncio.get_running_loop().create_task(self._answer(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -155,14 +154,12 @@ class Server:
                 "%s %s failed", exchange.method, exchange.path, extra=about(exchange.request_id)
             )
             if not exchange.begun:
-                failed = ApiError(500, "the scheduler failed; see its log", code="internal_error")
-                exchange.respond(failed.response())
+                exchange.respond(internal_error().response())
         finally:
             if not exchange.ended:  # the client has left, or the server ends, or it is a defect
                 exchange.abandon()
 
     async def _sweep(self) -> None:
-        """Close connections that are overdue."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_SWEEP_S)

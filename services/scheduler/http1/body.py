@@ -1,28 +1,17 @@
-"""Where the body of a request ends, and what of it is content."""
+"""Where the body of a message ends, and what of it is content."""
 
 import re
-from dataclasses import dataclass
-from typing import Protocol
 
-from foretell.services.scheduler.http1.bounds import Bounds
-from foretell.services.scheduler.http1.errors import malformed
+from foretell.services.scheduler.http1.bounds import Bounds, malformed
 
-_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _TEXT = rb"[\t -~\x80-\xff]*"
-
-
-class Body(Protocol):
-    """A body on its way."""
-
-    done: bool
-    """It has come to its end."""
-
-    def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """The content in `data[at:]`, and where what was not taken begins.
-
-        Raises `RemoteProtocolError` as soon as it can be no body.
-        """
-        ...
+_SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(;" + _TEXT + rb")?\r\n")
+_CHUNK_END = re.compile(rb"\r\n")
+_TRAILER = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:" + _TEXT + rb")?\r\n")
+"""The lines of a body that comes in chunks."""
+_NAMES = {_SIZE: "chunk's size", _CHUNK_END: "chunk's end", _TRAILER: "trailer"}
+_RESTS = (b"\r\n", b"\n", b"0\r\n", b":\r\n")
+"""With one of these, what may become a line is one."""
 
 
 class Counted:
@@ -35,34 +24,12 @@ class Counted:
         self.done = length_bytes == 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Take content, as `Body` says."""
+        """The content in `data[at:]`, and where what was not taken begins. Raises
+        `RemoteProtocolError` as soon as it can be no body."""
         part = data[at : at + self._left]
         self._left -= len(part)
         self.done = self._left == 0
         return part, at + len(part)
-
-
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A kind of line in a body that comes in chunks."""
-
-    name: str
-    whole: re.Pattern[bytes]
-    begun: re.Pattern[bytes]
-    """What may become such a line."""
-
-
-_SIZE = _Line(
-    "chunk's size",
-    re.compile(rb"([0-9A-Fa-f]{1,16})(;" + _TEXT + rb")?\r\n"),
-    re.compile(rb"[0-9A-Fa-f]{0,16}|[0-9A-Fa-f]{1,16}(;" + _TEXT + rb")?\r?"),
-)
-_CHUNK_END = _Line("chunk's end", re.compile(rb"\r\n"), re.compile(rb"\r?"))
-_TRAILER = _Line(
-    "trailer",
-    re.compile(rb"(?:" + _TOKEN + rb":" + _TEXT + rb")?\r\n"),
-    re.compile(rb"(?:" + _TOKEN + rb"(?::" + _TEXT + rb")?)?\r?"),
-)
 
 
 class Chunked:
@@ -76,16 +43,20 @@ class Chunked:
     def __init__(self, bounds: Bounds) -> None:
         self.done = False
         self._bounds = bounds
-        self._line: _Line = _SIZE
+        self._line = _SIZE
         """The kind of line that comes next, or when the chunk has ended."""
         self._part = bytearray()
         """Its beginning."""
         self._left = 0
-        """What is still to come of the chunk."""
         self._chunks = self._body_bytes = self._extensions = self._trailer_bytes = 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """Take content, as `Body` says."""
+        if self._line is _SIZE and not self._part and (found := _SIZE.match(data, at)):
+            begin, end = found.end(), len(data) - 2
+            if begin < end == begin + int(found[1], 16) and data.endswith(b"\r\n"):
+                self._begin_chunk(end - begin, len(found[2] or b""))
+                self._left, self._line = 0, _SIZE
+                return data[begin:end], len(data)  # one chunk, as of most streams
         content: list[bytes] = []
         while at < len(data) and not self.done:
             if self._left:
@@ -103,44 +74,41 @@ class Chunked:
         if self._part:
             self._part += line
             line = bytes(self._part)
-        if not end:
-            if not kind.begun.fullmatch(line):
-                raise malformed(f"a {kind.name} is wrong")
+        found = kind.fullmatch(line)
+        if found is None and (end or not any(kind.fullmatch(line + rest) for rest in _RESTS)):
+            raise malformed(f"a {_NAMES[kind]} is wrong")
+        if found is None or kind is _TRAILER:
             self._check(len(line) if kind is _SIZE else 0, len(line) if kind is _TRAILER else 0)
-            if not self._part:
-                self._part += line
+        if found is None:
+            self._part = self._part or bytearray(line)
             return len(data)
         self._part.clear()
-        found = kind.whole.fullmatch(line)
-        if found is None:
-            raise malformed(f"a {kind.name} is wrong")
         if kind is _SIZE:
             self._begin_chunk(int(found[1], 16), len(found[2] or b""))
         elif kind is _CHUNK_END:
             self._line = _SIZE
         else:
-            self._check(0, len(line))
             self._trailer_bytes += len(line)
             self.done = line == b"\r\n"
         return end
 
     def _begin_chunk(self, size: int, extension_bytes: int) -> None:
-        self._check(extension_bytes, 0)
-        self._extensions += extension_bytes
+        if extension_bytes:
+            self._check(extension_bytes, 0)
+            self._extensions += extension_bytes
         self._left = size
         self._line = _CHUNK_END if size else _TRAILER
         self._chunks += 1
         self._body_bytes += size
-        bounds = self._bounds
-        if (
-            self._chunks > bounds.small_chunks
-            and self._body_bytes < bounds.chunk_bytes * self._chunks
-        ):
+        few = self._chunks <= self._bounds.small_chunks
+        if not few and self._body_bytes < self._bounds.chunk_bytes * self._chunks:
             raise malformed("its chunks are too small")
 
     def _check(self, extension_bytes: int, trailer_bytes: int) -> None:
-        """What came last besides is not too much."""
         if self._extensions + extension_bytes > self._bounds.chunk_extension_bytes:
             raise malformed("its chunks' extensions are too long")
         if self._trailer_bytes + trailer_bytes > self._bounds.trailer_bytes:
             raise malformed("its trailers are too long")
+
+
+Body = Counted | Chunked

@@ -1,14 +1,14 @@
-"""How much is collected of what a client sends beside bodies, which have bounds of their own."""
+"""What is refused of what comes: what is no HTTP, and more beside bodies than is collected."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Each is for one request. Whoever goes beyond one is refused, and the connection ends."""
+    """Each is for one message. Whoever goes beyond one is refused, and the connection ends."""
 
     head_bytes: int = 1 << 16
-    """The request line, all headers and empty lines before them."""
+    """The first line, all headers and empty lines before them."""
     headers: int = 256
     chunk_extension_bytes: int = 4096
     """All extensions of a body's chunks. RFC 9112, section 7.1.1, wants a limit; Go had none before
@@ -23,3 +23,16 @@ class Bounds:
 
 
 BOUNDS = Bounds()
+
+
+class RemoteProtocolError(Exception):
+    """The peer sent what nobody has to read; a client's connection ends with `status`."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+def malformed(what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(400, f"this is no valid HTTP/1.1 request: {what}")

@@ -5,13 +5,76 @@ it when a request has been answered (`answered`). What stands behind a request w
 unread.
 """
 
+from enum import Enum, auto
 from typing import Final
 
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
-from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds
-from foretell.services.scheduler.http1.errors import RemoteProtocolError
+from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds, RemoteProtocolError
 from foretell.services.scheduler.http1.head import HeadParser, RequestHead
-from foretell.services.scheduler.http1.states import State, Step, after
+
+
+class LocalProtocolError(Exception):
+    """We did what is not due in this state: a defect of ours."""
+
+
+class State(Enum):
+    """Where a connection stands in the cycle of a request and its answer."""
+
+    IDLE = auto()
+    """No request is in progress; a part of a head may have come."""
+    RECEIVING = auto()
+    """A head has come. Its body is on its way, and it may be answered before that has ended."""
+    ANSWERING = auto()
+    """The request is whole. What follows it waits, unread, until it has been answered."""
+    DRAINING = auto()
+    """The request has been answered, and the rest of its body comes for nothing."""
+    FAILED = auto()
+    """The body turned out to be none. The request is still to be answered; nothing more is read."""
+    DONE = auto()
+    """Request and answer are whole."""
+    CLOSING = auto()
+    """Nothing more is said or heard."""
+
+    __hash__ = object.__hash__  # that of Enum takes longer than all the rest of a transition
+
+
+class Step(Enum):
+    HEAD = auto()
+    BODY_END = auto()
+    ANSWER_END = auto()
+    MALFORMED = auto()
+    NEXT = auto()
+    CLOSE = auto()
+
+    __hash__ = object.__hash__
+
+
+TRANSITIONS: dict[State, dict[Step, State]] = {
+    State.IDLE: {
+        Step.HEAD: State.RECEIVING,
+        Step.MALFORMED: State.CLOSING,
+        Step.CLOSE: State.CLOSING,
+    },
+    State.RECEIVING: {
+        Step.BODY_END: State.ANSWERING,
+        Step.ANSWER_END: State.DRAINING,
+        Step.MALFORMED: State.FAILED,
+    },
+    State.ANSWERING: {Step.ANSWER_END: State.DONE},
+    State.DRAINING: {Step.BODY_END: State.DONE, Step.MALFORMED: State.CLOSING},
+    State.FAILED: {Step.ANSWER_END: State.CLOSING},
+    State.DONE: {Step.NEXT: State.IDLE, Step.CLOSE: State.CLOSING},
+    State.CLOSING: {},
+}
+
+
+def after(state: State, step: Step) -> State:
+    """The state that follows; raises `LocalProtocolError` where the step is not due."""
+    try:
+        return TRANSITIONS[state][step]
+    except KeyError:
+        raise LocalProtocolError(f"{step.name} is not due in the state {state.name}") from None
+
 
 _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
@@ -46,7 +109,6 @@ class ServerProtocol:
 
     @property
     def head_begun(self) -> bool:
-        """A part of the next request's head was read."""
         return self._head.begun
 
     @property
@@ -76,12 +138,10 @@ class ServerProtocol:
         return True
 
     def next_event(self) -> RequestHead | bytes | EndOfBody | None:
-        """What comes next; None: nothing, until more arrives or the request has been answered.
-
-        A head that has its `content` already is a whole request: nothing follows it. Raises
+        """What comes next; None: nothing, until more arrives or the request has been answered. A
+        head that has its `content` already is a whole request: nothing follows it. Raises
         `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
-        in progress, if there is one that was not answered, is still to be answered.
-        """
+        in progress, if there is one that was not answered, is still to be answered."""
         try:
             if self.state is _IDLE:
                 return self._next_head()
@@ -134,11 +194,9 @@ class ServerProtocol:
         return END
 
     def answered(self) -> None:
-        """The request in progress has been answered."""
         self._go(Step.ANSWER_END)
 
     def close(self) -> None:
-        """End an idle connection."""
         self._go(Step.CLOSE)
 
     def _go(self, step: Step) -> None:

@@ -21,7 +21,6 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def all_headers(self) -> list[tuple[bytes, bytes]]:
-        """All headers; the names are in lower case."""
         if self.status == 204:  # RFC 9110, section 8.6: no length where there is no content
             return [(name.encode(), value.encode()) for name, value in self.headers.items()]
         headers = {

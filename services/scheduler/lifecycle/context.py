@@ -8,9 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import (
@@ -37,7 +35,7 @@ from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.places import InProgress
+from foretell.services.scheduler.tenants.quota import InProgress
 
 logger = logging.getLogger(__name__)
 
@@ -45,33 +43,8 @@ _MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
 """Statuses with which an engine may have generated tokens all the same."""
 
 
-class Stage(Enum):
-    """Where a request is in its life."""
-
-    ARRIVED = "arrived"
-    """Its head is here, and it holds its place among those in progress."""
-    ACCEPTED = "accepted"
-    """Its body is understood."""
-    PLACING = "placing"
-    """No attempt is in progress; where placing raised, none follows."""
-    SENT = "sent"
-    """An attempt is in progress."""
-    ENDED = "ended"
-
-
-_NEXT = {
-    Stage.ARRIVED: (Stage.ACCEPTED, Stage.ENDED),
-    Stage.ACCEPTED: (Stage.PLACING, Stage.ENDED),
-    Stage.PLACING: (Stage.SENT, Stage.ENDED),
-    Stage.SENT: (Stage.PLACING, Stage.ENDED),
-    Stage.ENDED: (),
-}
-
-
 @dataclass(slots=True)
 class Shared:
-    """What all requests of a replica share."""
-
     placer: Placer
     recorder: Recorder
     pool: Pool
@@ -90,7 +63,9 @@ class RequestContext:
 
     def __init__(self, shared: Shared, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """A request whose head has come; raises `ApiError` where that is reason to refuse it."""
-        self.stage = Stage.ARRIVED
+        self.is_sent = False
+        """An attempt is in progress."""
+        self.ended = False
         self.endpoint = endpoint
         self.request_id = request_id_of(headers)
         self.attempt: Attempt | None = None
@@ -103,15 +78,16 @@ class RequestContext:
         self._is_at_fault = False
         """The latest attempt's engine has failed."""
         self._spans: RequestSpans | None = None
-        self._held = ExitStack()
-        """Its places among the requests in progress."""
         try:
             self.tenant = shared.api_keys.tenant(headers)
-            self._held.enter_context(shared.in_progress.place(self.tenant.name))
-            self.grant = self._held.enter_context(self.tenant.place())
             self._terms = terms_of(headers, shared.terms)
+            shared.in_progress.take(self.tenant.name)
+            try:
+                self.grant = self.tenant.place()
+            except ApiError:
+                shared.in_progress.give_back(self.tenant.name)
+                raise
         except ApiError as error:
-            self._held.close()
             shared.recorder.count(error.status)
             raise
 
@@ -123,16 +99,13 @@ class RequestContext:
 
     async def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
         """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
-        serves.
-
-        `among`: the only instances that may answer; None: any.
-        """
+        serves. `among`: the only instances that may answer; None: any."""
         shared, tenant, headers = self._shared, self.tenant, self._headers
         key, pool, is_form = tenant.key, shared.pool, self.endpoint.is_form
         request = parse(
             self.endpoint,
             body,
-            b"" if is_form else await shortened(body),
+            await shortened(body) if len(body) > LARGE_BYTES and not is_form else b"",
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,
@@ -148,47 +121,40 @@ class RequestContext:
         if not pool.may_serve(request.model):
             raise model_not_found(request.model)
         self._request = request
-        self._enter(Stage.ACCEPTED)
         shared.accepted_total += 1
         if shared.tracing is not None:
             self._spans = shared.tracing.request(request, headers)
         return request
 
     async def place(self, *, recallable: bool = True) -> Attempt:
-        """The first attempt; raises `ApiError` where there is none.
-
-        `recallable`: its handler will set `Attempt.carrier`.
-        """
+        """The first attempt; raises `ApiError` where there is none. `recallable`: its handler will
+        set `Attempt.carrier`."""
         return await self._placed(
             self.placer.place(self.request, self.grant, recallable=recallable)
         )
 
     async def retry(self, judgement: Judgement, output_tokens: int = 0, said: str = "") -> Attempt:
         """The attempt after one that failed; raises `ApiError` where there is none.
-
-        `output_tokens`: of the answer that the client has; `said`: what the engine says of it.
-        """
+        `output_tokens`: of the answer that the client has; `said`: what the engine says of it."""
         attempt = self._sent()
         self.failed(judgement, said=said)
         return await self._placed(self.placer.retry(attempt, output_tokens, judgement.unfit))
 
     async def place_again(self) -> Attempt:
-        """The attempt after one that was taken back from its engine; raises `ApiError`."""
         return await self._placed(self.placer.place_again(self._sent()))
 
     async def _placed(self, placing: Awaitable[Attempt]) -> Attempt:
-        self._enter(Stage.PLACING)
+        self.is_sent = False
         try:
             self.attempt = await placing
         except SloUnattainable as error:
             self._shared.recorder.record_rejection(self.request, error)
             raise
-        self._enter(Stage.SENT)
+        self.is_sent = True
         self._is_at_fault = False
         return self.attempt
 
     def asked(self) -> Asked:
-        """What the latest attempt asks of its engine."""
         attempt, model = self._sent(), self.request.model
         longest = attempt.instance.lengths.get(model)
         return Asked(self.placer.need(attempt), model, longest, self.endpoint.generates)
@@ -219,7 +185,6 @@ class RequestContext:
         )
 
     def end_attempt(self) -> None:
-        """The latest attempt has ended: tell of it."""
         attempt = self._sent()
         attempt.carrier = None
         attempt.ended_unix_s = time.time()
@@ -258,12 +223,14 @@ class RequestContext:
 
     def end(self, status: int) -> None:
         """It has ended, and the client got `status`; only the first end counts."""
-        if self.stage is Stage.ENDED:
+        if self.ended:
             return
-        attempt, was_sent = self.attempt, self.stage is Stage.SENT
-        self._enter(Stage.ENDED)
-        self._held.close()
-        if was_sent and attempt is not None:
+        self.ended, attempt = True, self.attempt
+        self._shared.in_progress.give_back(self.tenant.name)
+        if self.grant is not None:
+            self.grant.end()
+        if self.is_sent and attempt is not None:
+            self.is_sent = False
             broken = attempt.broken or self._is_at_fault
             self.placer.end(attempt, broken=broken, answered=attempt.finished)
         if self.grant is not None and status >= 400 and status not in _MAY_HAVE_GENERATED:
@@ -274,10 +241,6 @@ class RequestContext:
             self._spans.end(status)
 
     def _sent(self) -> Attempt:
-        assert self.stage is Stage.SENT, f"no attempt is in progress: {self.stage.value}"
+        assert self.is_sent, "no attempt is in progress"
         assert self.attempt is not None
         return self.attempt
-
-    def _enter(self, stage: Stage) -> None:
-        assert stage in _NEXT[self.stage], f"from {self.stage.value} to {stage.value}"
-        self.stage = stage

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from foretell.placement.needs import ANY, Need, Unfit
-from foretell.services.scheduler.placing.needs import KINDS
+from foretell.services.scheduler.placing.conversation import KINDS
 
 _FAULTS = frozenset((401, 403, 405, 408))
 """Statuses below 500 that are not about the request: the engine refuses our key, or is none."""
@@ -22,6 +22,8 @@ _NO_MODEL = frozenset(("model", "model_not_found"))
 _NO_INPUTS = re.compile(r"multimodal model", re.IGNORECASE)
 """vLLM names no `param` where its model takes text alone."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
+_FIELDS = re.compile(rb"vllm_xargs|return_token_ids|extra|additional|unknown|unexpected|unrecog")
+"""In what engines say that know fewer fields than vLLM."""
 _READ_BYTES = 2000
 """The part of what a refusal says that is read: the rest quotes the request."""
 _MOST_BODY_BYTES = 1 << 16
@@ -49,7 +51,6 @@ class Asked(NamedTuple):
     longest: int | None = None
     """The engine's longest context for the model in tokens, where it is known."""
     generates: bool = True
-    """Tokens were to be generated."""
 
 
 ANYTHING = Asked()
@@ -60,7 +61,6 @@ class Judgement(NamedTuple):
 
     verdict: Verdict
     reason: str
-    """A label for metrics."""
     unfit: Unfit = ""
     """What the engine cannot do, where it is unfit."""
     is_about_us: bool = False
@@ -77,6 +77,9 @@ class Judgement(NamedTuple):
         return self.verdict in (Verdict.REFUSED, Verdict.FAULT)
 
 
+_ANSWER = Judgement(Verdict.CLIENTS, "answer")
+
+
 def lost(reason: str) -> Judgement:
     """The answer did not come, or broke off, for `reason`."""
     return Judgement(Verdict.FAULT, reason)
@@ -90,18 +93,14 @@ def judge(
     as_event: bool = False,
     continued: bool = False,
 ) -> Judgement:
-    """What to think of an answer with a status, and a body, where that is seen.
-
-    `asked`: what was asked of the engine; `as_event`: an event of a stream says so, in place of its
-    beginning; `continued`: the client has the beginning from another engine, and can get no other
-    status.
-    """
+    """What to think of an answer with a status, and a body, where that is seen. `asked`: what was
+    asked of the engine; `as_event`: an event of a stream says so, in place of its beginning;
+    `continued`: the client has the beginning from another engine, and can get no other status."""
+    if 200 <= status < 300:
+        return _ANSWER
     reason = "error_event" if as_event else f"http_{status}"
-    is_answer, is_refusal = 200 <= status < 300, 400 <= status < 500
-    if not (is_answer or is_refusal) or status in _FAULTS or (continued and is_refusal):
+    if not 400 <= status < 500 or status in _FAULTS or continued:
         return Judgement(Verdict.FAULT, reason, is_about_us=status in _FAULTS)
-    if is_answer:
-        return Judgement(Verdict.CLIENTS, reason)
     if body is not None:
         if not asked.generates and body == _UNKNOWN_PATH:  # all engines with this model say so
             return Judgement(Verdict.CLIENTS, reason)
@@ -112,13 +111,16 @@ def judge(
     return Judgement(Verdict.CLIENTS, reason)
 
 
+def may_refuse_fields(status: int, body: bytes) -> bool:
+    """Whether this may be about the fields that are added for vLLM, as engines refuse them that
+    allow no others than they know."""
+    return status in (400, 422) and _FIELDS.search(body[:_MOST_BODY_BYTES]) is not None
+
+
 def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:
     """Why an engine that answers so cannot serve a request that another may serve; "": it does not
-    say, or the request is wrong everywhere.
-
-    It goes by the status, the fields of the error, and the numbers and names in its text: sentences
-    change.
-    """
+    say, or the request is wrong everywhere. It goes by the status, the fields of the error, and the
+    numbers and names in its text: sentences change."""
     if status not in (400, 404, 413, 422) or (error := _error_in(body)) is None:
         return ""
     said = str(error.get("message") or "")[:_READ_BYTES]

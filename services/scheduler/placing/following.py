@@ -8,6 +8,8 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from foretell import wire
+from foretell.engine.observed import OBSERVED, TELL_EVERY_S
+from foretell.engine.progress import StreamProgress
 from foretell.engine.published import SnapshotError
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.latency.tables import NO_TABLES, packed_tables
@@ -24,6 +26,9 @@ _CONNECT_S = 2.0
 _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
+
+_DONE = b"[DONE]\n\n"
+"""The end of a stream: what is read together with it is of its last token."""
 
 Seen = predictor_pb2.Seen
 
@@ -58,6 +63,8 @@ class Following:
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
+        self._progress = StreamProgress()
+        self._telling: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,6 +73,8 @@ class Following:
 
     def close(self) -> None:
         """Follow no longer."""
+        if self._telling is not None:
+            self._telling.cancel()
         if self._task is not None:
             self._task.cancel()
         if self._unsent:
@@ -95,8 +104,43 @@ class Following:
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
+    def watch(self, request_id: str) -> Callable[[bytes], None] | None:
+        """A stream goes to the engine: who wants to see its bytes as they come, of engines that
+        tell nothing themselves; otherwise nobody."""
+        if not self._observes:
+            return None
+        progress, stream = self._progress, self._progress.open(request_id)
+        if self._telling is None:
+            self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
+
+        def came(data: bytes) -> None:
+            events = 1 if data.endswith(_DONE) else data.count(b"\n\n")
+            progress.came(stream, events, self._loop.time())
+
+        return came
+
+    @property
+    def _observes(self) -> bool:
+        """The predictor knows of its engine only what schedulers tell it."""
+        predictor = self.engine.predictor
+        return predictor is not None and OBSERVED in predictor.engine_config.approximations
+
+    def _tell_progress(self) -> None:
+        progress, self._telling = self._progress, None
+        steps_ago_s = progress.take(self._loop.time())
+        if not (progress.streams or steps_ago_s):
+            return
+        self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
+        told = predictor_pb2.Progress(
+            steps_ago_s=steps_ago_s,
+            request_id=progress.streams,
+            tokens=[stream.events for stream in progress.streams.values()],
+            tokens_per_event=progress.tokens_per_event,
+        )
+        self._notify(predictor_pb2.Notice(progress=told))
+
     def ended(
-        self, request: RequestSpec, *, answered: bool
+        self, request: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> "asyncio.Future[Seen | None] | None":
         """The request has ended; the future is what the predictor has seen of it.
 
@@ -104,12 +148,14 @@ class Following:
         """
         request_id = request.request_id
         self.engine.ended(request_id)
+        age_s = self._progress.close(request_id, output_tokens, self._loop.time())
         if self._stream is None:
             return None
         found = self._waiting[request_id] = self._loop.create_future()
         found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
-        notice = predictor_pb2.Notice(ended=wire.ended_to_proto(request, answered=answered))
-        if not answered:
+        ended = wire.ended_to_proto(request, answered=answered, output_tokens=output_tokens)
+        notice = predictor_pb2.Notice(ended=ended, age_s=age_s)
+        if not answered or self._observes:
             self._notify(notice)
             return found
         self._unsent.append(notice.SerializeToString())

@@ -227,6 +227,11 @@ class Predictors:
         if following is not None:
             following.revise(spec)
 
+    def watch(self, instance: Instance, request_id: str) -> Callable[[bytes], None] | None:
+        """As `Following.watch` has it."""
+        following = self._following(instance)
+        return None if following is None else following.watch(request_id)
+
     def _swap(self) -> None:
         """In a pool too large to follow all, follow one drawn at random in place of the fullest.
 
@@ -250,12 +255,14 @@ class Predictors:
         self.follow(drawn)
 
     async def complete(
-        self, instance: Instance, spec: RequestSpec, *, answered: bool
+        self, instance: Instance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> predictor_pb2.Seen | None:
-        """The request has ended: its reservation is released. What the predictor saw of it, if that
-        is known."""
+        """The request has ended, with so many tokens, 0: not known; its reservation is released.
+        What the predictor saw of it, if that is known."""
         following = self._following(instance)
-        seen = None if following is None else following.ended(spec, answered=answered)
+        if following is None:
+            return None
+        seen = following.ended(spec, answered=answered, output_tokens=output_tokens)
         if seen is None:
             return None
         with suppress(TimeoutError):

@@ -15,8 +15,14 @@ if TYPE_CHECKING:  # for who has no numpy, and calls
 
 logger = logging.getLogger(__name__)
 
+_FACTS = ("status", "finished", "broken", "continued")
+_NUMBERS = ("ttft_s", "e2e_s", "prompt_tokens", "output_tokens")
+_PREDICTED = (
+    *("ttft_s", "e2e_s", "tpot_s", "preemptions", "cached_tokens"),
+    *("snapshot_age_s", "calibration_steps", "approximations"),
+)
+
 Predictions = Mapping[str, Prediction]
-"""Predictions by instance."""
 
 
 def explained(trace: Trace, policy: Policy) -> dict[str, Any]:
@@ -56,19 +62,13 @@ def explained_attempt(attempt: Attempt, policy: Policy) -> dict[str, Any]:
         },
         "candidates": [_candidate(one, hindsight) for one in explanation.candidates],
         "floor": floor,
-        "happened": None
-        if not attempt.settled
-        else {
-            "status": attempt.status,
-            "finished": attempt.finished,
-            "broken": attempt.broken,
-            "continued": attempt.continued,
-            "ttft_s": attempt.ttft_s or None,
-            "e2e_s": attempt.e2e_s or None,
-            "prompt_tokens": attempt.prompt_tokens or None,
-            "output_tokens": attempt.output_tokens or None,
-        },
+        "happened": _happened(attempt) if attempt.settled else None,
     }
+
+
+def _happened(attempt: Attempt) -> dict[str, Any]:
+    facts = {name: getattr(attempt, name) for name in _FACTS}
+    return facts | {name: getattr(attempt, name) or None for name in _NUMBERS}
 
 
 def _because(attempt: Attempt, because: str) -> str:
@@ -86,7 +86,7 @@ def _candidate(one: Considered, hindsight: Predictions) -> dict[str, Any]:
         "chosen": one.chosen,
         "outstanding": one.outstanding,
         "load": one.load and _load(one.load),
-        "foretold": prediction and _predicted(prediction),
+        "foretold": prediction and {name: getattr(prediction, name) for name in _PREDICTED},
         "compared": one.compared,
         "score": one.score,
         "tie_break": one.tie_break,
@@ -109,17 +109,6 @@ def _load(load: Load) -> dict[str, Any]:
 
 def _latencies(prediction: Prediction) -> dict[str, Any]:
     return {"ttft_s": prediction.ttft_s, "e2e_s": prediction.e2e_s}
-
-
-def _predicted(prediction: Prediction) -> dict[str, Any]:
-    return {
-        **_latencies(prediction),
-        "tpot_s": prediction.tpot_s,
-        "preemptions": prediction.preemptions,
-        "cached_tokens": prediction.cached_tokens,
-        "snapshot_age_s": prediction.snapshot_age_s,
-        "calibration_steps": prediction.calibration_steps,
-    }
 
 
 def _predicted_again(attempt: Attempt) -> tuple[Predictions, dict[str, Any] | None]:

@@ -1,19 +1,93 @@
 """Accounts for each attempt once it has ended: the predictor's view, metrics, feedback, log."""
 
+import asyncio
+from contextlib import suppress
 from math import isfinite
 
-from foretell.cosched.deadlines import JobClass
+from foretell import wire
 from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.placing.attempt import Attempt
+from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
+from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.record.feedback import Feedback
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.record.sample import Sample
 from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import SchedulerMetrics, series
+from foretell.v1 import tagger_pb2, tagger_pb2_grpc
+
+_OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
+_GATHER_S = 1.0
+"""Longer than it takes until the tagger is asked: of requests that it does not know it learns
+nothing, and short answers must not be among those more often than others."""
+_MOST_TOGETHER = 4096  # the most that a tagger takes in one call
+
+
+class Feedback:
+    """Teaches the estimators that placement reads, and the tagger if there is one."""
+
+    def __init__(
+        self,
+        estimators: Estimators,
+        tagger: tagger_pb2_grpc.TaggerStub | None,
+        background: Background,
+    ) -> None:
+        self._estimators = estimators
+        self._tagger = tagger
+        self._background = background
+        self._waiting: list[tuple[Attempt, tagger_pb2.Observation]] = []
+
+    def learn(self, request: ApiRequest, attempt: Attempt) -> None:
+        """Learn from an answer that was accepted by its engine and is whole or abandoned."""
+        spec = attempt.spec
+        if spec.sequences != 1:
+            return  # usage sums over sequences: it does not tell the length of one answer
+        if attempt.prompt_tokens and not request.token_ids:
+            self._estimators.prompt_tokens.observe(
+                request.model, request.characters, len(request.messages), attempt.prompt_tokens
+            )
+        if spec.turn.prompt and attempt.finished and attempt.prompt_tokens:
+            spoken, tokens = self._estimators.spoken, attempt.prompt_tokens
+            spoken.check(request.model, spec.turn.before, tokens)
+            spoken.note(spec.turn.prompt, tokens + attempt.output_tokens)
+        if request.ignore_eos or attempt.output_tokens <= request.min_tokens:
+            return  # the length is the client's, not the model's
+        prompt_tokens = attempt.prompt_tokens or spec.prompt_tokens
+        censored = (
+            not attempt.finished
+            or attempt.truncated
+            or 0 < request.max_tokens <= attempt.output_tokens
+        )
+        self._estimators.lengths.observe(
+            attempt.key, request, prompt_tokens, attempt.output_tokens, censored
+        )
+        if self._tagger is None:
+            return
+        observation = tagger_pb2.Observation(
+            model_name=request.model,
+            prompt_tokens=prompt_tokens,
+            output_tokens=attempt.output_tokens,
+            censored=censored,
+            request_id=attempt.key,
+            kind=wire.kind_to_proto(request.kind),
+        )
+        self._waiting.append((attempt, observation))
+        if len(self._waiting) == 1:
+            self._background.spawn(self._teach(self._tagger))
+
+    async def _teach(self, tagger: tagger_pb2_grpc.TaggerStub) -> None:
+        """Tell the tagger what has gathered about requests that it was asked about, in one call."""
+        await asyncio.sleep(_GATHER_S)
+        waiting, self._waiting = self._waiting, []
+        observations = [each for attempt, each in waiting if attempt.tagged]
+        message = tagger_pb2.ObserveRequest(observations=observations[-_MOST_TOGETHER:])
+        if not observations:
+            return
+        with suppress(NoAnswer):  # the next feedback will do as well
+            await answer_of(tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S))
+
 
 _CLOCK_SLACK_S = 0.1
 _MAX_TOKENS = 2**31 - 1  # no context is as long: a predictor that says more is not believed
@@ -36,7 +110,6 @@ class Recorder:
         self._policy = policy
         self._predictors = predictors
         self._background = background
-        self.sample = Sample()
         self._metrics = metrics
         self._requests = series(metrics.requests)
         self._slo_requests = series(metrics.slo_requests)
@@ -56,16 +129,13 @@ class Recorder:
         self._requests(model, instance_id, policy, str(status)).inc()
 
     def count_failure(self, instance_id: str, reason: str, *, in_mid_answer: bool) -> None:
-        """Count an attempt that has failed, by its engine's fault."""
         metrics = self._metrics
         counter = metrics.continuations if in_mid_answer else metrics.retries
         counter.labels(instance_id, reason).inc()
 
     def record(self, request: ApiRequest, grant: Grant | None, attempt: Attempt) -> None:
-        """Account for one attempt that has ended: at once, or when its predictor has answered.
-
-        Of a request that generates nothing, only what it took of its tenant's tokens counts.
-        """
+        """Account for one attempt that has ended: at once, or when its predictor has answered. Of a
+        request that generates nothing, only what it took of its tenant's tokens counts."""
         if not request.endpoint.generates:
             attempt.settled = True
             if grant is not None and attempt.prompt_tokens:
@@ -86,6 +156,7 @@ class Recorder:
             grant.settle(attempt.prompt_tokens + attempt.output_tokens)
         outcome = _outcome(request, attempt) if attempt.answered else None
         if outcome is not None:
+            attempt.met_targets = outcome == "met"
             self._slo_requests(request.model, attempt.policy, outcome).inc()
         if attempt.answered:
             self._observe(request, attempt)
@@ -101,7 +172,12 @@ class Recorder:
     async def _complete(self, attempt: Attempt) -> None:
         """Release the reservation; fill in what only the predictor could see."""
         answered = attempt.first_byte_unix_s > 0 or attempt.answered
-        seen = await self._predictors.complete(attempt.instance, attempt.spec, answered=answered)
+        seen = await self._predictors.complete(
+            attempt.instance,
+            attempt.spec,
+            answered=answered,
+            output_tokens=attempt.output_tokens,
+        )
         if seen is None:
             return
         if _credible(attempt, seen.ttft_s):
@@ -121,8 +197,6 @@ class Recorder:
         self._count_tokens(attempt, job_class.value)
         if attempt.continued:
             return
-        if job_class is not JobClass.OFFLINE:
-            self.sample.add(attempt)
         self._observe_latencies(request, attempt, job_class.value)
         if attempt.output_tokens:
             self._observe_length(request, attempt)
@@ -132,9 +206,10 @@ class Recorder:
         self._prompt_tokens(*labels).inc(attempt.prompt_tokens)
         self._output_tokens(*labels).inc(attempt.output_tokens)
         # Also where nothing is known: a series without samples looks like a broken query.
-        self._cached_tokens(*labels).inc(attempt.cached_tokens or 0)
-        prediction = attempt.prediction if attempt.cached_tokens is not None else None
-        self._foretold_cached_tokens(*labels).inc(prediction.cached_tokens if prediction else 0)
+        cached, foretold = self._cached_tokens(*labels), self._foretold_cached_tokens(*labels)
+        if attempt.cached_tokens is not None:
+            cached.inc(attempt.cached_tokens)
+            foretold.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
 
     def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
         """What was measured, and its error relative to what was predicted where both are known."""
@@ -167,10 +242,8 @@ def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
-    """Learn from a stream how long its first token took from the engine to here.
-
-    Where there was no stream, the learned delay tells when the first token would have come.
-    """
+    """Learn from a stream how long its first token took from the engine to here. Where there was no
+    stream, the learned delay tells when the first token would have come."""
     instance = attempt.instance
     if attempt.first_byte_unix_s:
         instance.learn_answer_delay(attempt.ttft_s - engine_ttft_s)
@@ -181,10 +254,8 @@ def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
 
 
 def _credible(attempt: Attempt, ttft_s: float) -> bool:
-    """Whether the TTFT that a predictor saw can be this request's.
-
-    It counts from the reservation, which may be a moment before the placement was done.
-    """
+    """Whether the TTFT that a predictor saw can be this request's. It counts from the reservation,
+    which may be a moment before the placement was done."""
     return 0 < ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S
 
 

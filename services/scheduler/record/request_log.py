@@ -58,10 +58,8 @@ FIELDS = {
 
 
 class RequestLog:
-    """Writes what was predicted for each attempt beside what happened.
-
-    Lines are gathered for `_GATHER_S` and written together, each of them whole.
-    """
+    """Writes what was predicted for each attempt beside what happened. Lines are gathered for
+    `_GATHER_S` and written together, each of them whole."""
 
     def __init__(
         self,
@@ -87,7 +85,6 @@ class RequestLog:
             self._file = self._path.open("ab", buffering=0)
 
     def ended(self, request: ApiRequest, attempt: Attempt, outcome: Outcome | None) -> None:
-        """Write the line of an attempt that has ended."""
         if self._file is None:
             return
         prediction, spec = attempt.prediction, attempt.spec
@@ -128,7 +125,6 @@ class RequestLog:
         return self._explain(attempt) if drawn and self._explain is not None else None
 
     def rejected(self, request: ApiRequest, policy: str, refusal: SloUnattainable) -> None:
-        """Write the line of a request that was refused because nobody could answer in time."""
         if self._file is None:
             return
         line = {

@@ -31,10 +31,8 @@ _OPERATIONS = {
 
 
 def open_tracing(replica_id: str) -> "Tracing | None":
-    """Tracing as the environment has it; None if it names no endpoint.
-
-    `SystemExit` says what to install.
-    """
+    """Tracing as the environment has it; None if it names no endpoint. `SystemExit` says what to
+    install."""
     if not any(map(os.environ.get, ENDPOINTS)):
         return None
     try:
@@ -58,13 +56,14 @@ class Tracing:
     """Makes the spans of one replica."""
 
     def __init__(self, provider: "TracerProvider") -> None:
-        from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
-            TraceContextTextMapPropagator,
-        )
+        from opentelemetry import trace  # noqa: PLC0415
+        from opentelemetry.trace.propagation import tracecontext  # noqa: PLC0415
 
         self._provider = provider
-        self._tracer = provider.get_tracer("foretell.scheduler", __version__)
-        self._propagator = TraceContextTextMapPropagator()
+        self.api = trace
+        self.tracer = provider.get_tracer("foretell.scheduler", __version__)
+        self.propagator = tracecontext.TraceContextTextMapPropagator()
+        """Reads and writes W3C's `traceparent` and `tracestate`."""
 
     def request(self, request: ApiRequest, headers: Mapping[str, str]) -> "RequestSpans":
         """The span of a request that begins; its parent is the client's, if `headers` name one."""
@@ -80,32 +79,8 @@ class Tracing:
         closing.start()
         closing.join(_CLOSE_S)
 
-    def start(self, name: str, kind: str, parent: Any, attributes: dict[str, Any]) -> "Span":
-        """A span that begins now."""
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415
-
-        return self._tracer.start_span(name, parent, SpanKind[kind], attributes)
-
-    def parent_in(self, headers: Mapping[str, str]) -> Any:
-        """The context that W3C's `traceparent` and `tracestate` name."""
-        return self._propagator.extract(dict(headers))
-
-    def below(self, span: "Span") -> Any:
-        """The context in which `span` is the parent."""
-        from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
-
-        return set_span_in_context(span)
-
-    def headers_of(self, span: "Span") -> dict[str, str]:
-        """The headers by which others go on below `span`."""
-        carrier: dict[str, str] = {}
-        self._propagator.inject(carrier, self.below(span))
-        return carrier
-
 
 class RequestSpans:
-    """The spans of one request."""
-
     def __init__(self, tracing: Tracing, request: ApiRequest, headers: Mapping[str, str]) -> None:
         self._tracing = tracing
         path = request.endpoint.path
@@ -119,8 +94,8 @@ class RequestSpans:
         }
         if request.max_tokens:
             self._attributes["gen_ai.request.max_tokens"] = request.max_tokens
-        parent = tracing.parent_in(headers)
-        self._span = tracing.start(self._name, "SERVER", parent, self._attributes)
+        parent, kind = tracing.propagator.extract(dict(headers)), tracing.api.SpanKind.SERVER
+        self._span = tracing.tracer.start_span(self._name, parent, kind, self._attributes)
         self._attempt: Span | None = None
 
     def attempt(self, attempt: Attempt) -> dict[str, str]:
@@ -135,12 +110,14 @@ class RequestSpans:
         if attempt.prediction is not None:
             attributes["foretell.predicted_ttft_s"] = attempt.prediction.ttft_s
             attributes["foretell.predicted_e2e_s"] = attempt.prediction.e2e_s
-        parent = self._tracing.below(self._span)
-        self._attempt = self._tracing.start(self._name, "CLIENT", parent, attributes)
-        return self._tracing.headers_of(self._attempt)
+        tracing, api = self._tracing, self._tracing.api
+        parent, kind = api.set_span_in_context(self._span), api.SpanKind.CLIENT
+        span = self._attempt = tracing.tracer.start_span(self._name, parent, kind, attributes)
+        carrier: dict[str, str] = {}
+        tracing.propagator.inject(carrier, api.set_span_in_context(span))
+        return carrier
 
     def attempt_ended(self, attempt: Attempt) -> None:
-        """The attempt has ended."""
         span, self._attempt = self._attempt, None
         if span is None:
             return

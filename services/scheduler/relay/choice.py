@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 TEXTS = ("content", "reasoning", "reasoning_content", "text")
 """Fields of a choice, or of its delta, whose texts follow each other."""
 _CALL_TEXTS = ("name", "arguments")
@@ -39,8 +41,6 @@ class Choice:
         """The ids of all tokens of the texts in `_again`."""
         self.texts: dict[str, list[str]] = {name: [] for name in TEXTS}
         """By field; those of a tool call by its number and field."""
-        self.alike_tokens = 0
-        """Tokens of the events that the engine stated and that were read by `alike.Alike`."""
         self.entries = 0
         """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
         self._again: dict[str, str] = {}
@@ -54,7 +54,6 @@ class Choice:
 
     @property
     def has_ids(self) -> bool:
-        """The engine stated ids of tokens."""
         return bool(self.ids)
 
     @property
@@ -64,7 +63,6 @@ class Choice:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
-        self.alike_tokens = 0
         if self.is_finished:
             return
         self._known_ids, self.ids = array("l", self.output_ids), array("l")
@@ -84,7 +82,6 @@ class Choice:
         return True
 
     def take(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> None:
-        """Note what the client gets."""
         self.is_finished |= choice.get("finish_reason") is not None
         self.role_sent |= "role" in delta
         for part in _parts(delta):
@@ -92,10 +89,8 @@ class Choice:
         self.entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
 
     def take_again(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> bool:
-        """Leave in an event what the client does not have; False: nothing is left.
-
-        Raises `Diverged`.
-        """
+        """Leave in an event what the client does not have; False: nothing is left. Raises
+        `Diverged`."""
         for part in list(_parts(delta)):
             self._leave(part)
         delta.pop("role", None)
@@ -179,3 +174,79 @@ def _by_token(choice: dict[str, Any], *, ids_shown: bool) -> Iterator[list[Any]]
     ids = choice.get("token_ids")
     if ids_shown and isinstance(ids, list):
         yield ids
+
+
+IDS = b'"token_ids":['
+"""How an event states the ids of its tokens. No text has these bytes: its quotes are escaped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """The bytes that such events share. A stream may have millions, and to parse one costs more
+    than to relay it."""
+
+    choice: Choice
+    texts: list[str]
+    """The choice's texts of the field that these have."""
+    head: bytes
+    """All before the text."""
+    middle: bytes
+    """All between text and token ids, from the quote that ends the text on."""
+    tail: bytes
+    """All behind the token ids, from the bracket that ends them on."""
+    hidden: bytes
+    """What takes the place of `middle`, ids and `tail`; empty: the ids are shown."""
+
+    def take(self, line: bytes) -> bytes | None:
+        """Note an event for its choice: the event as the client gets it; None: it is not alike, and
+        nothing was noted. It runs for each chunk of a stream."""
+        head, tail = self.head, self.tail
+        if not (line.startswith(head) and line.endswith(tail)):
+            return None
+        end = line.find(b'"', len(head))
+        if not line.startswith(self.middle, end):
+            return None
+        text, ids = line[len(head) : end], line[end + len(self.middle) : -len(tail)]
+        if not text or b"\\" in text:  # escaped: for a parser of JSON
+            return None
+        choice = self.choice
+        try:
+            said = text.decode()
+            if ids.isdigit():  # one, as mostly
+                tokens = 1
+                choice.ids.append(int(ids))
+            else:
+                known = [int(each) for each in ids.split(b",")]
+                tokens = len(known)
+                choice.ids.extend(known)
+        except (ValueError, OverflowError):  # a parser may make something of it
+            return None
+        self.texts.append(said)
+        if self.hidden:
+            return line[:end] + self.hidden
+        choice.entries += tokens
+        return line
+
+
+def alike(
+    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
+) -> Alike | None:
+    """What the next events of `choice` may share with `line`, if it adds to a single text and does
+    nothing else."""
+    field = "text" if delta is stated else next(iter(delta), "")
+    text = delta.get(field)
+    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
+    if not is_plain or not isinstance(text, str):
+        return None
+    name = b'"%b":' % field.encode()
+    said = name + orjson.dumps(text)
+    start, ids = line.find(said), line.find(IDS)
+    if start < 0 or line.count(name) != 1 or line.count(IDS) != 1:
+        return None
+    end, closing = start + len(said) - 1, line.find(b"]", ids)
+    if not end < ids < closing:
+        return None
+    middle, tail = line[end : ids + len(IDS)], line[closing:]
+    hidden = b"" if ids_shown else middle[:-1] + b"null" + tail[1:]
+    head = line[: start + len(name) + 1]
+    return Alike(choice, choice.texts[field], head, middle, tail, hidden)

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import sys
 import termios
 from collections.abc import Callable, Mapping
 from math import inf
@@ -9,13 +10,13 @@ from typing import Protocol, cast
 
 import httptools
 
+from foretell.services.scheduler.http1.body import Body, Chunked, Counted
+from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
+
 ENGINE_DOWN = "engine_down"
-_LONGEST_HEAD_BYTES = 1 << 16
-_MOST_SPARE_BYTES = 1 << 17
-_SPARE_RATIO = 16
-"""Heads, sizes of chunks, their extensions and trailers may be so many bytes, and so many more for
-each byte of content that came since."""
-_END = b"\r\n\r\n"
+_BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chunks=sys.maxsize)
+"""Engines may send small chunks: what they bring is content."""
+_BEGIN, _END = b"HTTP/1.", b"\r\n\r\n"
 _NO_BYTES = bytes(4)
 _BODILESS = (204, 304)
 
@@ -36,6 +37,37 @@ class Listener(Protocol):
         """The answer will not be completed. `reason` is a label for metrics."""
 
 
+class Head:
+    """The head of an answer, which httptools parses and refuses where it is ambiguous."""
+
+    def __init__(self, data: bytes) -> None:
+        """`data` is what comes before the body, whole. Raises `RemoteProtocolError`."""
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.keep_alive = False
+        self._parser = httptools.HttpResponseParser(self)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise malformed(str(error)) from error
+
+    def body(self) -> Body | None:
+        """What follows; None: its end is that of the connection."""
+        if self.status in _BODILESS:
+            return Counted(0)
+        if (coding := self.headers.get(b"transfer-encoding")) is not None:
+            return Chunked(_BOUNDS) if coding.lower() == b"chunked" else None
+        length = self.headers.get(b"content-length")
+        return Counted(int(length)) if length is not None else None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.setdefault(name.lower(), value)
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+        self.keep_alive = self._parser.should_keep_alive()
+
+
 class Connection(asyncio.Protocol):
     """The client's side: writes a request, parses what comes and hands it on at once."""
 
@@ -51,32 +83,21 @@ class Connection(asyncio.Protocol):
         self._timeout_s = read_timeout_s
         self._on_free, self._on_lost = on_free, on_lost
         self._transport: asyncio.Transport | None = None
-        self._arrived: list[bytes] = []
-        self.on_body = self._arrived.append
-        """What the parser calls with each part of a body."""
-        self._parser = httptools.HttpResponseParser(self)
         self._listener: Listener | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Checks for silence; it is not stopped between requests."""
         self.heard_s = -inf
         """When the last byte came."""
         self._silent_since_s = 0.0
-        self._status = 0
-        self._headers: dict[bytes, bytes] = {}
         self._head_part = bytearray()
-        """What came in earlier reads of a head that is not whole."""
-        self._head_done = False
-        self._head_told = False
-        self._answers = 0
-        """Answers that began in what was read since the request."""
-        self._own_parts = 0
-        """Parts of a body that had come when a second one began."""
+        """What has come of a head that is not whole."""
+        self._head: Head | None = None
+        self._body: Body | None = None
         self._spare_bytes = 0
-        """What may still come that is no content."""
+        """What may still come of heads: of the answer's own, and of others before it."""
         self._descriptor = -1
         self._paused = False
         self._done = True
-        self._keep_alive = True
         self._lost = False
 
     @property
@@ -98,10 +119,9 @@ class Connection(asyncio.Protocol):
         """Send a request; the connection must be reusable or new."""
         assert self.reusable
         assert self._transport is not None
-        self._headers = {}
-        self._head_part.clear()
-        self._head_done = self._head_told = self._done = False
-        self._answers, self._spare_bytes = 0, _MOST_SPARE_BYTES
+        self._head = self._body = None
+        self._spare_bytes = _BOUNDS.head_bytes
+        self._done = False
         self._listener = listener
         self._silent_since_s = self._loop.time()
         if self._timer is None:
@@ -109,11 +129,8 @@ class Connection(asyncio.Protocol):
         self._transport.writelines((head, body))
 
     def release(self) -> None:
-        """The listener wants to hear no more.
-
-        Unless the answer was read to its end this closes the connection, which tells the engine to
-        stop generating.
-        """
+        """The listener wants to hear no more. Unless the answer was read to its end this closes the
+        connection, which tells the engine to stop generating."""
         self._listener = None
         self.resume()
         if self.reusable:
@@ -122,14 +139,12 @@ class Connection(asyncio.Protocol):
             self.lose("given_up")
 
     def pause(self) -> None:
-        """Take nothing more from the socket."""
         assert self._transport is not None
         if not self._paused and not self._transport.is_closing():
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
         assert self._transport is not None
         if self._paused and not self._transport.is_closing():
             self._paused = False
@@ -165,39 +180,6 @@ class Connection(asyncio.Protocol):
         else:
             self.lose("timeout")
 
-    def _deliver(self) -> int:
-        """Tell the listener what the last read brought, and return how many bytes of content."""
-        arrived = self._arrived
-        if not self._head_told and self._head_done and self._listener is not None:
-            self._head_told = True
-            self._listener.head(self._status, self._headers)
-        if self._answers > 1:
-            del arrived[self._own_parts :]
-        data = b""
-        if arrived:
-            data = arrived[0] if len(arrived) == 1 else b"".join(arrived)
-            arrived.clear()
-            if self._listener is not None:
-                self._listener.data(data)
-        if self._done and self._listener is not None:
-            listener, self._listener = self._listener, None
-            listener.end()
-        return len(data)
-
-    def _ends_with(self, data: bytes, content_bytes: int, *, had_head: bool) -> bool:
-        """Whether the answer ends where `data` does, the last read; False also where that cannot be
-        told, because its end came in pieces.
-
-        The parser passes over line ends behind an answer; they too would be there for the next one.
-        """
-        if b"content-length" not in self._headers and self._status not in _BODILESS:
-            return data.endswith(_END) and data[-5:-4] not in (b"", b"\r", b"\n")
-        spare = len(data) - content_bytes
-        if had_head:
-            return spare == 0
-        head = self._head_part + data
-        return len(self._head_part) + spare == head.find(_END) + len(_END)
-
     # --- what the transport tells ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -210,57 +192,48 @@ class Connection(asyncio.Protocol):
             self.lose("connection_lost")
             return
         self.heard_s = self._loop.time()
-        had_head, valid = self._head_done, True
         try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            valid = False
-        content_bytes = self._deliver()
-        spare = self._spare_bytes + (_SPARE_RATIO + 1) * content_bytes - len(data)
-        self._spare_bytes = spare if spare < _MOST_SPARE_BYTES else _MOST_SPARE_BYTES
-        if had_head and valid and spare >= 0 and not self._done:
-            return  # a part of a body, as mostly
-        if not self._head_done:
-            self._head_part += data
-        endless = len(self._head_part) > _LONGEST_HEAD_BYTES
-        kept = not self._done or (
-            self._keep_alive
-            and self._answers == 1
-            and self._ends_with(data, content_bytes, had_head=had_head)
-        )
-        if endless or not valid or spare < 0 or not kept:
+            if self._head is None:
+                data = self._take_head(data)
+            if self._head is None:
+                return
+            body = self._body
+            content, at = (data, len(data)) if body is None else body.take(data, 0)
+        except RemoteProtocolError:
             self.lose("connection_lost")
+            return
+        if content and self._listener is not None:
+            self._listener.data(content)
+        if body is not None and body.done:
+            self._end()
+            if at < len(data) or not self._head.keep_alive:
+                self.lose("connection_lost")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        counted = b"content-length" in self._headers or b"transfer-encoding" in self._headers
-        if exc is None and self._head_done and not self._done and not counted:
-            self._done = True  # a body without a length ends with its connection
-            self._deliver()
+        if exc is None and self._head is not None and self._body is None and not self._done:
+            self._end()  # a body without a length ends with its connection
         self.lose("connection_lost")
 
-    # --- what the parser tells ---
+    def _take_head(self, data: bytes) -> bytes:
+        """What follows the answer's head; raises `RemoteProtocolError`."""
+        if self._head_part:
+            data = bytes(self._head_part) + data
+            self._head_part.clear()
+        while (end := data.find(_END) + len(_END)) >= len(_END) and self._spare_bytes >= 0:
+            head, data = Head(data[:end]), data[end:]
+            self._spare_bytes -= end
+            if head.status >= 200:  # before it others may come, such as 100
+                self._head, self._body = head, head.body()
+                if self._listener is not None:
+                    self._listener.head(head.status, head.headers)
+                return data
+        if len(data) > self._spare_bytes or not data.startswith(_BEGIN[: len(data)]):
+            raise malformed("it has no head, or one that is too long")
+        self._head_part += data
+        return b""
 
-    def on_message_begin(self) -> None:
-        self._answers += 1
-        if self._answers == 2:
-            self._own_parts = len(self._arrived)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._head_done:  # a trailer is nobody's header
-            self._headers.setdefault(name.lower(), value)
-
-    def on_headers_complete(self) -> None:
-        if self._head_done:
-            return  # another answer, which nobody asked for
-        self._status = self._parser.get_status_code()
-        if self._status < 200:  # such as 100: the answer itself is still to come
-            self._headers, self._answers = {}, 0
-            return
-        self._head_done = True
-        if self._status in _BODILESS:
-            self._done = True
-
-    def on_message_complete(self) -> None:
-        if self._head_done and self._answers == 1:
-            self._done = True
-            self._keep_alive = self._parser.should_keep_alive()
+    def _end(self) -> None:
+        self._done = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.end()

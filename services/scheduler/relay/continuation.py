@@ -8,14 +8,18 @@ the client has. An engine that does not know the field begins anew, which is as 
 the same again; where it does not, the stream ends with an error.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
 from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
-from foretell.services.scheduler.relay.alike import IDS, Alike, alike, hide_ids
-from foretell.services.scheduler.relay.choice import TEXTS, Choice, Diverged, understood
-from foretell.services.scheduler.relay.sse import written
+from foretell.services.scheduler.relay.choice import (
+    Alike,
+    Choice,
+    Diverged,
+    alike,
+    understood,
+)
+from foretell.services.scheduler.relay.sse import NAMES_FIRST, written
 
 MOST_PROMPT_TOKENS = 100_000
 """The first event of a stream with token ids has the prompt's too, and must not be too long."""
@@ -30,9 +34,7 @@ _ALTERING = (
     "use_beam_search",
 )
 """Fields with which events are more than texts that follow each other, or hide tokens."""
-_PROMPT_IDS = b'"prompt_token_ids":['
 _HIDDEN = ("token_ids", "prompt_token_ids")
-_CHOICES = b',"choices":'
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
 
@@ -50,7 +52,6 @@ def can_continue(request: ApiRequest, prompt_tokens: int) -> bool:
 
 
 def progress_of(request: ApiRequest) -> "Progress":
-    """The progress of the answer to `request`, of which there is nothing yet."""
     body = request.body
     return Progress(
         request.sequences, with_usage=wants_usage(body), with_ids=bool(body.get("return_token_ids"))
@@ -72,10 +73,10 @@ class Progress:
         self.is_done = False
         """The client has the last event."""
         self._choices = [Choice() for _ in range(choices)]
-        self._head = b""
-        """The beginning of each event, up to its choices: id, creation time and model."""
-        self._complete = True
-        """All that was sent is in `_choices`."""
+        self._head: dict[str, Any] = {}
+        """What all events have in common: id, creation time and model."""
+        self.can_go_on = True
+        """What is known is enough to go on: all that was sent is in `_choices`."""
         self._replaces_head = False
         self._was_finished = False
         """A choice had ended before another engine went on."""
@@ -85,19 +86,11 @@ class Progress:
 
     @property
     def output_ids(self) -> list[list[int]]:
-        """The ids of all tokens of which the client has the text, and perhaps some more, by
-        choice."""
         return [choice.output_ids for choice in self._choices]
 
     @property
     def output_tokens(self) -> int:
-        """Number of tokens of the longest choice."""
         return max(map(len, self.output_ids))
-
-    @property
-    def alike_tokens(self) -> int:
-        """Tokens of the events that `alike` took, since the engine began."""
-        return sum(choice.alike_tokens for choice in self._choices)
 
     @property
     def to_resume(self) -> list[list[int]]:
@@ -106,14 +99,9 @@ class Progress:
         return [each.output_ids[: -1 if each.is_finished else None] for each in self._choices]
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether what is known is enough to go on."""
-        return self._complete
-
-    @property
     def states_no_ids(self) -> bool:
         """The engine does not state the ids of its tokens."""
-        return not self._complete and not self._has_ids
+        return not self.can_go_on and not self._has_ids
 
     @property
     def _has_ids(self) -> bool:
@@ -125,10 +113,9 @@ class Progress:
 
     def lose(self) -> None:
         """The client gets something that is not followed here: nobody can go on."""
-        self._complete, self.alike = False, None
+        self.can_go_on, self.alike = False, None
 
     def begin_again(self) -> None:
-        """Another engine will say all again."""
         self.alike = None
         for choice in self._choices:
             choice.begin_again()
@@ -137,13 +124,12 @@ class Progress:
 
     @property
     def is_behind(self) -> bool:
-        """The engine has not yet said again all that the client has."""
         return any(choice.is_behind for choice in self._choices)
 
     @property
     def lacks_end(self) -> bool:
         """The stream states its token ids, and has not said why it ends."""
-        return self._complete and self._has_ids and not self._is_finished
+        return self.can_go_on and self._has_ids and not self._is_finished
 
     def rest(self) -> bytes | None:
         """What a stream still lacks of which the client has all tokens; None if it has not."""
@@ -159,13 +145,11 @@ class Progress:
             "total_tokens": prompt + output,
             "completion_tokens": output,
         }
-        return b'%b,"choices":[],"usage":%b}\n\n%b' % (self._head, orjson.dumps(usage), DONE)
+        return written({**self._head, "choices": [], "usage": usage}) + DONE
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """What the client gets of an event, which is parsed from `line`; nothing: b"".
-
-        Raises `Diverged`.
-        """
+        """What the client gets of an event, which is parsed from `line`; nothing: b"". Raises
+        `Diverged`."""
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None
@@ -176,12 +160,12 @@ class Progress:
             return b""  # the client has it, from an engine that was lost
         if not understood(delta):
             self.lose()
-            return self._with_head(self._shown(line))
+            return self._told(line, event)
         return self._take_of(choice, line, event, stated, delta)
 
     def without_ids(self, line: bytes, event: dict[str, Any]) -> bytes:
         """What the client gets of an event where nothing is followed any more."""
-        return line if self.ids_shown or not take_ids_out(event) else written(event, line)
+        return line if self.ids_shown or not _take_out(event, _HIDDEN) else written(event, line)
 
     def _take_of(
         self,
@@ -191,7 +175,6 @@ class Progress:
         stated: dict[str, Any],
         delta: dict[str, Any],
     ) -> bytes:
-        """What the client gets of an event of `choice`."""
         if not choice.take_ids(stated, delta):
             self.lose()
         if not self._prompt_tokens:
@@ -200,17 +183,15 @@ class Progress:
         if choice.is_behind or (choice.role_sent and "role" in delta):
             if not choice.take_again(stated, delta, ids_shown=self.ids_shown):
                 return b""
-            hidden = _HIDDEN[1:] if self.ids_shown else _HIDDEN
-            for owner in (event, stated):
-                owner.update({name: None for name in hidden if name in owner})
-            return self._with_head(written(event))
+            _take_out(event, _HIDDEN[1:])
+            return self._told(b"", event)
         choice.take(stated, delta, ids_shown=self.ids_shown)
-        if self._may_have_alike(line, event, stated):
-            self.alike = _alike(line, choice, stated, delta, ids_shown=self.ids_shown)
+        if self._may_have_alike(event, stated):
+            self.alike = alike(line, choice, stated, delta, ids_shown=self.ids_shown)
         shown = self.ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
             return b""  # it came for its ids alone
-        return self._with_head(self._shown(line))
+        return self._told(line, event)
 
     def _choice(self, stated: object) -> Choice | None:
         index = stated.get("index", 0) if isinstance(stated, dict) else None
@@ -218,14 +199,15 @@ class Progress:
             return None
         return self._choices[index]
 
-    def _may_have_alike(self, line: bytes, event: dict[str, Any], stated: dict[str, Any]) -> bool:
+    def _may_have_alike(self, event: dict[str, Any], stated: dict[str, Any]) -> bool:
         return not (
             self._replaces_head
             or len(self._choices) > 1
             or self._choices[0].is_finished
             or stated.get("logprobs")
             or event.get("usage")
-            or _PROMPT_IDS in line
+            or event.get("prompt_token_ids")
+            or stated.get("prompt_token_ids")
         )
 
     def _without_choice(self, line: bytes, event: dict[str, Any]) -> bytes:
@@ -243,69 +225,26 @@ class Progress:
                 "completion_tokens": output,
                 "total_tokens": prompt + output,
             }
-            line = written(event)
+            line = b""
         self._usage_due = False
-        return self._with_head(self._shown(line))
+        return self._told(line, event)
 
-    def _shown(self, line: bytes) -> bytes:
-        """The event, which is in the form that is known, with the ids that its client asked for."""
-        for name in () if self.ids_shown else (IDS, _PROMPT_IDS):
-            while name in line:
-                line = hide_ids(line, name)
-        return line
-
-    def _with_head(self, line: bytes) -> bytes:
-        """The event with the id and the time of the stream's first event."""
-        if self._head and not self._replaces_head:
-            return line
-        at = line.find(_CHOICES)
-        if at < 0:
-            return line
-        if not self._head:
-            self._head = line[:at]
-        return self._head + line[at:]
+    def _told(self, line: bytes, event: dict[str, Any]) -> bytes:
+        """The event with what it shares with the first one, and the ids that its client asked
+        for: `line` if it is that already."""
+        is_other = not self.ids_shown and _take_out(event, _HIDDEN)
+        if self._replaces_head:
+            event |= self._head
+        elif not self._head:
+            self._head = {name: event[name] for name in NAMES_FIRST if name in event}
+        return line if line and not (is_other or self._replaces_head) else written(event, line)
 
 
-def _alike(
-    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
-) -> Alike | None:
-    """What the next events may share with one that adds to a single text, and nothing else."""
-    field = "text" if delta is stated else next(iter(delta), "")
-    text = delta.get(field)
-    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
-    if not is_plain or not isinstance(text, str):
-        return None
-    return alike(line, choice, field, text, ids_shown=ids_shown)
-
-
-def as_vllm_writes(line: bytes, event: dict[str, Any]) -> bytes:
-    """The event in the form whose bytes are known here: as it came, or written anew.
-
-    `line` has its data in one line. It is written anew where its JSON has blanks, or another order.
-    """
-    ids = 0
-    for owner in _owners(event):
-        ids += type(owner.get("token_ids")) is list
-        ids += type(owner.get("prompt_token_ids")) is list
-    if ids == line.count(IDS) + line.count(_PROMPT_IDS) and (
-        _CHOICES in line or "choices" not in event
-    ):
-        return line
-    return written(event, line)
-
-
-def take_ids_out(event: dict[str, Any]) -> bool:
-    """Leave no token ids in an event; whether there were any."""
-    found = False
-    for owner in _owners(event):
-        for name in _HIDDEN:
+def _take_out(event: dict[str, Any], names: Sequence[str]) -> bool:
+    """Leave nothing of these names in an event; whether there was any."""
+    choices, found = event.get("choices"), False
+    for owner in (event, *(choices if isinstance(choices, list) else ())):
+        for name in names if isinstance(owner, dict) else ():
             if owner.get(name) is not None:
                 found, owner[name] = True, None
     return found
-
-
-def _owners(event: dict[str, Any]) -> list[dict[str, Any]]:
-    """The objects of an event that may have token ids."""
-    choices = event.get("choices")
-    listed = choices if isinstance(choices, list) else ()
-    return [event, *(each for each in listed if isinstance(each, dict))]

@@ -13,8 +13,6 @@ class Undecodable(Exception):
 
 
 class Decoder:
-    """Decodes one answer as it comes."""
-
     def __init__(self, encoding: bytes) -> None:
         """`encoding` is one that `decoder_of` knows."""
         self._is_gzip = encoding in _GZIP

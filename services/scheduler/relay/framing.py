@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from foretell.services.scheduler.relay.reported import Reported
-from foretell.services.scheduler.relay.sse import parse_object
+from foretell.services.scheduler.relay.sse import Reported, parse_object
 
 LONGEST_BODY_BYTES = 1 << 30
 """A longer answer that is not a stream is refused, or broken off."""
@@ -46,30 +45,17 @@ class End:
     """The answer has come to its regular end. Nothing follows."""
 
     data: bytes
-    """The last bytes for the client."""
     truncated: bool
     """Some choice was ended by its limit of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The engine will not complete the answer.
-
-    Nothing follows, unless the engine itself says so in mid-answer ("error_event"): then the lines
-    that say it follow, and `End` or the loss of the connection.
-
-    `tokens_out` counts the output tokens in the lines handed out before, summed over all choices.
-    Where the engine states token ids (`return_token_ids`), these are counted. Elsewhere each event
-    that adds text, reasoning or tool calls to a choice counts as one token. That is a lower bound:
-    vLLM may put several tokens into an event, and sends a token that ends within a character as an
-    event without text.
-    """
+    """The engine will not complete the answer. Nothing follows, unless the engine itself says so in
+    mid-answer ("error_event"): then the lines that say it follow, and `End` or the loss of the
+    connection."""
 
     reason: str
-    """A label for metrics, such as "connection_lost"."""
-    tokens_out: int
-    exact: bool
-    """All tokens were counted by their ids."""
     next_event: int = 0
     """The number of the event that would have followed, where they are numbered."""
     reported: Reported | None = field(default=None, compare=False)
@@ -105,24 +91,21 @@ class Framing(Protocol):
 
 
 class WholeFraming:
-    """An answer in one piece. It is handed out when it is whole: until then it can be repeated.
+    """An answer in one piece. It is handed out when it is whole: until then it can be repeated. So
+    can one that is no JSON object, as from a proxy in place of the engine. What is longer than
+    `LONGEST_HELD_BYTES` is handed out in parts."""
 
-    So can one that is no JSON object, as from a proxy in place of the engine. What is longer than
-    `LONGEST_HELD_BYTES` is handed out in parts.
-    """
-
-    def __init__(self, *, any_form: bool = False) -> None:
-        """`any_form`: it need not be JSON."""
+    def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
+        """`any_form`: it need not be JSON; `at_once`: it goes to the client as it comes."""
         self.ended = False
         self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
         self._length_bytes = 0
-        self._begun = False
+        self._begun = at_once
         """Parts were handed out."""
 
     def feed(self, data: bytes) -> list[Event]:
-        """Take what has arrived, at least one byte."""
         assert data
         assert not self.ended
         self._length_bytes += len(data)
@@ -143,11 +126,9 @@ class WholeFraming:
         return [Lines(body)]
 
     def pass_on(self, data: bytes) -> bytes | None:
-        """See `Framing`."""
         return None
 
     def feed_end(self) -> list[Event]:
-        """The answer is whole."""
         assert not self.ended
         self.ended = True
         if self._begun:
@@ -162,39 +143,12 @@ class WholeFraming:
         return [*usage_of(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
-        """The answer broke off for `reason`; what came of it is dropped."""
         assert not self.ended
         self.ended = True
         return self._broken(reason)
 
     def _broken(self, reason: str) -> list[Event]:
-        return [Broken(reason, tokens_out=0, exact=True)]
-
-
-class OpaqueFraming:
-    """An answer whose bytes nobody here can read: they go to the client as they come."""
-
-    def __init__(self) -> None:
-        self.ended = False
-        self.response_id = ""
-
-    def feed(self, data: bytes) -> list[Event]:
-        """Take what has arrived, at least one byte."""
-        return [Lines(data)]
-
-    def pass_on(self, data: bytes) -> bytes | None:
-        """See `Framing`."""
-        return data
-
-    def feed_end(self) -> list[Event]:
-        """The answer is whole."""
-        self.ended = True
-        return [End(b"", truncated=False)]
-
-    def feed_break(self, reason: str) -> list[Event]:
-        """The answer broke off for `reason`."""
-        self.ended = True
-        return [Broken(reason, tokens_out=0, exact=False)]
+        return [Broken(reason)]
 
 
 def response_id_of(response: object) -> str:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.response import Headers, Response
+from foretell.services.scheduler.http.exchange import Answering, Exchange
+from foretell.services.scheduler.http1.response import Headers
 
 RESUMABLE_HEADER = "x-foretell-resumable"
 LAST_EVENT_HEADER = "last-event-id"
@@ -51,10 +51,8 @@ class HeldStreams:
         return stream
 
     async def go_on(self, exchange: Exchange, tenant: str) -> None:
-        """Answer a reconnect, until the stream ends or the client leaves again.
-
-        Raises `ApiError` 404 where what it lacks is not held for this tenant.
-        """
+        """Answer a reconnect, until the stream ends or the client leaves again. Raises `ApiError`
+        404 where what it lacks is not held for this tenant."""
         name, _, number = exchange.headers[LAST_EVENT_HEADER].strip().rpartition(".")
         stream = self._streams.get(name)
         is_number = number.isascii() and number.isdecimal() and len(number) < 16
@@ -63,7 +61,7 @@ class HeldStreams:
         await stream.attach(exchange, int(number))
 
 
-class HeldStream:
+class HeldStream(Answering):
     """An answer that outlives the connection of its client. To a relay it is an exchange."""
 
     def __init__(
@@ -71,19 +69,17 @@ class HeldStream:
     ) -> None:
         """`name` is known to the client alone; `forget` lets go of the stream."""
         self.tenant = tenant
-        self.on_left: Callable[[], None] | None = None
-        """Called when the client has left for good before the answer has ended."""
+        self.begun, self.status = False, 0
+        self.on_left = None
         self._name = name
         self._exchange: Exchange | None = exchange
         self.forget = forget
         """Hold it no more."""
         self._gone: asyncio.Future[None] | None = None
         """Set when the reconnect that gets the stream has it no more."""
-        self._status = 0
         self._headers: list[tuple[bytes, bytes]] = []
         self._is_held = False
         self.ended = False
-        """All of the answer is here."""
         self._events: deque[bytes] = deque()
         self._bytes = 0
         self._last = 0
@@ -102,20 +98,14 @@ class HeldStream:
         return self._exchange is not None and self._exchange.left
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
-        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
         self._flow = (on_full, on_room)
         if self._exchange is not None:
             self._exchange.flow(on_full, on_room)
 
-    def respond(self, response: Response) -> None:
-        """Answer with a whole response."""
-        self.start(response.status, response.all_headers(), has_length=True)
-        self.end(response.body)
-
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
         """Begin the answer: a stream is held, a whole answer is not."""
         self._is_held = not has_length
-        self._status, self._headers = status, list(headers)
+        self.begun, self.status, self._headers = True, status, list(headers)
         if self._is_held:
             self._headers.append((RESUMABLE_HEADER.encode(), b"true"))
         if self._exchange is not None:
@@ -134,7 +124,6 @@ class HeldStream:
             self._give_up()  # what the client lacks is no longer held
 
     def end(self, data: bytes = b"") -> None:
-        """End the answer, with its last bytes."""
         if data:
             self.write(data)
         self.ended = True
@@ -147,7 +136,6 @@ class HeldStream:
             self.forget()
 
     def abandon(self) -> None:
-        """Give the answer up in the midst of it."""
         if self._exchange is not None:
             self._exchange.abandon()
 
@@ -177,10 +165,9 @@ class HeldStream:
             raise _not_held()
         if self._exchange is not None:  # the client knows better that it is lost
             former = self._exchange
-            former.on_left = None
             self._detach()
             former.abandon()
-        exchange.start(self._status, self._headers)
+        exchange.start(self.status, self._headers)
         missing = list(self._events)[number - self._before :]
         exchange.write(b"".join(missing) or _COMMENT)  # the head goes out with the first bytes
         if self.ended:
@@ -196,7 +183,6 @@ class HeldStream:
         await self._gone
 
     def _leave(self) -> None:
-        """The client's connection is lost."""
         if not self._is_held:  # it has no event to come back to
             if self.on_left is not None:
                 self.on_left()

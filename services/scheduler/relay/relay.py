@@ -10,7 +10,11 @@ import logging
 from collections.abc import Mapping
 
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import CLIENT_CLOSED_REQUEST, ApiError
+from foretell.services.scheduler.api.errors import (
+    CLIENT_CLOSED_REQUEST,
+    ApiError,
+    internal_error,
+)
 from foretell.services.scheduler.api.headers import forwarded
 from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ApiRequest
 from foretell.services.scheduler.api.surface import Endpoint
@@ -19,10 +23,11 @@ from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
 from foretell.services.scheduler.relay.held import HeldStreams, is_resumable
-from foretell.services.scheduler.relay.reply import Reply, reply_to
-from foretell.services.scheduler.relay.reported import with_text
+from foretell.services.scheduler.relay.reply import KeptAlive
+from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
+    FieldsRefused,
     Refusal,
     TakenBack,
     Transfer,
@@ -34,8 +39,6 @@ logger = logging.getLogger(__name__)
 
 
 class Relay:
-    """Answers the requests of one replica's clients."""
-
     def __init__(self, shared: Shared, engines: EngineClient, keep_alive_s: float = 0.0) -> None:
         """A stream gets a comment after `keep_alive_s` of silence; 0: it does not."""
         self._shared = shared
@@ -49,9 +52,8 @@ class Relay:
         exchange.request_id = context.request_id
         status = 500
         try:
-            body = await exchange.body(self._shared.max_body_bytes)
-            request = await context.accept(body)
-            await self._deliver(request, context, exchange)
+            request = await context.accept(await exchange.body(self._shared.max_body_bytes))
+            status = await self._deliver(request, context, exchange)
         except ApiError as error:
             status = error.status
             raise
@@ -62,20 +64,22 @@ class Relay:
 
     async def _deliver(
         self, request: ApiRequest, context: RequestContext, exchange: Exchange
-    ) -> None:
+    ) -> int:
+        """Deliver the answer; the status that counts."""
         headers, key = forwarded(exchange.headers), context.tenant.key
         if key is not None and key.priority is not None:
             headers[PRIORITY_HEADER] = str(request.priority)
-        held = None
+        client: Answering = exchange
         if request.stream and is_resumable(exchange.headers):
-            held = self._held.hold(exchange, request.tenant)
-        keep_alive_s = self._keep_alive_s if request.stream else 0.0
+            client = self._held.hold(exchange, request.tenant) or exchange
+        answer = client
+        if request.stream and self._keep_alive_s > 0:
+            path = request.endpoint.path
+            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s)
         try:
-            delivery = Delivery(self._engines, context, headers)
-            await delivery.run(held or exchange, keep_alive_s)
+            return await Delivery(self._engines, context, headers, answer).run(client)
         finally:
-            if held is not None:
-                held.over()
+            answer.over()
 
     async def go_on(self, exchange: Exchange) -> None:
         """A client comes back to its stream. The place in progress is still that of its first
@@ -92,27 +96,24 @@ class Relay:
 
 
 class Delivery:
-    """Delivers the answer to one request."""
-
     def __init__(
-        self, engines: EngineClient, context: RequestContext, headers: Mapping[str, str]
+        self,
+        engines: EngineClient,
+        context: RequestContext,
+        headers: Mapping[str, str],
+        answer: Answering,
     ) -> None:
-        """`headers` are for engines."""
         self._engines = engines
         self._context = context
         self._headers = headers
+        self._answer = answer
         self._progress: Progress | None = None
         """What the client has got, where another engine could go on with it."""
 
-    async def run(self, exchange: Answering, keep_alive_s: float) -> None:
-        """Answer; returns when the answer has ended or the client left.
-
-        Raises `ClientLeft` if it has left already.
-        """
-        if exchange.left:
+    async def run(self, client: Answering) -> int:
+        """Answer, until the answer has ended or `client` has left; the status that counts."""
+        if client.left:
             raise ClientLeft
-        context = self._context
-        reply = reply_to(exchange, context.request_id, context.endpoint, keep_alive_s)
         work = asyncio.current_task()
         assert work is not None
         left = False
@@ -121,60 +122,66 @@ class Delivery:
             nonlocal left
             left = work.cancel()
 
-        exchange.on_left = leave
+        client.on_left = leave
         try:
-            await self._answer(reply)
+            await self._deliver()
         except asyncio.CancelledError:
             if not left:
                 raise  # it is the server that ends
             work.uncancel()
-            reply.status = CLIENT_CLOSED_REQUEST
+            return CLIENT_CLOSED_REQUEST
         finally:
-            exchange.on_left = None
-            reply.over()
-            context.end(reply.status)
+            client.on_left = None
+        return self._answer.status
 
-    async def _answer(self, reply: Reply) -> None:
+    async def _deliver(self) -> None:
         """Send the answer or an error; raises nothing but a cancellation."""
+        answer, request = self._answer, self._context.request
         try:
-            await self._try_engines(reply)
+            await self._try_engines()
         except Refusal as refusal:
-            reply.start(refusal.status, refusal.headers, has_length=True)
-            reply.end(refusal.body)
+            answer.start(refusal.status, refusal.headers, has_length=True)
+            answer.end(refusal.body)
         except ApiError as error:
-            reply.fail(error)
-        except Exception:
-            # The last line of defence: even a defect of ours must end as an answer.
-            known = about(self._context.request_id)
-            logger.exception("the scheduler failed", extra=known)
-            reply.fail(ApiError(500, "the scheduler failed; see its log", code="internal_error"))
+            answer.end_with(error, request.endpoint.path, request.request_id)
+        except Exception:  # the last line of defence: even a defect of ours must end as an answer
+            logger.exception("the scheduler failed", extra=about(request.request_id))
+            answer.end_with(internal_error(), request.endpoint.path, request.request_id)
 
-    async def _try_engines(self, reply: Reply) -> None:
+    async def _try_engines(self) -> None:
         """Try one engine after the other; raises `Refusal` or `ApiError` where none answers."""
         context = self._context
         attempt = await context.place()
         goes_on = can_continue(context.request, attempt.spec.prompt_tokens)
         while True:
-            if not reply.started:  # what nobody saw does not count
+            if not self._answer.begun:  # what nobody saw does not count
                 follows = goes_on and attempt.instance.takes_fields
                 self._progress = progress_of(context.request) if follows else None
             try:
-                await self._try_engine(reply, attempt)
+                await self._try_engine(attempt)
             except AttemptFailed as failure:
-                attempt = await self._retry(reply, failure)
+                attempt = await self._retry(failure)
             except TakenBack:
                 attempt = await context.place_again()
             else:
                 return
 
-    async def _try_engine(self, reply: Reply, attempt: Attempt) -> None:
+    async def _try_engine(self, attempt: Attempt) -> None:
         """Make one attempt, to its end or a break after its first token."""
         context = self._context
-        attempt.continued = reply.started
+        attempt.continued = self._answer.begun
         headers = {**self._headers, **context.begin_attempt()}
-        transfer = Transfer(context, attempt, headers, reply, self._progress)
+        transfer = Transfer(context, attempt, headers, self._answer, self._progress)
         try:
-            await transfer.run(self._engines)
+            try:
+                await transfer.run(self._engines)
+            except FieldsRefused:
+                attempt.instance.refuses_fields, self._progress = True, None
+                transfer = Transfer(context, attempt, headers, self._answer)
+                try:
+                    await transfer.run(self._engines)
+                finally:
+                    attempt.instance.judge_fields(attempt.status)
             context.placer.kept.learn(transfer.response_id, attempt.instance_id)
         except asyncio.CancelledError:
             attempt.abandoned = True
@@ -182,15 +189,16 @@ class Delivery:
         finally:
             context.end_attempt()
 
-    async def _retry(self, reply: Reply, failure: AttemptFailed) -> Attempt:
+    async def _retry(self, failure: AttemptFailed) -> Attempt:
         """The next attempt; raises `ApiError`, or `Refusal`, where there is none."""
         context, judgement, refusal = self._context, failure.judgement, failure.refusal
-        output_tokens = self._progress.output_tokens if self._progress and reply.started else 0
+        begun = self._answer.begun
+        output_tokens = self._progress.output_tokens if self._progress and begun else 0
         try:
             return await context.retry(judgement, output_tokens, failure.said)
         except ApiError as error:
             said = "" if judgement.is_about_us else failure.said
-            if reply.started and not judgement.unfit:
+            if begun and not judgement.unfit:
                 raise with_text(engine_lost(), said) from error
             agree = len({each.reason for each in context.judgements}) == 1
             if refusal is not None and (judgement.unfit or agree):

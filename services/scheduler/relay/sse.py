@@ -1,15 +1,18 @@
-"""Server-sent events of JSON, in every form that is lawful."""
+"""Server-sent events of JSON in every lawful form, and what engines say of a failure in them."""
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
+
+from foretell.services.scheduler.api.errors import ApiError
 
 DATA = b"data: "
 BLANK = b"\n\n"
 _FIELDS = (b"data", b"event", b"id", b"retry")
 """The fields of server-sent events; a line that begins with a colon is a comment."""
-_NAMES_FIRST = ("id", "object", "created", "model")
+NAMES_FIRST = ("id", "object", "created", "model")
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
@@ -50,7 +53,7 @@ def is_event(lines: bytes) -> bool:
 def written(answer: dict[str, Any], event: bytes = b"") -> bytes:
     """The event anew as vLLM writes it: its data in one line, without blanks in its JSON, and what
     tells of the whole answer first. `event`: whose other lines stay as they are."""
-    first = {name: answer[name] for name in _NAMES_FIRST if name in answer}
+    first = {name: answer[name] for name in NAMES_FIRST if name in answer}
     try:
         text = orjson.dumps({**first, **answer})
     except TypeError:  # what orjson refuses, such as lone surrogates
@@ -73,3 +76,94 @@ class LineEnds:
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         return data
+
+
+LONGEST_TEXT = 500
+"""Characters of an engine's text that are repeated."""
+_STATUSES = frozenset(map(str, range(400, 600)))
+_BY_NAME = {
+    "badrequesterror": 400,
+    "invalid_prompt": 400,
+    "invalid_request_error": 400,
+    "validationerror": 400,
+    "requesttoolargeerror": 413,
+    "request_too_large": 413,
+    "notfounderror": 404,
+    "not_found_error": 404,
+    "unprocessableentityerror": 422,
+    "ratelimiterror": 429,
+    "rate_limit_error": 429,
+}
+"""Statuses of errors that state none, by their types and codes in lower case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What an engine says of a failure."""
+
+    status: int
+    """The HTTP status that it would have had before its answer began; 500 where nobody says."""
+    message: str
+    """Its text, shortened."""
+    body: bytes
+    """The error as a whole answer."""
+
+
+def reported_error(answer: dict[str, Any]) -> Reported | None:
+    """The error in an event or an answer; None: it tells of none."""
+    error, kind = answer.get("error"), answer.get("type")
+    if not error and kind == "error":
+        error = {name: answer.get(name) for name in ("message", "type", "param", "code")}
+        answer = {"error": error}
+    elif not error and kind == "response.failed":
+        response = answer.get("response")
+        error = response.get("error") if isinstance(response, dict) else None
+        answer = {"error": error}
+    if not error or answer.get("choices") or not isinstance(error, dict | str):
+        return None
+    if isinstance(error, str):
+        error = {"message": error}
+    message = error.get("message")
+    return Reported(
+        status=_status(error, answer),
+        message=shortened(message if isinstance(message, str) else ""),
+        body=orjson.dumps(answer),
+    )
+
+
+def said_in(body: bytes) -> str:
+    """The text of an engine's failure in the body of its answer; "" where it says nothing."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return shortened(body.decode("utf-8", "replace"))
+    if not isinstance(answer, dict):
+        return ""
+    reported = reported_error(answer)
+    if reported is not None:
+        return reported.message
+    text = answer.get("message") or answer.get("detail")
+    return shortened(text) if isinstance(text, str) else ""
+
+
+def with_text(error: ApiError, said: str) -> ApiError:
+    """The error with what the last engine said of it."""
+    if said:
+        error.message = f"{error.message}; the last engine said: {said}"
+    return error
+
+
+def shortened(text: str) -> str:
+    """The text in one line of printable characters."""
+    line = "".join([each if each.isprintable() else " " for each in text[: 2 * LONGEST_TEXT]])
+    return " ".join(line.split())[:LONGEST_TEXT]
+
+
+def _status(error: dict[str, Any], answer: dict[str, Any]) -> int:
+    for value in (error.get("code"), error.get("status"), answer.get("code")):
+        if type(value) in (int, str) and str(value) in _STATUSES:
+            return int(str(value))
+    for value in (error.get("code"), error.get("type")):
+        if isinstance(value, str) and value.lower() in _BY_NAME:
+            return _BY_NAME[value.lower()]
+    return 500

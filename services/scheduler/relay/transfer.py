@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.headers import returned
+from foretell.services.scheduler.http.exchange import Answering
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
     ANYTHING,
@@ -15,6 +16,7 @@ from foretell.services.scheduler.lifecycle.judgement import (
     Verdict,
     judge,
     lost,
+    may_refuse_fields,
 )
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress
@@ -26,13 +28,11 @@ from foretell.services.scheduler.relay.framing import (
     Event,
     Framing,
     Lines,
-    OpaqueFraming,
     TooLong,
     Usage,
     WholeFraming,
 )
-from foretell.services.scheduler.relay.reply import Reply
-from foretell.services.scheduler.relay.reported import Reported, said_in, with_text
+from foretell.services.scheduler.relay.sse import Reported, said_in, with_text
 from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
@@ -70,23 +70,25 @@ class AttemptFailed(Exception):
         """What the engine said of it, in a line."""
 
 
+class FieldsRefused(Exception):
+    """The engine may have refused the request for the fields that were added to it."""
+
+
 class TakenBack(Exception):
     """The request was called back from its engine's queue, to be sent elsewhere."""
 
 
 class Transfer:
-    """Carries one attempt to its engine, and the answer back as it comes.
-
-    It listens to the engine's connection: what comes from there goes to the client at once, from
-    the connection's own callback.
-    """
+    """Carries one attempt to its engine, and the answer back as it comes. It listens to the
+    engine's connection: what comes from there goes to the client at once, from the connection's own
+    callback."""
 
     def __init__(
         self,
         context: RequestContext,
         attempt: Attempt,
         headers: Mapping[str, str],
-        reply: Reply,
+        reply: Answering,
         progress: Progress | None = None,
     ) -> None:
         """`progress`: of the answer, should another engine have to go on; None: none could. Where
@@ -106,16 +108,16 @@ class Transfer:
         self._said = bytearray()
         self._engine_headers: Mapping[bytes, bytes] = {}
         self._streamed = False
+        self._watch: Callable[[bytes], None] | None = None
+        """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
         """The client has got something of this attempt."""
         self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
-        """Relay the answer to its end, or to a break after its first token.
-
-        Raises `AttemptFailed` if another engine may do better, `TakenBack` if the request is to be
-        sent elsewhere, and `ApiError` if no engine could do better.
-        """
+        """Relay the answer to its end, or to a break after its first token. Raises `AttemptFailed`
+        if another engine may do better, `TakenBack` if the request is to be sent elsewhere,
+        `FieldsRefused`, and `ApiError` if no engine could do better."""
         attempt, progress = self._attempt, self._progress
         attempt.carrier = self
         if attempt.continued and not attempt.instance.takes_fields:
@@ -126,6 +128,9 @@ class Transfer:
             output_ids = progress.to_resume
         body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
         path, kind = self._request.endpoint.path, self._request.content_type
+        if self._request.stream:
+            predictors, request_id = self._context.placer.predictors, attempt.spec.request_id
+            self._watch = predictors.watch(attempt.instance, request_id)
         try:
             upstream = await engines.post(
                 attempt.instance, path, body, self._headers, self, content_type=kind
@@ -160,7 +165,6 @@ class Transfer:
     # --- what the connection tells ---
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The engine begins to answer."""
         if self._over.done():
             return  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
@@ -196,20 +200,20 @@ class Transfer:
         )
         if self._attempt.continued:
             self._end_attempt(AttemptFailed(lost("encoded")))
-        elif self._streamed:
-            self._progress, self._framing = None, OpaqueFraming()
         else:
-            self._framing = WholeFraming(any_form=True)
+            self._progress = None
+            self._framing = WholeFraming(any_form=True, at_once=self._streamed)
 
     def data(self, data: bytes) -> None:
-        """A part of the answer's body has come."""
         framing = self._framing
         if self._over.done():
             return
+        if self._watch is not None and self._streamed:
+            self._watch(data)
         if framing is not None and self._begun and self._decoder is None:
             shown = framing.pass_on(data)
             if shown is not None:
-                self._reply.send(shown)
+                self._reply.write(shown)
                 return
         if self._decoder is not None:
             try:
@@ -225,7 +229,6 @@ class Transfer:
             self._carry_out(framing.feed, data)
 
     def end(self) -> None:
-        """The answer is whole."""
         self._end_fault()
         if self._framing is not None and not self._over.done():
             self._carry_out(self._framing.feed_end)
@@ -260,7 +263,7 @@ class Transfer:
                 if type(event) is Lines:
                     if not self._begun:
                         self._start_stream()
-                    self._reply.send(event.data)
+                    self._reply.write(event.data)
                 else:
                     self._take(event, framing)
         except Exception as error:
@@ -297,7 +300,7 @@ class Transfer:
         self._begun = True
         self._attempt.first_byte_unix_s = time.time()
         self._context.placer.started(self._attempt, self._progress is not None)
-        if not self._reply.started:
+        if not self._reply.begun:
             self._reply.start(self._attempt.status, self._response_headers(), has_length=False)
 
     def _end_answer(self, data: bytes) -> None:
@@ -320,10 +323,11 @@ class Transfer:
         self, headers: list[tuple[bytes, bytes]], body: bytes, reported: str | None = None
     ) -> None:
         """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
-
-        `reported`: what a stream's first event says of its failure.
-        """
-        status = self._attempt.status
+        `reported`: what a stream's first event says of its failure."""
+        status, instance = self._attempt.status, self._attempt.instance
+        adds = self._request.endpoint.generates and instance.takes_fields
+        if adds and reported is None and may_refuse_fields(status, body):
+            raise FieldsRefused
         headers.append((b"content-length", b"%d" % len(body)))
         judgement = judge(
             status,
@@ -344,10 +348,8 @@ class Transfer:
         if not self._begun:
             raise AttemptFailed(lost(broken.reason), said=said)
         logger.warning(
-            "%s broke off after %s%d tokens: %s%s",
+            "%s broke off in mid-answer: %s%s",
             self._attempt.instance_id,
-            "" if broken.exact else "at least ",
-            broken.tokens_out,
             broken.reason,
             f": {said}" if said else "",
             extra=about(self._request.request_id),
@@ -361,9 +363,11 @@ class Transfer:
             raise AttemptFailed(lost(broken.reason), said=said)
         self._attempt.abandoned = True
         if not self._streamed:  # a part of a long answer: nothing in it could tell
-            self._reply.break_off()
+            self._reply.status = 502
+            self._reply.abandon()
             return
-        self._reply.fail(with_text(engine_lost(), said), broken.next_event)
+        path, request_id = self._request.endpoint.path, self._request.request_id
+        self._reply.end_with(with_text(engine_lost(), said), path, request_id, broken.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
         # Anthropic's API tells the one at the beginning of a stream, the other at its end.

@@ -5,13 +5,77 @@ Tokens are reserved as predicted when a request is placed, and settled when its 
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from hashlib import blake2b
 from math import ceil, inf
 
 from foretell.config.keys import ApiKey
 from foretell.services.scheduler.api.errors import ApiError, retry_after
 from foretell.v1 import predictor_pb2
+
+
+class InProgress:
+    """Counts the requests being served and admits no more than `limit` at a time. A request is in
+    progress from before its body is read until its answer has ended."""
+
+    def __init__(
+        self,
+        limit: int,
+        wait_s: Callable[[int], float] = lambda number: 0.0,
+        *,
+        what: str = "requests",
+        share: int = 4,
+    ) -> None:
+        """`wait_s` foretells in how many seconds a number of those in progress have ended. A tenant
+        may hold up to `share` times as many places as are free: 4 leave a fifth of all to others,
+        however greedy one of them is (the dynamic threshold of shared buffers, Choudhury and Hahne
+        1998)."""
+        self.limit = limit
+        self._wait_s = wait_s
+        self._what = what
+        self._share = share
+        self.now = 0
+        self._tenants: dict[str, int] = {}
+        self._refused = 0
+        """Those who were told to come back, and for whom no place has become free since; no more of
+        them than there are places, as after a flood few do come back."""
+
+    def of(self, tenant: str) -> int:
+        return self._tenants.get(tenant, 0)
+
+    @contextmanager
+    def place(self, tenant: str = "") -> Iterator[None]:
+        """Hold a place while the block runs; raises `ApiError` 429 as it begins if none is free.
+        `tenant`: for whom; "" where no key is needed, and all are one."""
+        self.take(tenant)
+        try:
+            yield
+        finally:
+            self.give_back(tenant)
+
+    def take(self, tenant: str) -> None:
+        """Hold a place until it is given back; raises as `place` does."""
+        held, free = self.of(tenant), self.limit - self.now
+        if free <= 0 or (tenant and held >= self._share * free):
+            # Who comes later is told a later time: not all come back at once.
+            self._refused = min(self._refused + 1, self.limit)
+            whose = f"{self.limit}" if free <= 0 else f"{held} of your"
+            raise ApiError(
+                429,
+                f"{whose} {self._what} are in progress already; retry later",
+                code="too_many_requests",
+                headers=retry_after(self._wait_s(self._refused)),
+            )
+        self.now += 1
+        self._tenants[tenant] = held + 1
+
+    def give_back(self, tenant: str) -> None:
+        self.now -= 1
+        self._tenants[tenant] -= 1
+        if not self._tenants[tenant]:
+            del self._tenants[tenant]
+        if self._refused:
+            self._refused -= 1
 
 
 class Bucket:
@@ -38,13 +102,6 @@ class Bucket:
     def spend(self, amount: float) -> None:
         """Take out `amount`, or put it back where it is negative."""
         self._level = min(float(self.per_min), self.level - amount)
-
-
-def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
-    return Bucket(per_min, clock) if per_min else None
-
-
-_NO_LIMITS = nullcontext()
 
 
 class Grant:
@@ -74,13 +131,21 @@ class Grant:
         self.ends_s = self._tenant.clock() + e2e_s
 
     def settle(self, tokens: float) -> None:
-        """It took so many."""
         self._tenant.spend(0, tokens - self._reserved)
         self._reserved = tokens
 
     def headers(self) -> dict[str, str]:
-        """What is left of the caller's limits, as OpenAI's API tells it."""
         return self._tenant.headers()
+
+    def end(self) -> None:
+        """The request is no longer in progress."""
+        self._tenant.grants.discard(self)
+
+    def __enter__(self) -> "Grant":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 class Tenant:
@@ -104,7 +169,7 @@ class Tenant:
             Bucket(key.requests_per_min, clock) if key and key.requests_per_min else None
         )
         self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
-        self._grants: set[Grant] = set()
+        self.grants: set[Grant] = set()
         self._elsewhere = elsewhere
         self._may_be_active = False
         self._untold_requests, self._untold_tokens = 0, 0.0
@@ -120,18 +185,14 @@ class Tenant:
         """Whether it may use the model."""
         return self.key is None or not self.key.models or model in self.key.models
 
-    def place(self) -> AbstractContextManager[Grant | None]:
-        """Hold a place while the block runs; raises `ApiError` 429 beyond a limit, as it begins.
-
-        There is no grant where there are no limits.
-        """
-        return _NO_LIMITS if self.key is None else self._place(self.key)
-
-    @contextmanager
-    def _place(self, key: ApiKey) -> Iterator[Grant]:
-        most = key.concurrency
-        if most and len(self._grants) + self._elsewhere(self.caller) >= most:
-            soonest_s = min((grant.ends_s for grant in self._grants), default=inf)
+    def place(self) -> Grant | None:
+        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit. There is no
+        grant where there are no limits."""
+        if self.key is None:
+            return None
+        most = self.key.concurrency
+        if most and len(self.grants) + self._elsewhere(self.caller) >= most:
+            soonest_s = min((grant.ends_s for grant in self.grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
         if self.requests is not None:
             wait_s = self.requests.wait_s(1)
@@ -139,12 +200,9 @@ class Tenant:
                 raise self.refusal(f"{self.requests.per_min} requests per minute", wait_s)
             self.spend(1, 0.0)
         grant = Grant(self)
-        self._grants.add(grant)
+        self.grants.add(grant)
         self._may_be_active = True
-        try:
-            yield grant
-        finally:
-            self._grants.discard(grant)
+        return grant
 
     def spend(self, requests: int, tokens: float) -> None:
         """It has spent that much here; below 0: less than was reserved."""
@@ -174,7 +232,7 @@ class Tenant:
         untold = self._untold_requests or self._untold_tokens
         buckets = (bucket for bucket in (self.requests, self.tokens) if bucket is not None)
         spent = any(each.level < each.per_min for each in buckets)
-        self._may_be_active = bool(self._grants or untold or spent)
+        self._may_be_active = bool(self.grants or untold or spent)
         return self._may_be_active
 
     def told(self) -> predictor_pb2.Spent:
@@ -183,7 +241,7 @@ class Tenant:
             caller=self.caller,
             requests=self._untold_requests,
             tokens=self._untold_tokens,
-            in_progress=len(self._grants),
+            in_progress=len(self.grants),
             requests_left=self.requests.level if self.requests else 0.0,
             tokens_left=self.tokens.level if self.tokens else 0.0,
         )

@@ -30,8 +30,6 @@ Way = Callable[[predictor_pb2.Spending], None]
 
 @dataclass(slots=True)
 class _Replica:
-    """Another replica."""
-
     number: int
     heard_s: float
     in_progress: dict[int, int]
@@ -45,7 +43,6 @@ class Spending:
         tenants: Callable[[], Iterable[Tenant]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`tenants`: those with limits."""
         self._tenants = tenants
         self._clock = clock
         self._own = secrets.randbits(64)

@@ -1,0 +1,118 @@
+"""Observes an engine that publishes nothing, by what schedulers tell of it and its metrics."""
+
+import asyncio
+import json
+import logging
+import time
+from math import isfinite
+
+from foretell.engine.evidence import evidence_of, longest_of
+from foretell.engine.observed import Evidence, ObservedEngine
+from foretell.model import RequestSpec
+from foretell.model.limits import Limits
+from foretell.services.predictor.service import PredictorService
+from foretell.services.process.probe import http_get
+from foretell.v1 import predictor_pb2
+
+logger = logging.getLogger(__name__)
+
+POLL_S, _POLL_WAIT_S = 1.0, 2.0
+"""Between two looks at the engine's metrics, and the longest wait for an answer."""
+_MODELS_EVERY = 30  # looks at its metrics between two at its models
+_TELL_SOON_S = 0.02
+_MOST_AGO_S = 60.0
+_ON_ITS_WAY_S = 0.002
+"""From a scheduler's notice of a request to its arrival in the engine's queue."""
+
+
+class Observing:
+    """One engine: tells its predictor a snapshot whenever something is seen."""
+
+    def __init__(self, service: PredictorService, url: str, given: Limits) -> None:
+        """`url` is the engine's, whose `/metrics` and `/v1/models` are looked at."""
+        self._service = service
+        self._url = url
+        step_time = service.step_time
+        self._engine = ObservedEngine(service.instance_id, given, step_time.step_s)
+        self._senders: dict[str, object] = {}
+        self._soon: asyncio.TimerHandle | None = None
+        self._longest = 0
+
+    def sent(self, sender: object, spec: RequestSpec, age_s: float) -> None:
+        """`sender` has sent the engine a request so many seconds ago."""
+        self._senders[spec.request_id] = sender
+        cached_tokens = self._service.predictor.ledger.cached_tokens(spec)
+        self._engine.sent(spec, time.time() - age_s + _ON_ITS_WAY_S, cached_tokens)
+        self._tell_soon()
+
+    def ended(self, request_id: str, age_s: float, output_tokens: int = 0) -> None:
+        """A request had its last token so many seconds ago, or its sender has left it; 0 tokens:
+        nobody knows."""
+        self._senders.pop(request_id, None)
+        self._engine.ended(request_id, time.time() - _ago(age_s), output_tokens)
+        self._tell_soon()
+
+    def progressed(self, seen: predictor_pb2.Progress) -> None:
+        """A sender tells what it has seen of its streams."""
+        now_s = time.time()
+        per_event = seen.tokens_per_event if 1.0 <= seen.tokens_per_event < 1e4 else 1.0
+        tokens = {
+            key: round(events * per_event) if events > 1 else events
+            for key, events in zip(seen.request_id, seen.tokens, strict=False)
+        }
+        ends_s = [now_s - _ago(ago_s) for ago_s in seen.steps_ago_s]
+        self._engine.progressed(sorted(ends_s), tokens, per_event)
+        self._tell()
+
+    def left(self, sender: object) -> None:
+        """A sender is gone; when it comes back it tells again what it has sent."""
+        gone = [key for key, each in self._senders.items() if each is sender]
+        for key in gone:
+            self.ended(key, 0.0)
+
+    async def run(self) -> None:
+        """Look at the engine's metrics again and again, until cancelled."""
+        looks = 0
+        while True:
+            if looks % _MODELS_EVERY == 0:
+                await self._look_at_models()
+            await self._look_at_metrics()
+            looks += 1
+            self._tell()
+            await asyncio.sleep(POLL_S)
+
+    async def _look_at_models(self) -> None:
+        try:
+            status, body = await http_get(f"{self._url}/v1/models", _POLL_WAIT_S)
+            self._longest = longest_of(json.loads(body)) if status == 200 else 0
+        except (OSError, ValueError, RecursionError) as error:
+            logger.debug("no models from %s: %s", self._url, error)
+
+    async def _look_at_metrics(self) -> None:
+        evidence = None
+        try:
+            status, body = await http_get(f"{self._url}/metrics", _POLL_WAIT_S)
+            evidence = evidence_of(body.decode(errors="replace")) if status == 200 else None
+        except OSError as error:
+            logger.debug("no metrics from %s: %s", self._url, error)
+        longest = Limits(max_model_len=self._longest)
+        if evidence is None:
+            self._engine.learn(longest)
+            return
+        limits = evidence.limits.beside(longest)
+        told = Evidence(evidence.running, evidence.waiting, limits, evidence.run)
+        self._engine.compare(told, time.time())
+
+    def _tell_soon(self) -> None:
+        if self._soon is None:
+            self._soon = asyncio.get_running_loop().call_later(_TELL_SOON_S, self._tell)
+
+    def _tell(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
+        self._service.hear(self._engine.snapshot(time.time()))
+
+
+def _ago(seconds: float) -> float:
+    return min(_MOST_AGO_S, max(0.0, seconds)) if isfinite(seconds) else 0.0

@@ -1,1 +1,0 @@
-"""Replays recorded runs through the twin."""

@@ -1,1 +1,0 @@
-"""Finds the engines' flags that serve a trace better."""
