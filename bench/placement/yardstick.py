@@ -198,6 +198,7 @@ def _shares(page: Numbers) -> list[str]:
     rows = [
         [family.name, title, *_ways(page, family.name, figure, columns)]
         for family in _families(page)
+        if any(row["family"] == family.name and row["policy"] == IN_ORDER for row in page["rows"])
         for figure, title in COMPARED.items()
     ]
     names = [f"`{policy}`, {knows}" for policy, knows in columns[1:]]
