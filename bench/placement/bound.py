@@ -1,9 +1,9 @@
-"""What placement could win at most: all engines of a cluster as one.
+"""What placement could win about at most: all engines of a cluster as one.
 
 One queue, and one pool of all seats, KV blocks and cached prefixes, whose steps are shared equally
 by all engines. No request is sooner there than alone on an engine, either, as a prompt is computed
 by one. Where engines are of several kinds, those count as so many of the fastest kind, for decodes,
-as they are as fast as.
+as they are as fast as. Beyond the capacity a policy may go further, where it lets short work first.
 """
 
 from collections.abc import Sequence
