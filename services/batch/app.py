@@ -23,9 +23,9 @@ from foretell.services.batch.answers import (
     listed,
     page_of,
 )
-from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.forms import received
 from foretell.services.batch.store import BatchStore, IdempotencyConflict, InUse, StoredFile, new_id
+from foretell.services.process.database import DatabaseError
 from foretell.services.process.traffic import TENANT_HEADER, Traffic
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import Row
 
 from foretell.batch.states import ENDED, Batch
-from foretell.services.batch.database import Database, Rows
-from foretell.services.batch.disk import Disk, Notice, Storage, unnoticed
+from foretell.services.batch.database import open_database
+from foretell.services.batch.disk import Disk, Storage
 from foretell.services.batch.objects import Objects
+from foretell.services.process.database import Notice, Rows, unnoticed
 from foretell.services.process.folders import private_folder
 
 Clock = Callable[[], float]
@@ -89,7 +90,7 @@ class BatchStore:
         object storage for files."""
         private_folder(folder)
         self.storage = storage_of(folder, files_url, notice)
-        self.database = Database(database_url or folder / "batches.sqlite", notice)
+        self.database = open_database(database_url or folder / "batches.sqlite", notice)
         self.clock = clock
         """Says the time in Unix seconds."""
 
