@@ -263,7 +263,7 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.envoy.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
 
-chart: setup ## Regenerate the schema of the Helm chart's values
+chart: setup ## Put the cluster file's sections into the schema of the Helm chart's values
 	$(BIN)/python -c 'from foretell.tools.chart.values import main; main()'
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout

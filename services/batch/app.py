@@ -113,7 +113,7 @@ class BatchApp:
 
     def _tenant(self, request: web.Request) -> str:
         """The caller, whom a scheduler has authenticated."""
-        if not self._traffic.secret:  # whoever can reach this service is on its host
+        if not self._traffic.secret:  # only processes of this host can reach it
             return unquote(request.headers.get(TENANT_HEADER, ""))
         tenant = self._traffic.tenant(request.headers)
         if tenant is None:

@@ -73,7 +73,7 @@ def storage_of(folder: Path, files_url: str, notice: Notice = unnoticed) -> Stor
 class BatchStore:
     """Everything durable about files and batches.
 
-    What is expired is gone for whoever asks. Methods raise `DatabaseError` or OSError when the
+    What is expired is gone for all who ask. Methods raise `DatabaseError` or OSError when the
     storage fails; then nothing has changed, as far as the database can tell.
     """
 
@@ -271,7 +271,7 @@ def new_id(kind: str, unique: bytes) -> str:
 
 
 def output_file_id(batch_id: str, *, ok: bool) -> str:
-    """The id of a batch's output or error file: whoever writes it writes the same one."""
+    """The id of a batch's output or error file: every worker would write the same one."""
     return new_id("file-", f"{batch_id}:{'output' if ok else 'error'}".encode())
 
 
