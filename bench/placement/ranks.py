@@ -26,7 +26,7 @@ from bench.stats import percentile, ratio_interval
 from bench.vllm_cpu import ENVIRONMENT
 from foretell.model import BatchShape
 from foretell.tools.check.engine_args import LENGTH_KEY
-from tests.e2e.cluster import Cluster, cluster
+from tests.e2e.cluster import cluster
 
 BENCH = Benchmark(
     __file__,
@@ -72,6 +72,8 @@ SETTINGS = {
     "told": Setting("of 8 or 104, which `max_tokens` says", (8, 8, 8, 104), told=True),
 }
 ARMS = ("foretell", "vllm")
+Found = dict[str, dict[str, list[list[float]]]]
+"""Seconds until first tokens, by setting, arm and round."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,21 +84,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Seconds until the first token, by setting, arm and round."""
+    """Make all runs."""
     if options.quick:
         options.rounds, options.requests = 1, 10
-    found: dict[str, dict[str, list[list[float]]]] = {
-        name: {arm: [] for arm in ARMS} for name in SETTINGS
-    }
-    with TemporaryDirectory(prefix="foretell-bench-") as folder, cluster(
-        Path(folder),
-        f"--cluster={_cluster_file(Path(folder), options)}",
-        "--no-restart",
-        start_s=_START_S,
-        **ENVIRONMENT,
-        PYTHONPATH=str(ROOT),
-    ) as running:
-        asyncio.run(_runs(running, options, found))
+    found: Found = {name: {arm: [] for arm in ARMS} for name in SETTINGS}
+    with (
+        TemporaryDirectory(prefix="foretell-bench-") as folder,
+        cluster(
+            Path(folder),
+            f"--cluster={_cluster_file(Path(folder), options)}",
+            "--no-restart",
+            start_s=_START_S,
+            **ENVIRONMENT,
+            PYTHONPATH=str(ROOT),
+        ) as running,
+    ):
+        server = httpx.get(f"{running.endpoint}/status").json()["instances"][0]["url"]
+        urls = dict(zip(ARMS, (running.endpoint, str(server)), strict=True))
+        asyncio.run(_runs(urls, options, found))
     return {"utilisation": UTILISATION, "ttft_s": found}
 
 
@@ -120,11 +125,7 @@ def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
     return path
 
 
-async def _runs(
-    running: Cluster, options: argparse.Namespace, found: dict[str, dict[str, list[list[float]]]]
-) -> None:
-    server = httpx.get(f"{running.endpoint}/status").json()["instances"][0]["url"]
-    urls = {"foretell": running.endpoint, "vllm": str(server)}
+async def _runs(urls: dict[str, str], options: argparse.Namespace, found: Found) -> None:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=_TIMEOUT_S, limits=limits, trust_env=False) as client:
         for arm in ARMS:  # code is loaded, step times are learnt
@@ -172,8 +173,11 @@ def tables(page: Numbers) -> Blocks:
     for name, found in page["ttft_s"].items():
         own, other = found["foretell"], found["vllm"]
         row = [f"{name}: {SETTINGS[name].what}"]
-        for figure in (fmean, lambda values: percentile(values, 90)):
-            mine, theirs = [figure(each) for each in own], [figure(each) for each in other]
+        for level in (None, 90):
+            mine, theirs = (
+                [percentile(each, level) if level else fmean(each) for each in arm]
+                for arm in (own, other)
+            )
             ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
             row += [f"{fmean(mine):.2f}", f"{fmean(theirs):.2f}"]
             if len(ratios) > 1:
@@ -184,8 +188,8 @@ def tables(page: Numbers) -> Blocks:
                 row += [f"{ratios[0]:.2f}", ""]
         rows.append(row)
     header = ["setting"]
-    for figure in ("mean TTFT", "P90 TTFT"):
-        header += [f"{figure}, s", "vLLM's balancer, s", "ratio (95%)", "worst round"]
+    for name in ("mean TTFT", "P90 TTFT"):
+        header += [f"{name}, s", "vLLM's balancer, s", "ratio (95%)", "worst round"]
     rounds = len(next(iter(page["ttft_s"].values()))["vllm"])
     about = f"{rounds} rounds; the rate is {page['utilisation']:.0%} of what full ranks serve.\n"
     return {"tables": f"{made_by(page)}\n{about}\n{markdown_table(header, rows)}"}
