@@ -54,6 +54,7 @@ FOREIGN_COMMANDS = re.compile(
 FOREIGN_FLAGS = {
     "--api-key",
     "--build",
+    "--chunked-prefill-size",
     "--enable-prompt-tokens-details",
     "--data-parallel-address",
     "--data-parallel-hybrid-lb",
@@ -64,6 +65,7 @@ FOREIGN_FLAGS = {
     "--install-completion",
     "--gpu-memory-utilization",
     "--kv-cache-dtype",
+    "--max-running-requests",
     "--scheduler-cls",
     "--scheduling-policy",
     "--shutdown-timeout",
