@@ -22,10 +22,10 @@ import httpx
 
 from bench.paced.engines import MODEL_NAME, EngineSpec, engine_args
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.stats import percentile, ratio_interval
 from bench.vllm_cpu import ENVIRONMENT
 from foretell.model import BatchShape
 from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.intervals import percentile, ratio_interval
 from tests.e2e.cluster import cluster
 
 BENCH = Benchmark(
