@@ -18,6 +18,7 @@ logger = logging.getLogger(__name__)
 
 POLL_S, _POLL_WAIT_S = 1.0, 2.0
 """Between two looks at the engine's metrics, and the longest wait for an answer."""
+_MOST_BYTES = 1 << 20
 _MODELS_EVERY = 30  # looks at its metrics between two at its models
 _TELL_SOON_S = 0.02
 _MOST_AGO_S = 60.0
@@ -92,7 +93,8 @@ class Observing:
         evidence = None
         try:
             status, body = await http_get(f"{self._url}/metrics", _POLL_WAIT_S)
-            evidence = evidence_of(body.decode(errors="replace")) if status == 200 else None
+            text = body[:_MOST_BYTES].decode(errors="replace")
+            evidence = evidence_of(text) if status == 200 else None
         except OSError as error:
             logger.debug("no metrics from %s: %s", self._url, error)
         longest = Limits(max_model_len=self._longest)
