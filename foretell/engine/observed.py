@@ -33,6 +33,11 @@ _SAME_STEP = 0.3
 """Another observer has told of the same step within this share of the time between steps."""
 _ENOUGH_TOKENS = 8
 """An answer that was no stream tells with so many how long a step takes, its first one included."""
+_FIRST_WAY_S, _MOST_WAY_S, _WAY_RATE = 0.002, 1.0, 0.1
+"""From a scheduler to the engine's queue; learned where the engine was idle, from what the first
+token takes beside its step."""
+_KNOWN_STEPS = 100
+"""Before, such steps teach how long steps take."""
 _MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
 """Steps that are made up for at once."""
@@ -59,6 +64,7 @@ class Evidence:
 class _Request:
     spec: RequestSpec
     sent_s: float
+    """When it is in the engine's queue."""
     cached_tokens: int
     sequences: list[Sequence]
     tokens: int = 0
@@ -88,6 +94,9 @@ class ObservedEngine:
         self._looks: deque[tuple[int, bool]] = deque(maxlen=_LOOKS)
         self._looked_s = 0.0
         self._seats = 0
+        self._learned = 0
+        self._way_s = _FIRST_WAY_S
+        self._from_idle = False
         self.config = self._configuration()
         self._start(Twin(self.config))
 
@@ -100,18 +109,19 @@ class ObservedEngine:
     # --- what is seen ---
 
     def sent(self, spec: RequestSpec, at_s: float, cached_tokens: int = 0) -> None:
-        """A request joins the engine's queue; `cached_tokens` are believed to be in its cache."""
+        """A request goes to the engine; `cached_tokens` are believed to be in its cache."""
         known = self._requests.get(spec.request_id)
         if known is not None:
             known.spec = spec
             return
         if len(self._requests) >= _MOST_REQUESTS:
             return
+        at_s += self._way_s
         request = _Request(spec, at_s, cached_tokens, [])
         self._requests[spec.request_id] = request
         self._coming.append(request)
         if self._batch is None:
-            self._begin(at_s, is_seen=True)
+            self._begin(at_s, is_seen=True, from_idle=True)
 
     def ended(self, request_id: str, at_s: float, output_tokens: int = 0) -> None:
         """A request has ended, or does not want to be served any more; 0 tokens: nobody knows."""
@@ -203,7 +213,7 @@ class ObservedEngine:
 
     # --- steps ---
 
-    def _begin(self, at_s: float, *, is_seen: bool) -> None:
+    def _begin(self, at_s: float, *, is_seen: bool, from_idle: bool = False) -> None:
         """Schedule the step that begins then; `is_seen`: it is known when that is."""
         self._drop_ended(at_s)
         while self._coming and self._coming[0].sent_s <= at_s:
@@ -212,13 +222,13 @@ class ObservedEngine:
         while self._batch is not None and not self._batch.scheduled:
             self._twin.complete(self._batch)
             self._batch = self._twin.schedule()
-        self._begun_s, self._is_timed = at_s, is_seen
+        self._begun_s, self._is_timed, self._from_idle = at_s, is_seen, from_idle
         self._steps += 1
         for seq in self._batch.admitted if self._batch is not None else ():
             if (request := self._requests.get(seq.request_id)) is not None:
                 request.begun_s = request.begun_s or at_s
         if self._batch is None and self._coming:
-            self._begin(self._coming[0].sent_s, is_seen=True)
+            self._begin(self._coming[0].sent_s, is_seen=True, from_idle=True)
 
     def _complete(self, at_s: float, *, is_seen: bool) -> None:
         assert self._batch is not None
@@ -232,13 +242,18 @@ class ObservedEngine:
         proportion to what is predicted.
         """
         begun_s, is_timed, first = self._begun_s, self._is_timed, self._steps
+        from_idle = self._from_idle and self._learned > _KNOWN_STEPS
         shapes: list[BatchShape] = []
         while self._batch is not None and steps and len(shapes) < _MOST_STEPS:
             steps -= any(map(_samples, self._sequences()))
             shapes.append(self._batch.shape)
             at_s = end_s if not steps else min(end_s, self._begun_s + self._usual_s())
             self._complete(at_s, is_seen=not steps)
-        if is_timed and begun_s < end_s:
+        if from_idle:
+            late_s = end_s - begun_s - sum(map(self._step_s, shapes))
+            self._way_s = min(_MOST_WAY_S, max(0.0, self._way_s + _WAY_RATE * late_s))
+        elif is_timed and begun_s < end_s:
+            self._learned += len(shapes)
             predicted_s = [self._step_s(shape) for shape in shapes]
             scale = (end_s - begun_s) / sum(predicted_s)
             for number, (shape, each_s) in enumerate(zip(shapes, predicted_s, strict=True), first):

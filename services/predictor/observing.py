@@ -22,8 +22,6 @@ _MOST_BYTES = 1 << 20
 _MODELS_EVERY = 30  # looks at its metrics between two at its models
 _TELL_SOON_S = 0.02
 _MOST_AGO_S = 60.0
-_ON_ITS_WAY_S = 0.002
-"""From a scheduler's notice of a request to its arrival in the engine's queue."""
 
 
 class Observing:
@@ -43,7 +41,7 @@ class Observing:
         """`sender` has sent the engine a request so many seconds ago."""
         self._senders[spec.request_id] = sender
         cached_tokens = self._service.predictor.ledger.cached_tokens(spec)
-        self._engine.sent(spec, time.time() - age_s + _ON_ITS_WAY_S, cached_tokens)
+        self._engine.sent(spec, time.time() - age_s, cached_tokens)
         self._tell_soon()
 
     def ended(self, request_id: str, age_s: float, output_tokens: int = 0) -> None:

@@ -20,6 +20,9 @@ LIMITS = Limits(4, 48, 256, 16, 40)
 class Truth:
     """An engine whose answers all stream, and who watches it from outside."""
 
+    way_s = 0.002
+    """From a scheduler to its queue."""
+
     def __init__(self, observed: ObservedEngine, limits: Limits) -> None:
         self.observed = observed
         self.twin = Twin(
@@ -39,7 +42,7 @@ class Truth:
         """In the middle of the step in flight."""
         self.tokens[spec.request_id] = 0
         at_s = self.now + self.lasts_s / 2
-        self.observed.sent(spec, at_s)
+        self.observed.sent(spec, at_s - self.way_s)
         self.coming.append(
             Sequence(spec.request_id, spec.prompt_tokens, output, spec.max_tokens, arrival_s=at_s)
         )
@@ -208,6 +211,20 @@ def test_answers_that_are_no_streams_teach_how_long_a_step_takes() -> None:
             step_time.observe(step.shape, step.duration_s)
     shape = BatchShape(decode_seqs=1, decode_pairs=40)
     assert step_time.step_s(shape) == pytest.approx(0.05, rel=0.1)
+
+
+def test_how_long_requests_are_on_their_way_is_learned_where_the_engine_was_idle() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    truth = Truth(observed, LIMITS)
+    truth.way_s = 0.05
+    for number in range(60):
+        truth.send(RequestSpec(f"r{number}", 20, 40, LengthEstimate(9.0)), 9)
+        for _ in range(9):
+            truth.step()
+        truth.report()
+        truth.now += 1.0
+    observed.sent(RequestSpec("next", 20, 40, LengthEstimate(9.0)), truth.now)
+    assert observed.snapshot(truth.now).taken_unix_s - truth.now == pytest.approx(0.05, rel=0.1)
 
 
 def test_events_that_come_together_are_of_one_step() -> None:
