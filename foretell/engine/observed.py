@@ -249,6 +249,8 @@ class ObservedEngine:
             shapes.append(self._batch.shape)
             at_s = end_s if not steps else min(end_s, self._begun_s + self._usual_s())
             self._complete(at_s, is_seen=not steps)
+        if not shapes:
+            return
         if from_idle:
             late_s = end_s - begun_s - sum(map(self._step_s, shapes))
             self._way_s = min(_MOST_WAY_S, max(0.0, self._way_s + _WAY_RATE * late_s))

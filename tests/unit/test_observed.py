@@ -227,6 +227,12 @@ def test_how_long_requests_are_on_their_way_is_learned_where_the_engine_was_idle
     assert observed.snapshot(truth.now).taken_unix_s - truth.now == pytest.approx(0.05, rel=0.1)
 
 
+def test_ends_of_steps_that_nobody_is_known_to_make_teach_nothing() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    observed.progressed([NOW, NOW + 0.1], {"unknown": 3})
+    assert observed.snapshot(NOW + 0.2).completed_steps == ()
+
+
 def test_events_that_come_together_are_of_one_step() -> None:
     progress = StreamProgress()
     one, other = progress.open("one"), progress.open("other")
