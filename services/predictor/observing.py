@@ -8,6 +8,7 @@ from math import isfinite
 
 from foretell.engine.evidence import evidence_of, longest_of
 from foretell.engine.observed import Evidence, ObservedEngine
+from foretell.kernel.compiled import ImpossibleState
 from foretell.model import RequestSpec
 from foretell.model.limits import Limits
 from foretell.services.predictor.service import PredictorService
@@ -60,7 +61,11 @@ class Observing:
             for key, events in zip(seen.request_id, seen.tokens, strict=False)
         }
         ends_s = [now_s - _ago(ago_s) for ago_s in seen.steps_ago_s]
-        self._engine.progressed(sorted(ends_s), tokens, per_event)
+        first = dict(zip(seen.request_id, seen.first_step, strict=False))
+        try:
+            self._engine.progressed(sorted(ends_s), tokens, per_event, first)
+        except ImpossibleState:
+            self._begin_again()
         self._tell()
 
     def left(self, sender: object) -> None:
@@ -111,7 +116,17 @@ class Observing:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        self._service.hear(self._engine.snapshot(time.time()))
+        try:
+            snapshot = self._engine.snapshot(time.time())
+        except ImpossibleState:
+            self._begin_again()
+        else:
+            self._service.hear(snapshot)
+
+    def _begin_again(self) -> None:
+        """What was seen cannot be: a defect of ours, after which the engine is observed anew."""
+        logger.exception("observing %s failed", self._url)
+        self._engine.restart()
 
 
 def _ago(seconds: float) -> float:

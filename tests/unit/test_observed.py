@@ -34,6 +34,7 @@ class Truth:
         self.now = NOW
         self.tokens: dict[str, int] = {}
         self.ends: list[float] = []
+        self.first: dict[str, int] = {}
         self.coming: list[Sequence] = []
         self.batch: Batch | None = None
         self.lasts_s = 0.0
@@ -64,6 +65,8 @@ class Truth:
         outcome = self.twin.complete(self.batch)
         for seq in outcome.sampled:
             self.tokens[seq.request_id] = seq.output_tokens
+            if seq.output_tokens == 1:
+                self.first[seq.request_id] = len(self.ends) + 1
         for seq in outcome.finished:
             del self.tokens[seq.request_id]
             self.observed.ended(seq.request_id, self.now)
@@ -72,8 +75,8 @@ class Truth:
         self.begin()
 
     def report(self) -> None:
-        self.observed.progressed(self.ends, self.tokens)
-        self.ends = []
+        self.observed.progressed(self.ends, self.tokens, 1.0, self.first)
+        self.ends, self.first = [], {}
 
 
 def spec(rng: Random, name: str) -> RequestSpec:
@@ -297,3 +300,25 @@ def test_flags_of_an_engine_state_its_limits() -> None:
 def test_models_tell_the_shortest_context() -> None:
     assert longest_of({"data": [{"max_model_len": 4096}, {"max_model_len": 2048}, {}]}) == 2048
     assert longest_of([]) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_token_tells_which_step_computed_a_prompt(seed: int) -> None:
+    rng = Random(seed)
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    truth = Truth(observed, LIMITS)
+    truth.way_s = 0.03  # which nobody has told
+    off, steps, sent = 0, 0, 0
+    while sent < 40 or truth.tokens:
+        if sent < 40 and (not truth.tokens or rng.random() < 0.1):
+            truth.send(RequestSpec(f"r{sent}", rng.randint(30, 44), 200, LengthEstimate(30.0)), 30)
+            sent += 1
+            continue
+        truth.step()
+        if len(truth.ends) >= 8:
+            truth.report()
+            for step in observed.snapshot(truth.now).completed_steps:
+                off += abs(step.duration_s / STEP_TIME.step_s(step.shape) - 1) > 0.1
+                steps += 1
+    assert steps > 150
+    assert off < 0.05 * steps
