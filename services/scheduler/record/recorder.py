@@ -237,8 +237,7 @@ class Recorder:
 
 
 def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]:
-    kind = "emulated" if attempt.instance.emulated else "vllm"
-    return request.model, attempt.instance_id, kind
+    return request.model, attempt.instance_id, attempt.instance.kind
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
