@@ -256,10 +256,11 @@ class Forecaster:
         `INPUT`; all instants are `shift_s` later."""
         count = len(requests) // REQUEST.itemsize
         self.make_room(count)
-        version = self._versions[index] + 1
+        version, at = self._versions[index] + 1, index * PICTURE.itemsize
         # As bytes: numpy copies records field by field.
-        self._header_bytes[index] = np.frombuffer(header, np.uint8)
-        self._request_bytes[index, : len(requests)] = np.frombuffer(requests, np.uint8)
+        self._header_bytes[at : at + len(header)] = header
+        at = index * self._capacity * REQUEST.itemsize
+        self._request_bytes[at : at + len(requests)] = requests
         self._versions[index] = version
         if shift_s:
             self.pictures.headers["begun_s"][index] += shift_s
@@ -270,8 +271,10 @@ class Forecaster:
 
     def packed(self, index: int) -> tuple[bytes, bytes, bytes]:
         """The picture of engine `index`, as `put` takes it."""
-        header, inputs = self._header_bytes[index].tobytes(), b""
-        requests = self._request_bytes[index, : self._counts[index] * REQUEST.itemsize].tobytes()
+        at, inputs = index * PICTURE.itemsize, b""
+        header = bytes(self._header_bytes[at : at + PICTURE.itemsize])
+        at = index * self._capacity * REQUEST.itemsize
+        requests = bytes(self._request_bytes[at : at + int(self._counts[index]) * REQUEST.itemsize])
         if self.pictures.inputs.shape[1]:
             count = sum(self.pictures.headers[["contents", "inputs"]][index].tolist())
             inputs = self.pictures.inputs[index, :count].tobytes()
@@ -280,9 +283,9 @@ class Forecaster:
     def _look_at_bytes(self) -> None:
         """The arrays of `pictures` are other ones."""
         headers, requests = self.pictures.headers, self.pictures.requests
-        self._header_bytes = headers.view(np.uint8).reshape(len(headers), PICTURE.itemsize)
+        self._header_bytes = memoryview(headers.view(np.uint8).reshape(-1))
+        self._request_bytes = memoryview(requests.view(np.uint8).reshape(-1))
         self._versions, self._counts = headers["version"], headers["figures"][:, REQUESTS]
-        self._request_bytes = requests.view(np.uint8)
 
     def still_true(self, index: int, known_s: float) -> None:
         """Until `known_s` nothing has happened on engine `index` but what its picture shows."""
