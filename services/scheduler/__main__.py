@@ -29,15 +29,14 @@ from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared
+from foretell.services.scheduler.placing.conversation import PromptCounter
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.peers import open_channel
 from foretell.services.scheduler.placing.placer import Estimators, Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.room import Ends
 from foretell.services.scheduler.placing.tagging import TaggerClient
-from foretell.services.scheduler.placing.tokens import PromptCounter
-from foretell.services.scheduler.proxy.batches import Batches
-from foretell.services.scheduler.proxy.stored import StoredResponses
+from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
 from foretell.services.scheduler.record.recorder import Feedback, Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
@@ -52,10 +51,8 @@ from foretell.v1 import tagger_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How long a scheduler waits for its peers, and how often it looks after them.
-
-    `placement` has the values that the simulator shares.
-    """
+    """How long a scheduler waits for its peers, and how often it looks after them. `placement` has
+    the values that the simulator shares."""
 
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     health_interval_s: float = 0.5
@@ -82,10 +79,8 @@ async def serve(
     seed: int | None = None,
     tuning: Tuning = Tuning(),
 ) -> None:
-    """Serve until `stop`, then finish what is in progress.
-
-    `seed` is for all random draws; None: the pid, so that replicas draw differently.
-    """
+    """Serve until `stop`, then finish what is in progress. `seed` is for all random draws; None:
+    the pid, so that replicas draw differently."""
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(
             aiohttp.ClientSession(
@@ -113,6 +108,7 @@ async def serve(
             health_interval_s=tuning.health_interval_s,
             health_timeout_s=tuning.health_timeout_s,
             health_failures=tuning.health_failures,
+            wakes=settings.wake_engines,
             traffic=traffic,
         )
         by_name = bool(traffic.authority)

@@ -19,10 +19,13 @@ from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
-from foretell.services.scheduler.proxy.batches import METHODS as BATCH_METHODS
-from foretell.services.scheduler.proxy.batches import Batches, is_for_batches
-from foretell.services.scheduler.proxy.stored import METHODS as STORED_METHODS
-from foretell.services.scheduler.proxy.stored import StoredResponses, is_stored
+from foretell.services.scheduler.proxy import (
+    METHODS,
+    Batches,
+    StoredResponses,
+    is_for_batches,
+    is_stored,
+)
 from foretell.services.scheduler.record.explain import explained
 from foretell.services.scheduler.record.status import instance_statuses, show_instances
 from foretell.services.scheduler.relay.held import LAST_EVENT_HEADER, is_resumable
@@ -115,15 +118,13 @@ class App:
         """The methods that there are at a path; empty: nothing is there."""
         if path in ENDPOINTS:
             return "POST"
-        if is_for_batches(path):
-            return BATCH_METHODS
-        if is_stored(path):
-            return STORED_METHODS
+        if is_for_batches(path) or is_stored(path):
+            return METHODS
         return "GET, HEAD" if self._page(path) is not None else ""
 
     def _options(self, path: str, headers: Headers) -> Response:
         """What a browser asks before a page of another origin may call; anyone may know."""
-        methods = BATCH_METHODS if path == "*" else self._methods(path)
+        methods = METHODS if path == "*" else self._methods(path)
         if not methods:
             raise ApiError(404, f"Not Found: OPTIONS {path}")
         methods += ", OPTIONS"

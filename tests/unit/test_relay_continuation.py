@@ -158,7 +158,7 @@ def test_an_engine_that_says_something_else_ends_the_stream() -> None:
     progress.begin_again()
     out, end = fed(StreamFraming(progress), stream.replace(b" fobo", b" fob0"))
     assert out == b""
-    assert end == Broken("diverged", tokens_out=1, exact=True)
+    assert end == Broken("diverged")
     assert not progress.can_go_on
 
 
@@ -194,7 +194,7 @@ def test_an_engine_that_gives_up_says_nothing_to_the_client(end: str) -> None:
         last = b'data: {"choices":[{"index":0,"text":"","finish_reason":"abort"}]}\n\n'
     out, event = fed(StreamFraming(progress), stream[:at] + last)
     assert out == without_ids(stream[:at])
-    assert event == Broken("error_event" if end == "error" else "aborted", 1, exact=True)
+    assert event == Broken("error_event" if end == "error" else "aborted")
     assert progress.can_go_on
 
 

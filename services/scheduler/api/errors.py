@@ -10,29 +10,18 @@ LONGEST_RETRY_S = 60.0
 CLIENT_CLOSED_REQUEST = 499
 """The status that nginx logs for a client that left; it appears only in our metrics."""
 _TYPES = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
-    404: "invalid_request_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
-    413: "invalid_request_error",
     429: "rate_limit_error",
-    431: "invalid_request_error",
 }
-
-
-_ANTHROPIC_TYPES = {
+"""Others are `invalid_request_error` below 500, and `server_error`."""
+_ANTHROPIC_TYPES = _TYPES | {
     400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
-    429: "rate_limit_error",
     503: "overloaded_error",
 }
-
-
+"""Others are `api_error`."""
 _EVENT = b"event: error\ndata: %b\n\n"
 
 
@@ -54,42 +43,30 @@ class ApiError(Exception):
         self.code = code
         self.headers = headers or {}
 
-    def body(self) -> dict[str, object]:
-        kind = _TYPES.get(self.status, "server_error")
-        return {
-            "error": {
-                "message": self.message,
-                "type": kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
-
-    def anthropic_body(self) -> dict[str, object]:
-        kind = _ANTHROPIC_TYPES.get(self.status, "api_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
-
     def response(self, path: str = "") -> Response:
         """The error as a whole HTTP response, as the API at `path` has it."""
         return Response(self.status, self._text(path), headers=self.headers)
 
-    def responses_event(self, sequence_number: int) -> dict[str, object]:
-        told = {"message": self.message, "param": self.param, "code": self.code}
-        return {"type": "error", "sequence_number": sequence_number, **told}
-
     def sse_event(self, path: str = "", sequence_number: int = 0) -> bytes:
         """The error as an event inside a stream that has already begun, in the API at `path`.
-
-        `sequence_number`: which event of its stream, where events are counted.
-        """
+        `sequence_number`: which event of its stream, where events are counted."""
         if path == "/v1/responses":
-            return _EVENT % json.dumps(self.responses_event(sequence_number)).encode()
+            told = {"message": self.message, "param": self.param, "code": self.code}
+            event = {"type": "error", "sequence_number": sequence_number, **told}
+            return _EVENT % json.dumps(event).encode()
         if _is_anthropic(path):
             return _EVENT % self._text(path)
         return b"data: %b\n\n" % self._text(path)
 
     def _text(self, path: str) -> bytes:
-        body = self.anthropic_body() if _is_anthropic(path) else self.body()
+        error: dict[str, object] = {"message": self.message}
+        if _is_anthropic(path):
+            error["type"] = _ANTHROPIC_TYPES.get(self.status, "api_error")
+            body = {"type": "error", "error": error}
+        else:
+            other = "invalid_request_error" if self.status < 500 else "server_error"
+            error["type"] = _TYPES.get(self.status, other)
+            body = {"error": {**error, "param": self.param, "code": self.code}}
         # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
         return json.dumps(body, separators=(",", ":")).encode()
 

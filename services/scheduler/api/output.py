@@ -93,10 +93,8 @@ def _kind(body: dict[str, Any], endpoint: Endpoint) -> Kind:
 
 
 def _structured(body: dict[str, Any]) -> bool:
-    """The answer must follow a schema, a grammar or the like.
-
-    Fields whose names begin with `guided_` are those of older engines.
-    """
+    """The answer must follow a schema, a grammar or the like. Fields whose names begin with
+    `guided_` are those of older engines."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") != "text":
         return True

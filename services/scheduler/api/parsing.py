@@ -110,12 +110,10 @@ def parse(
     least_priority: int | None = None,
     among: frozenset[str] | None = None,
 ) -> ApiRequest:
-    """Validate a request body; raises `ApiError`. A form is passed on as it is.
-
-    `short`: what `shortened` leaves of it, if that was asked. `only` gives the model that is meant
-    where none is named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the
-    tenant has at least `least_priority`.
-    """
+    """Validate a request body; raises `ApiError`. A form is passed on as it is. `short`: what
+    `shortened` leaves of it, if that was asked. `only` gives the model that is meant where none is
+    named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the tenant has at
+    least `least_priority`."""
     if endpoint.is_form:
         fields: dict[str, Any] = dict(form_fields(content_type, raw))
         body = {"model": fields.get("model"), "prompt": ""}
@@ -145,7 +143,7 @@ def parse(
         sequences=len(prompts) * n,
         priority=_priority(body, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
-        text=_without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
+        text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
         token_ids=0 if isinstance(longest, str) else len(longest),
@@ -167,11 +165,8 @@ def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
 
 
 def _priority(body: dict[str, Any], header: str, least: int | None) -> int:
-    """The last one for requests that say that they are offline.
-
-    Otherwise the header wins over the body's `priority`, as in vLLM; one that is no number is
-    ignored.
-    """
+    """The last one for requests that say that they are offline. Otherwise the header wins over the
+    body's `priority`, as in vLLM; one that is no number is ignored."""
     given = integer(body, "priority", 0, least=_FIRST_PRIORITY, most=_LAST_PRIORITY)
     if _says_offline(body):
         given = OFFLINE_PRIORITY
@@ -274,7 +269,7 @@ def _parsed_slowly(raw: bytes) -> object:
         raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
 
 
-def _without_surrogates(text: str) -> str:
+def without_surrogates(text: str) -> str:
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 

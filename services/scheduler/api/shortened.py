@@ -19,11 +19,8 @@ _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
 
 async def shortened(body: bytes) -> bytes:
-    """JSON that has what placement reads of `body`, if that is JSON.
-
-    It has every key and value, and is JSON only if `body` is, but for strings longer than a
-    window, which may lack parts.
-    """
+    """JSON that has what placement reads of `body`, if that is JSON. It has every key and value,
+    and is JSON only if `body` is, but for strings longer than a window, which may lack parts."""
     if len(body) <= LARGE_BYTES:
         return body
     cutter = Cutter(body)

@@ -3,9 +3,8 @@
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from foretell.model import NO_SLO, Slo
 from foretell.policy.admission import Late, Unattainable
@@ -24,8 +23,7 @@ _LATE: dict[str, Late] = {"serve": "serve", "reject": "reject"}
 Outcome = Literal["met", "missed", "rejected"]
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
+class Terms(NamedTuple):
     """The targets of one request and what to do where they cannot be met."""
 
     slo: Slo = NO_SLO
@@ -38,10 +36,8 @@ class Terms:
         self, first_token_unix_s: float, ended_unix_s: float, tokens: float
     ) -> Outcome | None:
         """Whether an answer met its targets; None if there were none or too little is known.
-
         `tokens` is the mean number of output tokens in a sequence. Stamps and tokens are 0 where
-        not known.
-        """
+        not known."""
         slo = self.slo
         if not slo.given or not first_token_unix_s or (slo.tpot_s < inf and not tokens):
             return None

@@ -56,7 +56,7 @@ def _row(trace: Trace) -> dict[str, Any]:
         "predicted_e2e_s": prediction and _bounded(prediction.e2e_s),
         "ttft_s": _bounded(last.ttft_s) or None,
         "e2e_s": _bounded(last.e2e_s) or None,
-        "met": last.met_targets(),
+        "met": last.met_targets,
     }
 
 
@@ -69,7 +69,7 @@ def _state(attempt: Attempt) -> str:
 
 
 def _targets(traces: Traces, since_unix_s: float) -> tuple[int, int]:
-    outcomes = [trace.attempts[-1].met_targets() for trace in traces.since(since_unix_s)]
+    outcomes = [trace.attempts[-1].met_targets for trace in traces.since(since_unix_s)]
     return sum(each is not None for each in outcomes), sum(each is True for each in outcomes)
 
 

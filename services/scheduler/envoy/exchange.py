@@ -28,7 +28,7 @@ from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.refusals import engines_failed
-from foretell.services.scheduler.proxy.stored import is_stored
+from foretell.services.scheduler.proxy import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -293,11 +293,9 @@ class Exchange:
         return life.sent_elsewhere(served)
 
     def _settle(self, status: int) -> None:
-        """Give everything back and account for the request; only the first end counts.
-
-        An answer that began counts as whole unless its engine is down: a gateway that does not
-        send its body here cannot say more.
-        """
+        """Give everything back and account for the request; only the first end counts. An answer
+        that began counts as whole unless its engine is down: a gateway that does not send its body
+        here cannot say more."""
         if self._settled:
             return
         self._settled = True

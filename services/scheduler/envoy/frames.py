@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from h2.exceptions import FrameTooLargeError
 
@@ -46,10 +45,8 @@ class Frames:
         self.credit = min(CREDIT, self.credit + credit)
 
     def take(self, streams: int) -> bytes:
-        """A slice: whole frames, or a part of one. `streams` are open.
-
-        Raises `FrameTooLargeError`.
-        """
+        """A slice: whole frames, or a part of one. `streams` are open. Raises
+        `FrameTooLargeError`."""
         data, begin, work = self._data, self._at, 0
         at = begin
         self.credit -= 1
@@ -90,10 +87,8 @@ TURN_S = 0.002
 begun."""
 
 
-class Peer(Protocol):
-    def read_slice(self) -> bool:
-        """Read a bounded part of what has come; whether more of it can be read."""
-        ...
+Read = Callable[[], bool]
+"""Reads a bounded part of what has come of a peer; whether more of it can be read."""
 
 
 class Turns:
@@ -103,21 +98,21 @@ class Turns:
         """`clock` in seconds; None: the event loop's."""
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
-        self._waiting: deque[Peer] = deque()
+        self._waiting: deque[Read] = deque()
         self._left_s = TURN_S
         self._is_planned = False
 
-    def ask(self, peer: Peer) -> None:
+    def ask(self, read: Read) -> None:
         """Have a peer read, at once if there is time. It waits for one turn at a time."""
-        self._waiting.append(peer)
+        self._waiting.append(read)
         self._go_on()
 
     def _go_on(self) -> None:
         while self._waiting and self._left_s > 0:
             began_s = self._clock()
-            peer = self._waiting.popleft()
-            if peer.read_slice():
-                self._waiting.append(peer)
+            read = self._waiting.popleft()
+            if read():
+                self._waiting.append(read)
             self._left_s -= self._clock() - began_s
         if not self._is_planned:
             self._is_planned = True

@@ -13,19 +13,10 @@ from contextlib import suppress
 from struct import Struct
 from typing import Protocol, cast
 
+from h2 import events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    ConnectionTerminated,
-    DataReceived,
-    Event,
-    RemoteSettingsChanged,
-    RequestReceived,
-    StreamEnded,
-    StreamReset,
-    WindowUpdated,
-)
 from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
@@ -240,7 +231,7 @@ class Connection(asyncio.Protocol):
         """Read what is left when it is our turn, and take more from the socket only then."""
         if self._can_read and not self._asked:
             self._asked = True
-            self._turns.ask(self)
+            self._turns.ask(self.read_slice)
         if self._is_open:
             assert self._transport is not None
             if self._asked or self._is_full:
@@ -281,27 +272,27 @@ class Connection(asyncio.Protocol):
             self._send_all_waiting()
         self._flush()  # now: what the peer does not read must stop its next slice
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: events.Event) -> None:
         match event:
-            case RequestReceived():
+            case events.RequestReceived():
                 self._begin(event)
-            case DataReceived():
+            case events.DataReceived():
                 self._data(event)
-            case StreamEnded():
+            case events.StreamEnded():
                 self._half_close(event.stream_id or 0)
-            case StreamReset():
+            case events.StreamReset():
                 self._reset(event)
-            case WindowUpdated():
+            case events.WindowUpdated():
                 self._has_room = True
-            case RemoteSettingsChanged():
+            case events.RemoteSettingsChanged():
                 if not self._is_full:
                     self._wait_no_more()
                 self._has_room = True
-            case ConnectionTerminated():
+            case events.ConnectionTerminated():
                 if event.error_code != ErrorCodes.NO_ERROR:
                     self.close()
 
-    def _begin(self, event: RequestReceived) -> None:
+    def _begin(self, event: events.RequestReceived) -> None:
         assert event.stream_id is not None
         if len(self._streams) >= self._most_streams:  # it may not have read our settings yet
             self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
@@ -319,7 +310,7 @@ class Connection(asyncio.Protocol):
             if stream.call is not None:
                 stream.call.half_close()
 
-    def _data(self, event: DataReceived) -> None:
+    def _data(self, event: events.DataReceived) -> None:
         stream_id, size = event.stream_id or 0, event.flow_controlled_length or 0
         with suppress(StreamClosedError):
             self._h2.acknowledge_received_data(size, stream_id)
@@ -356,7 +347,7 @@ class Connection(asyncio.Protocol):
             self._partial_bytes -= at
             del incoming[:at]
 
-    def _reset(self, event: StreamReset) -> None:
+    def _reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id or 0)
         if stream is not None:
             self._lose(stream)

@@ -111,10 +111,8 @@ class Answering:
 
 
 class Exchange(Answering):
-    """A request whose head has come. It must be answered once, unless the client has left.
-
-    What is sent to a client that has left goes nowhere.
-    """
+    """A request whose head has come. It must be answered once, unless the client has left. What is
+    sent to a client that has left goes nowhere."""
 
     left: bool
     __slots__ = (
@@ -178,11 +176,9 @@ class Exchange(Answering):
         return bytes(whole)
 
     async def parts(self, limit_bytes: int, most_s: float = inf) -> AsyncIterator[bytes]:
-        """The body as it comes. The client waits while too little of it is taken.
-
-        Raises `ApiError` 413 for a longer body, 408 for one that comes too slowly or longer than
-        `most_s`, and 400 for one that is none; `ClientLeft` when the client leaves before the end.
-        """
+        """The body as it comes. The client waits while too little of it is taken. Raises `ApiError`
+        413 for a longer body, 408 for one that comes too slowly or longer than `most_s`, and 400
+        for one that is none; `ClientLeft` when the client leaves before the end."""
         while True:
             self._check(limit_bytes)
             if self._body:

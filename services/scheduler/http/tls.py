@@ -20,10 +20,8 @@ class Certificate:
     def __init__(
         self, certificate: str, key: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """PEM files of the certificate, with its chain, and of its private key.
-
-        SystemExit if they cannot be used.
-        """
+        """PEM files of the certificate, with its chain, and of its private key. SystemExit if they
+        cannot be used."""
         self._files = Path(certificate), Path(key)
         self._clock = clock
         self._looked_s = clock()

@@ -24,10 +24,8 @@ class Counted:
         self.done = length_bytes == 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """The content in `data[at:]`, and where what was not taken begins.
-
-        Raises `RemoteProtocolError` as soon as it can be no body.
-        """
+        """The content in `data[at:]`, and where what was not taken begins. Raises
+        `RemoteProtocolError` as soon as it can be no body."""
         part = data[at : at + self._left]
         self._left -= len(part)
         self.done = self._left == 0

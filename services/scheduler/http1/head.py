@@ -5,6 +5,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from http import HTTPMethod
 from urllib.parse import unquote
 
 import httptools
@@ -14,13 +15,8 @@ from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError
 _END = b"\r\n\r\n"
 _ONCE = frozenset(("host", "content-length", "transfer-encoding"))
 """Headers that say where a request goes and where it ends: two of them could say two things."""
-_RTSP = frozenset(
-    (
-        *("ANNOUNCE", "DESCRIBE", "FLUSH", "GET_PARAMETER", "PAUSE", "PLAY", "RECORD", "REDIRECT"),
-        *("SETUP", "SET_PARAMETER", "TEARDOWN"),
-    )
-)
-"""Methods that the parser knows from another protocol."""
+_METHODS = frozenset(map(str, HTTPMethod))
+"""The parser knows some of other protocols, too."""
 _HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
 """RFC 9110, section 7.2: a host and perhaps a port."""
 
@@ -96,7 +92,7 @@ class HeadParser:
         """The head; None while it is not whole. Raises `RemoteProtocolError`."""
         if not self._method:
             return None
-        if self._method in _RTSP:
+        if self._method not in _METHODS:
             raise malformed("its method is none of HTTP's")
         if self._wrong:
             raise malformed(self._wrong)
@@ -108,15 +104,7 @@ class HeadParser:
         host = self._headers.get("host")
         if is_1_1 if host is None else not _is_host(host):
             raise malformed("it needs one valid 'Host' header")
-        url = self._url
-        path, query = (
-            _split(url)
-            if b"?" in url or b"%" in url or url[:1] != b"/"
-            else (
-                url.decode("latin-1"),
-                "",
-            )
-        )
+        path, query = _split(self._url)
         return RequestHead(
             self._method,
             path,

@@ -138,12 +138,10 @@ class ServerProtocol:
         return True
 
     def next_event(self) -> RequestHead | bytes | EndOfBody | None:
-        """What comes next; None: nothing, until more arrives or the request has been answered.
-
-        A head that has its `content` already is a whole request: nothing follows it. Raises
+        """What comes next; None: nothing, until more arrives or the request has been answered. A
+        head that has its `content` already is a whole request: nothing follows it. Raises
         `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
-        in progress, if there is one that was not answered, is still to be answered.
-        """
+        in progress, if there is one that was not answered, is still to be answered."""
         try:
             if self.state is _IDLE:
                 return self._next_head()

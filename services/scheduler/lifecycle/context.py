@@ -99,16 +99,13 @@ class RequestContext:
 
     async def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
         """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
-        serves.
-
-        `among`: the only instances that may answer; None: any.
-        """
+        serves. `among`: the only instances that may answer; None: any."""
         shared, tenant, headers = self._shared, self.tenant, self._headers
         key, pool, is_form = tenant.key, shared.pool, self.endpoint.is_form
         request = parse(
             self.endpoint,
             body,
-            b"" if is_form else await shortened(body),
+            await shortened(body) if len(body) > LARGE_BYTES and not is_form else b"",
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,
@@ -130,19 +127,15 @@ class RequestContext:
         return request
 
     async def place(self, *, recallable: bool = True) -> Attempt:
-        """The first attempt; raises `ApiError` where there is none.
-
-        `recallable`: its handler will set `Attempt.carrier`.
-        """
+        """The first attempt; raises `ApiError` where there is none. `recallable`: its handler will
+        set `Attempt.carrier`."""
         return await self._placed(
             self.placer.place(self.request, self.grant, recallable=recallable)
         )
 
     async def retry(self, judgement: Judgement, output_tokens: int = 0, said: str = "") -> Attempt:
         """The attempt after one that failed; raises `ApiError` where there is none.
-
-        `output_tokens`: of the answer that the client has; `said`: what the engine says of it.
-        """
+        `output_tokens`: of the answer that the client has; `said`: what the engine says of it."""
         attempt = self._sent()
         self.failed(judgement, said=said)
         return await self._placed(self.placer.retry(attempt, output_tokens, judgement.unfit))

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from foretell.placement.needs import ANY, Need, Unfit
-from foretell.services.scheduler.placing.needs import KINDS
+from foretell.services.scheduler.placing.conversation import KINDS
 
 _FAULTS = frozenset((401, 403, 405, 408))
 """Statuses below 500 that are not about the request: the engine refuses our key, or is none."""
@@ -93,12 +93,9 @@ def judge(
     as_event: bool = False,
     continued: bool = False,
 ) -> Judgement:
-    """What to think of an answer with a status, and a body, where that is seen.
-
-    `asked`: what was asked of the engine; `as_event`: an event of a stream says so, in place of its
-    beginning; `continued`: the client has the beginning from another engine, and can get no other
-    status.
-    """
+    """What to think of an answer with a status, and a body, where that is seen. `asked`: what was
+    asked of the engine; `as_event`: an event of a stream says so, in place of its beginning;
+    `continued`: the client has the beginning from another engine, and can get no other status."""
     if 200 <= status < 300:
         return _ANSWER
     reason = "error_event" if as_event else f"http_{status}"
@@ -122,11 +119,8 @@ def may_refuse_fields(status: int, body: bytes) -> bool:
 
 def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:
     """Why an engine that answers so cannot serve a request that another may serve; "": it does not
-    say, or the request is wrong everywhere.
-
-    It goes by the status, the fields of the error, and the numbers and names in its text: sentences
-    change.
-    """
+    say, or the request is wrong everywhere. It goes by the status, the fields of the error, and the
+    numbers and names in its text: sentences change."""
     if status not in (400, 404, 413, 422) or (error := _error_in(body)) is None:
         return ""
     said = str(error.get("message") or "")[:_READ_BYTES]

@@ -73,6 +73,8 @@ class Attempt:
     """The client left, or the engine was lost in mid-answer: no attempt follows."""
     broken: bool = False
     """The engine was lost in mid-answer."""
+    met_targets: bool | None = None
+    """The answer kept its targets; None where it has none, or too little is known."""
     settled: bool = False
     """It has ended, and all that there is to know of it is known."""
     continued: bool = False
@@ -106,13 +108,6 @@ class Attempt:
     def since_placed_s(self, unix_s: float) -> float:
         """Seconds from its placement to a stamp; 0 where the stamp is not known."""
         return max(0.0, unix_s - self.placed_unix_s) if unix_s else 0.0
-
-    def met_targets(self) -> bool | None:
-        """Whether the answer kept its targets; None where it has none, or has not come."""
-        slo = self.decision.spec.slo
-        if not slo.given or not self.answered:
-            return None
-        return slo.met(self.ttft_s, (self.e2e_s - self.ttft_s) / max(1.0, self.tokens_each - 1))
 
     def headers(self) -> dict[str, str]:
         """What clients are told of it."""

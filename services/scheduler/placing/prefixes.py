@@ -31,10 +31,8 @@ class Prefix:
 
 def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     """Name the prompt of `request`, which has about `prompt_tokens`; several prompts have no name.
-
     Equal for requests to one model that vLLM lets share blocks: with the same `cache_salt`. Text is
-    taken to have equally many tokens everywhere.
-    """
+    taken to have equally many tokens everywhere."""
     body = request.body
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()

@@ -27,13 +27,10 @@ Describe = Callable[[], tagger_pb2.TagRequest]
 
 
 class TaggerClient:
-    """Asks about some requests, and nobody waits for the answers.
-
-    One message is under way at a time, and then there is another one, of the latest requests: a
-    tagger that is slow, since it takes only what processors have left over, is asked about few.
-    Make it in a running event loop; `close` ends it. A tagger that dies, hangs or talks nonsense is
-    called again.
-    """
+    """Asks about some requests, and nobody waits for the answers. One message is under way at a
+    time, and then there is another one, of the latest requests: a tagger that is slow, since it
+    takes only what processors have left over, is asked about few. Make it in a running event loop;
+    `close` ends it. A tagger that dies, hangs or talks nonsense is called again."""
 
     def __init__(self, address: str, traffic: Traffic = OPEN) -> None:
         """`address` is the tagger's own."""
@@ -51,10 +48,8 @@ class TaggerClient:
         self._task = self._loop.create_task(self._run())
 
     def ask(self, key: str, describe: Describe) -> None:
-        """Ask about a request, unless later ones come before there is time for it.
-
-        `describe` is called when it is sent.
-        """
+        """Ask about a request, unless later ones come before there is time for it. `describe` is
+        called when it is sent."""
         if self._stream is not None:
             self._unsent.append((key, describe))
             self._send_soon()

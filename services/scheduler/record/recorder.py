@@ -134,10 +134,8 @@ class Recorder:
         counter.labels(instance_id, reason).inc()
 
     def record(self, request: ApiRequest, grant: Grant | None, attempt: Attempt) -> None:
-        """Account for one attempt that has ended: at once, or when its predictor has answered.
-
-        Of a request that generates nothing, only what it took of its tenant's tokens counts.
-        """
+        """Account for one attempt that has ended: at once, or when its predictor has answered. Of a
+        request that generates nothing, only what it took of its tenant's tokens counts."""
         if not request.endpoint.generates:
             attempt.settled = True
             if grant is not None and attempt.prompt_tokens:
@@ -158,6 +156,7 @@ class Recorder:
             grant.settle(attempt.prompt_tokens + attempt.output_tokens)
         outcome = _outcome(request, attempt) if attempt.answered else None
         if outcome is not None:
+            attempt.met_targets = outcome == "met"
             self._slo_requests(request.model, attempt.policy, outcome).inc()
         if attempt.answered:
             self._observe(request, attempt)
@@ -243,10 +242,8 @@ def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
-    """Learn from a stream how long its first token took from the engine to here.
-
-    Where there was no stream, the learned delay tells when the first token would have come.
-    """
+    """Learn from a stream how long its first token took from the engine to here. Where there was no
+    stream, the learned delay tells when the first token would have come."""
     instance = attempt.instance
     if attempt.first_byte_unix_s:
         instance.learn_answer_delay(attempt.ttft_s - engine_ttft_s)
@@ -257,10 +254,8 @@ def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
 
 
 def _credible(attempt: Attempt, ttft_s: float) -> bool:
-    """Whether the TTFT that a predictor saw can be this request's.
-
-    It counts from the reservation, which may be a moment before the placement was done.
-    """
+    """Whether the TTFT that a predictor saw can be this request's. It counts from the reservation,
+    which may be a moment before the placement was done."""
     return 0 < ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S
 
 

@@ -58,10 +58,8 @@ FIELDS = {
 
 
 class RequestLog:
-    """Writes what was predicted for each attempt beside what happened.
-
-    Lines are gathered for `_GATHER_S` and written together, each of them whole.
-    """
+    """Writes what was predicted for each attempt beside what happened. Lines are gathered for
+    `_GATHER_S` and written together, each of them whole."""
 
     def __init__(
         self,

@@ -31,10 +31,8 @@ _OPERATIONS = {
 
 
 def open_tracing(replica_id: str) -> "Tracing | None":
-    """Tracing as the environment has it; None if it names no endpoint.
-
-    `SystemExit` says what to install.
-    """
+    """Tracing as the environment has it; None if it names no endpoint. `SystemExit` says what to
+    install."""
     if not any(map(os.environ.get, ENDPOINTS)):
         return None
     try:

@@ -41,8 +41,6 @@ class Choice:
         """The ids of all tokens of the texts in `_again`."""
         self.texts: dict[str, list[str]] = {name: [] for name in TEXTS}
         """By field; those of a tool call by its number and field."""
-        self.alike_tokens = 0
-        """Tokens of the events that the engine stated and that were read by `alike.Alike`."""
         self.entries = 0
         """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
         self._again: dict[str, str] = {}
@@ -65,7 +63,6 @@ class Choice:
 
     def begin_again(self) -> None:
         """Another engine will say all again."""
-        self.alike_tokens = 0
         if self.is_finished:
             return
         self._known_ids, self.ids = array("l", self.output_ids), array("l")
@@ -92,10 +89,8 @@ class Choice:
         self.entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
 
     def take_again(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> bool:
-        """Leave in an event what the client does not have; False: nothing is left.
-
-        Raises `Diverged`.
-        """
+        """Leave in an event what the client does not have; False: nothing is left. Raises
+        `Diverged`."""
         for part in list(_parts(delta)):
             self._leave(part)
         delta.pop("role", None)
@@ -227,22 +222,28 @@ class Alike:
         except (ValueError, OverflowError):  # a parser may make something of it
             return None
         self.texts.append(said)
-        choice.alike_tokens += tokens
         if self.hidden:
             return line[:end] + self.hidden
         choice.entries += tokens
         return line
 
 
-def alike(line: bytes, choice: Choice, field: str, text: str, *, ids_shown: bool) -> Alike | None:
-    """What events of `choice` share with `line`, which has `text` in `field`; None if that is
-    unclear."""
+def alike(
+    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
+) -> Alike | None:
+    """What the next events of `choice` may share with `line`, if it adds to a single text and does
+    nothing else."""
+    field = "text" if delta is stated else next(iter(delta), "")
+    text = delta.get(field)
+    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
+    if not is_plain or not isinstance(text, str):
+        return None
     name = b'"%b":' % field.encode()
-    stated = name + orjson.dumps(text)
-    start, ids = line.find(stated), line.find(IDS)
+    said = name + orjson.dumps(text)
+    start, ids = line.find(said), line.find(IDS)
     if start < 0 or line.count(name) != 1 or line.count(IDS) != 1:
         return None
-    end, closing = start + len(stated) - 1, line.find(b"]", ids)
+    end, closing = start + len(said) - 1, line.find(b"]", ids)
     if not end < ids < closing:
         return None
     middle, tail = line[end : ids + len(IDS)], line[closing:]

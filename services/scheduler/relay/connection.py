@@ -129,11 +129,8 @@ class Connection(asyncio.Protocol):
         self._transport.writelines((head, body))
 
     def release(self) -> None:
-        """The listener wants to hear no more.
-
-        Unless the answer was read to its end this closes the connection, which tells the engine to
-        stop generating.
-        """
+        """The listener wants to hear no more. Unless the answer was read to its end this closes the
+        connection, which tells the engine to stop generating."""
         self._listener = None
         self.resume()
         if self.reusable:

@@ -13,7 +13,6 @@ from typing import Any
 
 from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
 from foretell.services.scheduler.relay.choice import (
-    TEXTS,
     Alike,
     Choice,
     Diverged,
@@ -76,8 +75,8 @@ class Progress:
         self._choices = [Choice() for _ in range(choices)]
         self._head: dict[str, Any] = {}
         """What all events have in common: id, creation time and model."""
-        self._complete = True
-        """All that was sent is in `_choices`."""
+        self.can_go_on = True
+        """What is known is enough to go on: all that was sent is in `_choices`."""
         self._replaces_head = False
         self._was_finished = False
         """A choice had ended before another engine went on."""
@@ -94,25 +93,15 @@ class Progress:
         return max(map(len, self.output_ids))
 
     @property
-    def alike_tokens(self) -> int:
-        """Tokens of the events that `alike` took, since the engine began."""
-        return sum(choice.alike_tokens for choice in self._choices)
-
-    @property
     def to_resume(self) -> list[list[int]]:
         """What the next engine gets of each choice. One that has ended lacks its last token: it
         ends with it again, as no request can begin at its end."""
         return [each.output_ids[: -1 if each.is_finished else None] for each in self._choices]
 
     @property
-    def can_go_on(self) -> bool:
-        """Whether what is known is enough to go on."""
-        return self._complete
-
-    @property
     def states_no_ids(self) -> bool:
         """The engine does not state the ids of its tokens."""
-        return not self._complete and not self._has_ids
+        return not self.can_go_on and not self._has_ids
 
     @property
     def _has_ids(self) -> bool:
@@ -124,7 +113,7 @@ class Progress:
 
     def lose(self) -> None:
         """The client gets something that is not followed here: nobody can go on."""
-        self._complete, self.alike = False, None
+        self.can_go_on, self.alike = False, None
 
     def begin_again(self) -> None:
         self.alike = None
@@ -140,7 +129,7 @@ class Progress:
     @property
     def lacks_end(self) -> bool:
         """The stream states its token ids, and has not said why it ends."""
-        return self._complete and self._has_ids and not self._is_finished
+        return self.can_go_on and self._has_ids and not self._is_finished
 
     def rest(self) -> bytes | None:
         """What a stream still lacks of which the client has all tokens; None if it has not."""
@@ -159,10 +148,8 @@ class Progress:
         return written({**self._head, "choices": [], "usage": usage}) + DONE
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """What the client gets of an event, which is parsed from `line`; nothing: b"".
-
-        Raises `Diverged`.
-        """
+        """What the client gets of an event, which is parsed from `line`; nothing: b"". Raises
+        `Diverged`."""
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None
@@ -199,8 +186,8 @@ class Progress:
             _take_out(event, _HIDDEN[1:])
             return self._told(b"", event)
         choice.take(stated, delta, ids_shown=self.ids_shown)
-        if self._may_have_alike(line, event, stated):
-            self.alike = _alike(line, choice, stated, delta, ids_shown=self.ids_shown)
+        if self._may_have_alike(event, stated):
+            self.alike = alike(line, choice, stated, delta, ids_shown=self.ids_shown)
         shown = self.ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
             return b""  # it came for its ids alone
@@ -212,7 +199,7 @@ class Progress:
             return None
         return self._choices[index]
 
-    def _may_have_alike(self, line: bytes, event: dict[str, Any], stated: dict[str, Any]) -> bool:
+    def _may_have_alike(self, event: dict[str, Any], stated: dict[str, Any]) -> bool:
         return not (
             self._replaces_head
             or len(self._choices) > 1
@@ -251,18 +238,6 @@ class Progress:
         elif not self._head:
             self._head = {name: event[name] for name in NAMES_FIRST if name in event}
         return line if line and not (is_other or self._replaces_head) else written(event, line)
-
-
-def _alike(
-    line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
-) -> Alike | None:
-    """What the next events may share with one that adds to a single text, and nothing else."""
-    field = "text" if delta is stated else next(iter(delta), "")
-    text = delta.get(field)
-    is_plain = (delta is stated or len(delta) == 1) and field in TEXTS
-    if not is_plain or not isinstance(text, str):
-        return None
-    return alike(line, choice, field, text, ids_shown=ids_shown)
 
 
 def _take_out(event: dict[str, Any], names: Sequence[str]) -> bool:

@@ -51,22 +51,11 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The engine will not complete the answer.
-
-    Nothing follows, unless the engine itself says so in mid-answer ("error_event"): then the lines
-    that say it follow, and `End` or the loss of the connection.
-
-    `tokens_out` counts the output tokens in the lines handed out before, summed over all choices.
-    Where the engine states token ids (`return_token_ids`), these are counted. Elsewhere each event
-    that adds text, reasoning or tool calls to a choice counts as one token. That is a lower bound:
-    vLLM may put several tokens into an event, and sends a token that ends within a character as an
-    event without text.
-    """
+    """The engine will not complete the answer. Nothing follows, unless the engine itself says so in
+    mid-answer ("error_event"): then the lines that say it follow, and `End` or the loss of the
+    connection."""
 
     reason: str
-    tokens_out: int
-    exact: bool
-    """All tokens were counted by their ids."""
     next_event: int = 0
     """The number of the event that would have followed, where they are numbered."""
     reported: Reported | None = field(default=None, compare=False)
@@ -102,11 +91,9 @@ class Framing(Protocol):
 
 
 class WholeFraming:
-    """An answer in one piece. It is handed out when it is whole: until then it can be repeated.
-
-    So can one that is no JSON object, as from a proxy in place of the engine. What is longer than
-    `LONGEST_HELD_BYTES` is handed out in parts.
-    """
+    """An answer in one piece. It is handed out when it is whole: until then it can be repeated. So
+    can one that is no JSON object, as from a proxy in place of the engine. What is longer than
+    `LONGEST_HELD_BYTES` is handed out in parts."""
 
     def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
         """`any_form`: it need not be JSON; `at_once`: it goes to the client as it comes."""
@@ -161,7 +148,7 @@ class WholeFraming:
         return self._broken(reason)
 
     def _broken(self, reason: str) -> list[Event]:
-        return [Broken(reason, tokens_out=0, exact=True)]
+        return [Broken(reason)]
 
 
 def response_id_of(response: object) -> str:

@@ -51,10 +51,8 @@ class HeldStreams:
         return stream
 
     async def go_on(self, exchange: Exchange, tenant: str) -> None:
-        """Answer a reconnect, until the stream ends or the client leaves again.
-
-        Raises `ApiError` 404 where what it lacks is not held for this tenant.
-        """
+        """Answer a reconnect, until the stream ends or the client leaves again. Raises `ApiError`
+        404 where what it lacks is not held for this tenant."""
         name, _, number = exchange.headers[LAST_EVENT_HEADER].strip().rpartition(".")
         stream = self._streams.get(name)
         is_number = number.isascii() and number.isdecimal() and len(number) < 16

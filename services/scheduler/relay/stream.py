@@ -3,9 +3,11 @@
 Where another engine could go on with the stream, `Progress` is told of each event.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
+from foretell.services.scheduler.relay import sse
 from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (
     DONE,
@@ -21,17 +23,7 @@ from foretell.services.scheduler.relay.framing import (
     response_id_of,
     usage_of,
 )
-from foretell.services.scheduler.relay.sse import (
-    BLANK,
-    DATA,
-    LineEnds,
-    Reported,
-    data_of,
-    is_event,
-    name_of,
-    parse_object,
-    reported_error,
-)
+from foretell.services.scheduler.relay.sse import BLANK, DATA
 
 LONGEST_EVENT_BYTES = 4 << 20
 """A longer event is handed out in parts and not read, and nobody can go on with its stream."""
@@ -40,8 +32,12 @@ MOST_WAITING_BYTES = 1 << 20
 _OBJECT = DATA + b"{"
 _ERROR = b'"error"'
 """In every event that tells about a failure, and in no text: its quotes are escaped."""
+_TELLING = re.compile(
+    rb'"(?:error|finish_reason|prompt_token_ids|token_ids|type|usage)"(?!:null[,}])'
+)
+"""In every event that tells more than a text."""
 
-Ending = tuple[str, Reported | None]
+Ending = tuple[str, sse.Reported | None]
 """Why a stream has to end, and what the engine says of it."""
 
 
@@ -67,20 +63,20 @@ class StreamFraming:
         """What waits for the first event that says something."""
         self._held = bytearray()
         """The beginning of an event whose end has not come."""
-        self._ends: LineEnds | None = None
+        self._ends: sse.LineEnds | None = None
         self._within_long = False
         """The event that `_held` continues was too long: its beginning was handed out."""
         self._error_reported = False
         self._truncated = False
-        self._tokens_out = 0
-        self._exact = True
+        self._unfollowed = progress is None
+        """Events go to the client whatever they say, and only what some tell is noted."""
         self._next_event = 0
 
     def feed(self, data: bytes) -> list[Event]:
         assert data
         assert not self.ended
         if self._ends is not None or b"\r" in data:  # no JSON has it: it would be escaped
-            self._ends = self._ends or LineEnds()
+            self._ends = self._ends or sse.LineEnds()
             data = self._ends.unix(data)
         if self._held:
             # What is held was looked at before, but for its last byte.
@@ -97,10 +93,9 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        alike = self._progress.alike if self._progress is not None else None
-        if alike is None or self._held or self._ends is not None:
+        if self._held or self._ends is not None or data.find(BLANK) != len(data) - len(BLANK):
             return None
-        return alike.take(data) if data.find(BLANK) == len(data) - len(BLANK) else None
+        return self._taken(data)
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""
@@ -109,8 +104,8 @@ class StreamFraming:
         if rest := bytes(self._held).rstrip(b"\n"):
             self._held.clear()
             events = self._take([rest + BLANK])
-            text = data_of(rest)
-            is_whole = text.strip() == b"[DONE]" or parse_object(text) is not None
+            text = sse.data_of(rest)
+            is_whole = text.strip() == b"[DONE]" or sse.parse_object(text) is not None
             if not is_whole and events and type(events[-1]) is Lines:
                 events[-1].data = events[-1].data.removesuffix(BLANK)  # it stays cut off
         progress = self._progress
@@ -132,7 +127,7 @@ class StreamFraming:
 
     # --- the end ---
 
-    def _break(self, reason: str, reported: Reported | None = None) -> list[Event]:
+    def _break(self, reason: str, reported: sse.Reported | None = None) -> list[Event]:
         """What the client still lacks, where that is known; otherwise `Broken`."""
         self.ended = True
         rest = self._progress.rest() if self._progress is not None else None
@@ -141,10 +136,8 @@ class StreamFraming:
         closing = [Lines(BLANK)] if self._within_long else []
         return [*closing, self._broken(reason, reported)]
 
-    def _broken(self, reason: str, reported: Reported | None = None) -> Broken:
-        alike_tokens = self._progress.alike_tokens if self._progress is not None else 0
-        tokens = self._tokens_out + alike_tokens
-        return Broken(reason, tokens, self._exact, self._next_event, reported)
+    def _broken(self, reason: str, reported: sse.Reported | None = None) -> Broken:
+        return Broken(reason, self._next_event, reported)
 
     @property
     def _is_alone(self) -> bool:
@@ -177,8 +170,7 @@ class StreamFraming:
             self._within_long = False
             shown.append(parts.pop(0))
         for part in parts:
-            alike = self._progress.alike if self._progress is not None else None
-            if alike is not None and (taken := alike.take(part)) is not None:
+            if (taken := self._taken(part)) is not None:
                 shown.append(taken)
                 continue
             end = self._follow(part, shown, events)
@@ -188,19 +180,27 @@ class StreamFraming:
             events.append(self._lines(shown))
         return events if end is None else events + self._break(*end)
 
+    def _taken(self, part: bytes) -> bytes | None:
+        """What the client gets of an event that need not be parsed."""
+        if self._unfollowed:
+            plain = self._begun and part.startswith(_OBJECT) and not _TELLING.search(part)
+            return part if plain else None
+        alike = self._progress.alike if self._progress is not None else None
+        return alike.take(part) if alike is not None else None
+
     def _lines(self, shown: list[bytes]) -> Lines:
         self._begun = True
         return Lines(b"".join(shown))
 
     def _follow(self, part: bytes, shown: list[bytes], events: list[Event]) -> Ending | None:
         """Add what the client gets of an event to `shown`; why the stream has to end, if it has."""
-        answer = parse_object(part[len(DATA) :]) if part.startswith(_OBJECT) else None
+        answer = sse.parse_object(part[len(DATA) :]) if part.startswith(_OBJECT) else None
         if answer is None:
-            text = data_of(part)
-            answer = parse_object(text) if b"{" in text else None
+            text = sse.data_of(part)
+            answer = sse.parse_object(text) if b"{" in text else None
             if answer is None:
                 return self._follow_other(part, text, shown)
-        reported = reported_error(answer) if _ERROR in part else None
+        reported = sse.reported_error(answer) if _ERROR in part else None
         if reported is not None:
             if not (self._begun or any(shown)) or not self._is_alone:
                 return "error_event", reported
@@ -213,7 +213,7 @@ class StreamFraming:
         is_aborted = self._count(answer, events)
         if is_aborted and self._progress is not None:
             return "aborted", None
-        if self._opening and not self._begun and name_of(part) in self._opening:
+        if self._opening and not self._begun and sse.name_of(part) in self._opening:
             self._waiting += part  # there are few, and each is bounded
             return None
         if self._progress is not None:
@@ -225,6 +225,7 @@ class StreamFraming:
         self, progress: Progress, part: bytes, answer: dict[str, Any], shown: list[bytes]
     ) -> Ending | None:
         if progress.states_no_ids:
+            self._unfollowed = not progress.is_behind
             part = progress.without_ids(part, answer)
         else:
             try:
@@ -243,7 +244,7 @@ class StreamFraming:
         if text.strip() == b"[DONE]":
             if progress is not None:
                 part, progress.is_done = DONE, True
-        elif not has_begun and (text or not is_event(part)):
+        elif not has_begun and (text or not sse.is_event(part)):
             return "not_events", None
         elif not has_begun and len(self._waiting) + len(part) <= MOST_WAITING_BYTES:
             self._waiting += part
@@ -270,12 +271,6 @@ class StreamFraming:
             if reason is not None:
                 self._truncated |= reason == "length"
                 is_aborted |= reason == "abort"
-            token_ids = choice.get("token_ids")
-            if isinstance(token_ids, list):
-                self._tokens_out += len(token_ids)
-            elif _has_output(choice):
-                self._tokens_out += 1
-                self._exact = False
         if "type" in answer:
             self._count_typed(answer)
             events += usage_of(answer)
@@ -285,22 +280,9 @@ class StreamFraming:
 
     def _count_typed(self, answer: dict[str, Any]) -> None:
         """An event of the Responses API or of Anthropic's, which have no choices."""
-        kind, number = answer["type"], answer.get("sequence_number")
+        number = answer.get("sequence_number")
         if isinstance(number, int):
             self._next_event = number + 1
         if not self.response_id:
             self.response_id = response_id_of(answer.get("response"))
-        if isinstance(kind, str) and kind.endswith("delta") and kind != "message_delta":
-            self._tokens_out += 1
-            self._exact = False
-        elif is_cut(answer):
-            self._truncated = True
-
-
-def _has_output(choice: dict[str, Any]) -> bool:
-    delta = choice.get("delta")
-    if not isinstance(delta, dict):
-        return bool(choice.get("text"))
-    return bool(delta.get("content")) or any(
-        value for name, value in delta.items() if name != "role"
-    )
+        self._truncated |= is_cut(answer)

@@ -79,11 +79,9 @@ class TakenBack(Exception):
 
 
 class Transfer:
-    """Carries one attempt to its engine, and the answer back as it comes.
-
-    It listens to the engine's connection: what comes from there goes to the client at once, from
-    the connection's own callback.
-    """
+    """Carries one attempt to its engine, and the answer back as it comes. It listens to the
+    engine's connection: what comes from there goes to the client at once, from the connection's own
+    callback."""
 
     def __init__(
         self,
@@ -117,11 +115,9 @@ class Transfer:
         self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
-        """Relay the answer to its end, or to a break after its first token.
-
-        Raises `AttemptFailed` if another engine may do better, `TakenBack` if the request is to be
-        sent elsewhere, `FieldsRefused`, and `ApiError` if no engine could do better.
-        """
+        """Relay the answer to its end, or to a break after its first token. Raises `AttemptFailed`
+        if another engine may do better, `TakenBack` if the request is to be sent elsewhere,
+        `FieldsRefused`, and `ApiError` if no engine could do better."""
         attempt, progress = self._attempt, self._progress
         attempt.carrier = self
         if attempt.continued and not attempt.instance.takes_fields:
@@ -133,7 +129,8 @@ class Transfer:
         body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
         path, kind = self._request.endpoint.path, self._request.content_type
         if self._request.stream:
-            self._watch = self._context.placer.predictors.watch(attempt.instance, attempt.key)
+            predictors, request_id = self._context.placer.predictors, attempt.spec.request_id
+            self._watch = predictors.watch(attempt.instance, request_id)
         try:
             upstream = await engines.post(
                 attempt.instance, path, body, self._headers, self, content_type=kind
@@ -326,9 +323,7 @@ class Transfer:
         self, headers: list[tuple[bytes, bytes]], body: bytes, reported: str | None = None
     ) -> None:
         """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
-
-        `reported`: what a stream's first event says of its failure.
-        """
+        `reported`: what a stream's first event says of its failure."""
         status, instance = self._attempt.status, self._attempt.instance
         adds = self._request.endpoint.generates and instance.takes_fields
         if adds and reported is None and may_refuse_fields(status, body):
@@ -353,10 +348,8 @@ class Transfer:
         if not self._begun:
             raise AttemptFailed(lost(broken.reason), said=said)
         logger.warning(
-            "%s broke off after %s%d tokens: %s%s",
+            "%s broke off in mid-answer: %s%s",
             self._attempt.instance_id,
-            "" if broken.exact else "at least ",
-            broken.tokens_out,
             broken.reason,
             f": {said}" if said else "",
             extra=about(self._request.request_id),

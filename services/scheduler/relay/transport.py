@@ -28,9 +28,9 @@ class Unreachable(Exception):
 class EngineClient:
     def __init__(self, api_key: str, connect_timeout_s: float, read_timeout_s: float) -> None:
         """`read_timeout_s` bounds the silence between two bytes of an answer."""
-        self._authorization = engine_authorization(api_key)
-        self._connect_timeout_s = connect_timeout_s
-        self._read_timeout_s = read_timeout_s
+        self.authorization = engine_authorization(api_key)
+        self.connect_timeout_s = connect_timeout_s
+        self.read_timeout_s = read_timeout_s
         # An instance that is taken off the list takes its connections with it.
         self._engines: WeakKeyDictionary[Instance, _Engine] = WeakKeyDictionary()
 
@@ -43,21 +43,12 @@ class EngineClient:
         listener: Listener,
         content_type: str = "application/json",
     ) -> Connection:
-        """Send a request, whose answer `listener` gets; returns when it is on its way.
-
-        The connection must be released. It breaks when the engine does not answer health probes.
-        Raises `Unreachable`.
-        """
+        """Send a request, whose answer `listener` gets; returns when it is on its way. The
+        connection must be released. It breaks when the engine does not answer health probes. Raises
+        `Unreachable`."""
         engine = self._engines.get(instance)
         if engine is None:
-            engine = _Engine(
-                URL(instance.config.url),
-                instance.down,
-                self._authorization,
-                self._connect_timeout_s,
-                self._read_timeout_s,
-            )
-            self._engines[instance] = engine
+            engine = self._engines[instance] = _Engine(instance, self)
             instance.heard_s = engine.heard_s
         head = engine.head(path, len(body), headers, content_type)
         connection = engine.idle() or await engine.connect()
@@ -72,14 +63,8 @@ class EngineClient:
 class _Engine:
     """The connections to one engine."""
 
-    def __init__(
-        self,
-        url: URL,
-        down: asyncio.Event,
-        authorization: Mapping[str, str],
-        connect_timeout_s: float,
-        read_timeout_s: float,
-    ) -> None:
+    def __init__(self, instance: Instance, client: EngineClient) -> None:
+        url = URL(instance.config.url)
         assert url.raw_host
         assert url.port
         self._host, self._port = url.raw_host, url.port
@@ -89,12 +74,11 @@ class _Engine:
         self._fixed = (
             f" HTTP/1.1\r\nhost: {url.host_port_subcomponent}\r\naccept: */*\r\n"
             "accept-encoding: identity\r\n"
-        ) + _lines(authorization)
-        self._connect_timeout_s = connect_timeout_s
-        self._read_timeout_s = read_timeout_s
+        ) + _lines(client.authorization)
+        self._client = client
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
-        self._when_down = _WhenSet(down)
+        self._when_down = _WhenSet(instance.down)
 
     def head(
         self, path: str, body_bytes: int, headers: Mapping[str, str], content_type: str
@@ -131,7 +115,7 @@ class _Engine:
         loop = asyncio.get_running_loop()
         is_down = False
         try:
-            async with asyncio.timeout(self._connect_timeout_s) as until:
+            async with asyncio.timeout(self._client.connect_timeout_s) as until:
 
                 def give_up() -> None:
                     nonlocal is_down
@@ -141,7 +125,7 @@ class _Engine:
                 self._when_down.add(give_up)
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: Connection(self._read_timeout_s, self.keep, self._forget),
+                        lambda: Connection(self._client.read_timeout_s, self.keep, self._forget),
                         self._host,
                         self._port,
                         ssl=self._ssl,

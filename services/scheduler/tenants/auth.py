@@ -21,11 +21,9 @@ _LOOK_EVERY_S = 1.0
 
 
 class ApiKeys:
-    """The keys that clients may use; without any, everyone is served.
-
-    A file of them, in either form, is read again when it changes. One that cannot be read is
-    reported, and what was known stays.
-    """
+    """The keys that clients may use; without any, everyone is served. A file of them, in either
+    form, is read again when it changes. One that cannot be read is reported, and what was known
+    stays."""
 
     def __init__(
         self,
@@ -59,10 +57,8 @@ class ApiKeys:
         return bool(self._tenants) or self._file is not None
 
     def tenant(self, headers: Mapping[str, str]) -> Tenant:
-        """The tenant that a request's `Authorization` header names, or its `X-Api-Key`.
-
-        Raises `ApiError` 401 if the headers hold none of the keys.
-        """
+        """The tenant that a request's `Authorization` header names, or its `X-Api-Key`. Raises
+        `ApiError` 401 if the headers hold none of the keys."""
         if not self.needed:
             return NOBODY
         self._look()
@@ -85,10 +81,8 @@ class ApiKeys:
         return found[0]
 
     def check_admin(self, headers: Mapping[str, str]) -> None:
-        """Raises `ApiError` 401 or 403 unless who asks may see what becomes of all requests.
-
-        Where nobody needs a key, anybody may; of keys without names, none does.
-        """
+        """Raises `ApiError` 401 or 403 unless who asks may see what becomes of all requests. Where
+        nobody needs a key, anybody may; of keys without names, none does."""
         tenant = self.tenant(headers)
         if self.needed and (tenant.key is None or not tenant.key.admin):
             text = "this needs a key that is named with 'admin: true' in the file of API keys"

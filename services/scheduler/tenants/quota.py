@@ -15,10 +15,8 @@ from foretell.v1 import predictor_pb2
 
 
 class InProgress:
-    """Counts the requests being served and admits no more than `limit` at a time.
-
-    A request is in progress from before its body is read until its answer has ended.
-    """
+    """Counts the requests being served and admits no more than `limit` at a time. A request is in
+    progress from before its body is read until its answer has ended."""
 
     def __init__(
         self,
@@ -28,30 +26,19 @@ class InProgress:
         what: str = "requests",
         share: int = 4,
     ) -> None:
-        """`wait_s` foretells in how many seconds a number of those in progress have ended.
-
-        A tenant may hold up to `share` times as many places as are free: 4 leave a fifth of all to
-        others, however greedy one of them is (the dynamic threshold of shared buffers, Choudhury
-        and Hahne 1998).
-        """
-        self._limit = limit
+        """`wait_s` foretells in how many seconds a number of those in progress have ended. A tenant
+        may hold up to `share` times as many places as are free: 4 leave a fifth of all to others,
+        however greedy one of them is (the dynamic threshold of shared buffers, Choudhury and Hahne
+        1998)."""
+        self.limit = limit
         self._wait_s = wait_s
         self._what = what
         self._share = share
-        self._now = 0
+        self.now = 0
         self._tenants: dict[str, int] = {}
         self._refused = 0
         """Those who were told to come back, and for whom no place has become free since; no more of
         them than there are places, as after a flood few do come back."""
-
-    @property
-    def limit(self) -> int:
-        """The most requests that may be in progress."""
-        return self._limit
-
-    @property
-    def now(self) -> int:
-        return self._now
 
     def of(self, tenant: str) -> int:
         return self._tenants.get(tenant, 0)
@@ -59,9 +46,7 @@ class InProgress:
     @contextmanager
     def place(self, tenant: str = "") -> Iterator[None]:
         """Hold a place while the block runs; raises `ApiError` 429 as it begins if none is free.
-
-        `tenant`: for whom; "" where no key is needed, and all are one.
-        """
+        `tenant`: for whom; "" where no key is needed, and all are one."""
         self.take(tenant)
         try:
             yield
@@ -70,22 +55,22 @@ class InProgress:
 
     def take(self, tenant: str) -> None:
         """Hold a place until it is given back; raises as `place` does."""
-        held, free = self.of(tenant), self._limit - self._now
+        held, free = self.of(tenant), self.limit - self.now
         if free <= 0 or (tenant and held >= self._share * free):
             # Who comes later is told a later time: not all come back at once.
-            self._refused = min(self._refused + 1, self._limit)
-            whose = f"{self._limit}" if free <= 0 else f"{held} of your"
+            self._refused = min(self._refused + 1, self.limit)
+            whose = f"{self.limit}" if free <= 0 else f"{held} of your"
             raise ApiError(
                 429,
                 f"{whose} {self._what} are in progress already; retry later",
                 code="too_many_requests",
                 headers=retry_after(self._wait_s(self._refused)),
             )
-        self._now += 1
+        self.now += 1
         self._tenants[tenant] = held + 1
 
     def give_back(self, tenant: str) -> None:
-        self._now -= 1
+        self.now -= 1
         self._tenants[tenant] -= 1
         if not self._tenants[tenant]:
             del self._tenants[tenant]
@@ -117,10 +102,6 @@ class Bucket:
     def spend(self, amount: float) -> None:
         """Take out `amount`, or put it back where it is negative."""
         self._level = min(float(self.per_min), self.level - amount)
-
-
-def _bucket(per_min: int, clock: Callable[[], float]) -> Bucket | None:
-    return Bucket(per_min, clock) if per_min else None
 
 
 class Grant:
@@ -205,10 +186,8 @@ class Tenant:
         return self.key is None or not self.key.models or model in self.key.models
 
     def place(self) -> Grant | None:
-        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit.
-
-        There is no grant where there are no limits.
-        """
+        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit. There is no
+        grant where there are no limits."""
         if self.key is None:
             return None
         most = self.key.concurrency

@@ -1,1 +1,0 @@
-"""What passes through as it comes: files and batches, and the responses that engines keep."""
