@@ -30,15 +30,11 @@ def console_state(status: Mapping[str, Any], placer: Placer) -> dict[str, Any]:
 def _with_lanes(instances: list[dict[str, Any]], predictors: Predictors) -> list[dict[str, Any]]:
     """Each instance with its requests in their order, each as stage, tokens so far, and seconds
     until its first and its last token."""
-    found = predictors.lanes()
-    return [
-        {**instance, "lanes": [_lane(*lane) for lane in found.get(instance["instance_id"], [])]}
-        for instance in instances
-    ]
-
-
-def _lane(stage: str, output_tokens: int, first_s: float, last_s: float) -> list[Any]:
-    return [stage, output_tokens, _bounded(first_s), _bounded(last_s)]
+    lanes = {
+        instance_id: [[stage, n, _bounded(first), _bounded(last)] for stage, n, first, last in each]
+        for instance_id, each in predictors.lanes().items()
+    }
+    return [{**each, "lanes": lanes.get(each["instance_id"], [])} for each in instances]
 
 
 def _row(trace: Trace) -> dict[str, Any]:

@@ -31,6 +31,7 @@ _PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)
 host of one that has left resets the connection at the first probe, which the next one notices."""
 _PATIENT_PROBES = 3
 """Before these, one that cannot be asked counts as there."""
+_DEAF = (State.CLOSING, State.FAILED)
 _CODES = {400: "http_invalid", 431: "request_too_large"}
 
 
@@ -173,7 +174,7 @@ class Connection(asyncio.Protocol):
         if unsent_bytes and unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes
             self._due_in(STALL_S)  # it reads, slowly
-        elif unsent_bytes or self._exchange is not None or self._protocol.is_deaf:
+        elif unsent_bytes or self._exchange is not None or self._protocol.state in _DEAF:
             self.abort()
         elif self._protocol.head_begun and not self._server.draining:
             self._protocol.close()

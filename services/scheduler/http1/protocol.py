@@ -122,11 +122,6 @@ class ServerProtocol:
         held_bytes = len(self._data) - self._at + len(self._later)
         return held_bytes > self._bounds.ahead_bytes
 
-    @property
-    def is_deaf(self) -> bool:
-        """What comes is dropped."""
-        return self.state is _CLOSING or self.state is _FAILED
-
     def receive(self, data: bytes) -> bool:
         """Take what has arrived; False: it was dropped."""
         if self.state is _CLOSING or self.state is _FAILED:

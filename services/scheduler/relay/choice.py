@@ -53,10 +53,6 @@ class Choice:
         return (self._known_ids if self.is_behind else self.ids).tolist()
 
     @property
-    def has_ids(self) -> bool:
-        return bool(self.ids)
-
-    @property
     def is_behind(self) -> bool:
         """The engine has not yet said again all that the client has."""
         return bool(self._again) or self._entries_again > 0

@@ -105,7 +105,7 @@ class Progress:
 
     @property
     def _has_ids(self) -> bool:
-        return any(choice.has_ids for choice in self._choices)
+        return any(choice.ids for choice in self._choices)
 
     @property
     def _is_finished(self) -> bool:
