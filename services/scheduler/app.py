@@ -115,7 +115,6 @@ class App:
         return self._pages.get(path)
 
     def _methods(self, path: str) -> str:
-        """The methods that there are at a path; empty: nothing is there."""
         if path in ENDPOINTS:
             return "POST"
         if is_for_batches(path) or is_stored(path):

@@ -38,7 +38,6 @@ def _with_lanes(instances: list[dict[str, Any]], predictors: Predictors) -> list
 
 
 def _row(trace: Trace) -> dict[str, Any]:
-    """A request and its latest attempt; latencies are None where not known."""
     last = trace.attempts[-1]
     prediction = last.decision.chosen.prediction
     return {

@@ -34,7 +34,6 @@ from foretell.v1 import ext_proc_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
-"""Headers of clients that no engine gets."""
 _CHUNKS_AT_ONCE = 16
 """Of a body; then others get their turn."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
@@ -67,7 +66,6 @@ class Exchange:
         self._body = bytearray()
         self._placing: asyncio.Task[None] | None = None
         self._status = 0
-        """What the engine or the gateway has answered."""
         self._settled = False
 
     # What the gateway says.
@@ -130,7 +128,6 @@ class Exchange:
             self._stream.send(messages.RESPONSE_TRAILERS)
 
     def _begin(self, request: pb.ProcessingRequest) -> None:
-        """Refuse what its headers are reason enough to refuse."""
         protocol, most_bytes = request.protocol_config, self._shared.max_body_bytes
         if request.HasField("protocol_config") and protocol.request_body_mode != _DUPLEX:
             logger.error("the gateway must send request bodies in the mode FULL_DUPLEX_STREAMED")
@@ -165,7 +162,6 @@ class Exchange:
             self._reply(error.response())
 
     async def _send_to_keeper(self, path: str, headers: Mapping[str, str]) -> None:
-        """Send a request about a response where that is kept, as far as it is known."""
         own, addresses = self._context.authorization, self._context.addresses
         try:
             self._shared.api_keys.tenant(headers)
@@ -259,7 +255,6 @@ class Exchange:
     # The answer and the end.
 
     def _answered(self, headers: dict[str, str]) -> None:
-        """The engine has answered, or the gateway in its place."""
         life, stated = self._life, headers.get(":status", "")
         status = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) == 3 else 0
         if life is None or life.attempt is None:

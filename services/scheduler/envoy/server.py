@@ -37,7 +37,6 @@ class Picker:
     """All gateways that call this replica."""
 
     def __init__(self, app: App, authorization: Mapping[str, str]) -> None:
-        """`authorization` is the header that engines want, if any."""
         self._app = app
         self._context = PickerContext(app, Addresses(app.shared.pool), authorization)
         self._secret = b""

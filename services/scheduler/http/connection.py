@@ -62,7 +62,6 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         """Is being answered, or was, while its body still comes."""
         self._head_due = False
-        """The deadline is that of a head."""
         self._held_up = False
         """The application takes too little of a body."""
         self._paused = False
@@ -186,7 +185,6 @@ class Connection(asyncio.Protocol):
     # --- on its own ---
 
     def _go_on(self) -> None:
-        """Carry out what has come; a request begins when the answers before it have been read."""
         protocol = self._protocol
         try:
             while not (self.full and protocol.state is State.IDLE):
@@ -248,7 +246,6 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _malformed(self, error: RemoteProtocolError) -> None:
-        """What came is no HTTP: say so, to the request in progress if there is one."""
         told = ApiError(error.status, error.message, code=_CODES.get(error.status))
         if self._exchange is None:
             self._refuse(told)

@@ -103,9 +103,7 @@ class ServerProtocol:
         self._head = HeadParser(bounds)
         self._body: Body = Counted(0)
         self._data, self._at = b"", 0
-        """What came last, and how much of it has been read."""
         self._later = bytearray()
-        """What came after that."""
 
     @property
     def head_begun(self) -> bool:

@@ -78,7 +78,6 @@ class Feedback:
             self._background.spawn(self._teach(self._tagger))
 
     async def _teach(self, tagger: tagger_pb2_grpc.TaggerStub) -> None:
-        """Tell the tagger what has gathered about requests that it was asked about, in one call."""
         await asyncio.sleep(_GATHER_S)
         waiting, self._waiting = self._waiting, []
         observations = [each for attempt, each in waiting if attempt.tagged]
@@ -215,7 +214,6 @@ class Recorder:
             foretold.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
 
     def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
-        """What was measured, and its error relative to what was predicted where both are known."""
         prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s
         labels = request.model, attempt.instance_id, attempt.policy, job_class
         errors = _error_labels(request, attempt)

@@ -90,7 +90,6 @@ class Connection(asyncio.Protocol):
         """When the last byte came."""
         self._silent_since_s = 0.0
         self._head_part = bytearray()
-        """What has come of a head that is not whole."""
         self._head: Head | None = None
         self._body: Body | None = None
         self._spare_bytes = 0

@@ -241,7 +241,6 @@ class Progress:
 
 
 def _take_out(event: dict[str, Any], names: Sequence[str]) -> bool:
-    """Leave nothing of these names in an event; whether there was any."""
     choices, found = event.get("choices"), False
     for owner in (event, *(choices if isinstance(choices, list) else ())):
         for name in names if isinstance(owner, dict) else ():

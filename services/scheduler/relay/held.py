@@ -225,7 +225,6 @@ class HeldStream(Answering):
             self._exchange.write(data)
 
     def _after(self, call: Callable[[], object]) -> None:
-        """Call `call` unless the client comes back in time."""
         self._end_wait()
         self._deadline = asyncio.get_running_loop().call_later(AWAY_S, call)
 

@@ -65,7 +65,6 @@ class Relay:
     async def _deliver(
         self, request: ApiRequest, context: RequestContext, exchange: Exchange
     ) -> int:
-        """Deliver the answer; the status that counts."""
         headers, key = forwarded(exchange.headers), context.tenant.key
         if key is not None and key.priority is not None:
             headers[PRIORITY_HEADER] = str(request.priority)

@@ -22,9 +22,7 @@ class KeptAlive(Answering):
         self._interval_s = interval_s
         self._has_head = False
         self._is_error = False
-        """Its body is no stream."""
         self._is_quiet = True
-        """Nothing was sent since the last look."""
         self._between_events = True
         self._timer = asyncio.get_running_loop().call_later(interval_s, self._look)
 
