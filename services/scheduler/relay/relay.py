@@ -22,8 +22,7 @@ from foretell.services.scheduler.http.exchange import Answering, ClientLeft, Exc
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
-from foretell.services.scheduler.relay.held import HeldStreams, is_resumable
-from foretell.services.scheduler.relay.reply import KeptAlive
+from foretell.services.scheduler.relay.held import HeldStreams, KeptAlive, is_resumable
 from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
