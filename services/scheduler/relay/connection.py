@@ -52,11 +52,13 @@ class Head:
             raise malformed(str(error)) from error
 
     def body(self) -> Body | None:
-        """What follows; None: its end is that of the connection."""
+        """What follows; None: its end is that of the connection. Raises `RemoteProtocolError`."""
         if self.status in _BODILESS:
             return Counted(0)
         if (coding := self.headers.get(b"transfer-encoding")) is not None:
-            return Chunked(_BOUNDS) if coding.lower() == b"chunked" else None
+            if coding.lower() != b"chunked":
+                raise malformed("nobody asked for this transfer coding")
+            return Chunked(_BOUNDS)
         length = self.headers.get(b"content-length")
         return Counted(int(length)) if length is not None else None
 
