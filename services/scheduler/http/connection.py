@@ -191,11 +191,11 @@ class Connection(asyncio.Protocol):
                 event = protocol.next_event()
                 if event is None:
                     break
-                if type(event) is RequestHead:
+                if isinstance(event, RequestHead):
                     self._begin(Exchange(self, event))
                     if event.content is not None:
                         break  # it is whole: what follows waits for its answer
-                elif type(event) is bytes:
+                elif event:
                     self._take(event)
                 else:
                     self._take_end()
