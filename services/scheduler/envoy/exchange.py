@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
@@ -22,7 +21,12 @@ from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
-from foretell.services.scheduler.http.exchange import body_too_long, declared_bytes
+from foretell.services.scheduler.http.exchange import (
+    BODY_DEADLINE_S,
+    body_too_late,
+    body_too_long,
+    declared_bytes,
+)
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
@@ -46,15 +50,12 @@ class PickerContext:
     app: App
     addresses: Addresses
     authorization: Mapping[str, str]
-    arriving: set["Exchange"] = field(default_factory=set)
-    """Those whose bodies are not whole."""
 
 
 class Exchange:
     """A call of `ExternalProcessor/Process`, which is one HTTP request of the gateway's."""
 
     def __init__(self, stream: Stream, context: PickerContext) -> None:
-        self.began_s = time.monotonic()
         self._stream = stream
         self._context = context
         self._shared = context.app.shared
@@ -65,6 +66,8 @@ class Exchange:
         self._duplex_response = False
         self._body = bytearray()
         self._placing: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        """Refuses a body that takes too long."""
         self._status = 0
         self._settled = False
 
@@ -148,7 +151,8 @@ class Exchange:
         self._subset = messages.subset_of(request)
         if declared_bytes(headers.get("content-length", "")) > most_bytes:
             raise body_too_long(most_bytes)
-        self._context.arriving.add(self)
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(BODY_DEADLINE_S, self.refuse, body_too_late())
         if request.request_headers.end_of_stream:
             self._place(trailers=False)
 
@@ -191,7 +195,8 @@ class Exchange:
     def _place(self, *, trailers: bool) -> None:
         if self._settled or self._placing is not None or self._life is None:
             return
-        self._context.arriving.discard(self)
+        if self._late is not None:
+            self._late.cancel()
         work = self._placed(self._life, trailers=trailers)
         self._placing = asyncio.get_running_loop().create_task(work)
 
@@ -294,7 +299,8 @@ class Exchange:
         if self._settled:
             return
         self._settled = True
-        self._context.arriving.discard(self)
+        if self._late is not None:
+            self._late.cancel()
         life = self._life
         if life is None:
             return
