@@ -23,7 +23,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint test test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
+.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint lint-style lint-types lint-imports test test-anywhere test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
@@ -96,19 +96,27 @@ run-vllm: setup setup-vllm $(TINY_MODEL)/config.json ## Two real vLLM engines on
 
 # --- check --------------------------------------------------------------------------------------
 
-lint: setup-dev ## Format, lint, types, import directions, generated code
+lint: lint-style lint-types lint-imports check-proto ## Format, lint, types, import directions, generated code
+
+lint-style: setup-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+lint-types: setup-dev
 	$(BIN)/mypy
+
+lint-imports: setup-dev
 	$(BIN)/lint-imports
-	$(MAKE) --no-print-directory check-proto
 
 # Most tests wait for others more than they compute: so more workers than cores.
 WORKERS ?= 4
 PYTEST := $(BIN)/pytest --numprocesses $(WORKERS) --dist loadgroup
 ANYWHERE := tests/e2e tests/batch tests/contract tests/differential tests/placement tests/sim tests/unit
 
-test: lint ## Everything that needs no special machine
+test: setup-dev ## Lint, and beside it every test that needs no special machine
+	@$(MAKE) --no-print-directory --jobs=2 test-anywhere lint
+
+test-anywhere: setup-dev
 	$(PYTEST) $(ANYWHERE)
 
 test-sweeps: setup-dev ## What is drawn at random, all of it: make test draws less
@@ -255,7 +263,7 @@ compose: setup ## Regenerate the compose files and the JSON Schema from the ship
 	$(BIN)/foretell render compose --cluster deploy/cluster.envoy.yaml --output deploy
 	$(BIN)/foretell render compose --cluster deploy/cluster.provisioned.yaml --output deploy
 
-chart: setup ## Regenerate the schema of the Helm chart's values
+chart: setup ## Put the cluster file's sections into the schema of the Helm chart's values
 	$(BIN)/python -c 'from foretell.tools.chart.values import main; main()'
 
 wheel: $(BIN)/python ## Build dist/foretell-*.whl, for machines without a checkout

@@ -72,7 +72,7 @@ class Benchmark:
         return BUILD / f"bench.{self.name}.jsonl"
 
     def result(self, ending: str) -> Path:
-        """The result file with this ending: `.json`, or that of a picture such as `-memory.png`."""
+        """The result file with this ending: `.json`, or that of a figure such as `-memory.png`."""
         page = self.page
         return page.parent / "results" / f"{page.stem}{ending}"
 
@@ -89,7 +89,7 @@ class Benchmark:
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
-        `options.write` tells `measure` whether results are written, pictures included, and
+        `options.write` tells `measure` whether results are written, figures included, and
         `options.quick` that it shall do little.
         """
         parser = self._parser()

@@ -91,6 +91,7 @@ def _attempt(told: dict[str, Any]) -> list[RenderableType]:
     emulated = ", which is emulated" if told["emulated"] else ""
     head = f"Attempt {told['attempt']} went to {told['instance_id']}{emulated}: {told['because']}."
     found: list[RenderableType] = [Text(head), _candidates(told)]
+    found += [Text(line) for line in _approximated(told["candidates"])]
     chosen = next(one for one in told["candidates"] if one["chosen"])
     found.append(Text(_happened(told, chosen)))
     if told["floor"]:
@@ -102,6 +103,15 @@ def _attempt(told: dict[str, Any]) -> list[RenderableType]:
             )
         )
     return found
+
+
+def _approximated(candidates: Sequence[dict[str, Any]]) -> list[str]:
+    """What predictions do not model, the engines of which that is alike in one line."""
+    features: dict[str, list[str]] = {}
+    for one in candidates:
+        found = ", ".join((one["foretold"] or {}).get("approximations", ()))
+        features.setdefault(found, []).append(one["instance_id"])
+    return [f"Not modelled of {', '.join(e)}: {found}." for found, e in features.items() if found]
 
 
 def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:

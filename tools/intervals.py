@@ -41,3 +41,9 @@ def change(ratios: Sequence[float]) -> str:
     """The geometric mean of ratios less 1 with its interval, `+1.6% (+0.6 to +2.6)`."""
     mean, low, high = (100 * (value - 1) for value in ratio_interval(ratios))
     return f"{mean:+.1f}% ({low:+.1f} to {high:+.1f})"
+
+
+def plus_minus(values: Sequence[float], digits: int) -> str:
+    """Mean and half the width of its confidence interval, `1.2 ± 0.3`."""
+    mean, half = interval(values)
+    return f"{mean:.{digits}f} ± {half:.{digits}f}"

@@ -1,4 +1,4 @@
-"""How far off is what the scheduler foretells, with lengths unknown and told?
+"""How far off are the scheduler's predictions, with lengths unknown and stated?
 
 Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, at 70% of what
 they could serve. Tagger, predictors and scheduler are those that are deployed, and each prediction
@@ -19,7 +19,7 @@ from bench.paced.runs import CACHED, Run
 from bench.paced.settings import SETTINGS
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept
-from bench.stats import percentile
+from foretell.tools.intervals import percentile
 from foretell.tools.live.report import FORETELL, LATENCIES
 
 BENCH = Benchmark(
@@ -70,10 +70,10 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _cached(runs: Sequence[Run]) -> dict[str, float]:
-    """Prompt tokens that were found cached, foretold and actual, of all requests."""
-    pairs = [pair for run in runs for pair in run.foretold.get(CACHED, {}).get(FORETELL, [])]
+    """Prompt tokens that were found cached, predicted and actual, of all requests."""
+    pairs = [pair for run in runs for pair in run.predicted.get(CACHED, {}).get(FORETELL, [])]
     return {
-        "foretold": sum(told for told, _ in pairs),
+        "predicted": sum(tokens for tokens, _ in pairs),
         "found": sum(found for _, found in pairs),
         "misjudged": sum(abs(told - found) for told, found in pairs),
         "requests": len(pairs),
@@ -81,11 +81,11 @@ def _cached(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _errors(runs: Sequence[Run], kind: str) -> dict[str, Any]:
-    """|foretold - actual| / actual over all seeds, and the least and the most of each seed's."""
+    """|predicted - actual| / actual over all seeds, and the least and the most of each seed's."""
     found = {}
-    for name in runs[0].foretold[kind]:
+    for name in runs[0].predicted[kind]:
         seeds = [
-            [abs(told_s - actual_s) / actual_s for told_s, actual_s in run.foretold[kind][name]]
+            [abs(p_s - actual_s) / actual_s for p_s, actual_s in run.predicted[kind][name]]
             for run in runs
         ]
         together = [error for errors in seeds for error in errors]
@@ -140,7 +140,7 @@ def _cell(errors: dict[str, Any]) -> str:
 def _of_cached(cached: dict[str, float]) -> str:
     found = cached["found"]
     return (
-        f"{cached['foretold'] / found:.1%} of the prompt tokens that engines found cached were "
-        f"foretold; off by {cached['misjudged'] / found:.1%} in sum over {cached['requests']:.0f} "
+        f"{cached['predicted'] / found:.1%} of the prompt tokens that engines found cached were "
+        f"predicted; off by {cached['misjudged'] / found:.1%} in sum over {cached['requests']:.0f} "
         "requests.\n"
     )

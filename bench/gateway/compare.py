@@ -19,8 +19,8 @@ from typing import Any
 from bench.fake_engine import MODEL, compiled, start_fake_engines
 from bench.gateway.gateways import BASE, GATEWAYS, PATH, Running, install, start
 from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.stats import percentile
 from foretell.services.process.children import Child, ChildFailed
+from foretell.tools.intervals import percentile
 
 BENCH = Benchmark(
     __file__,

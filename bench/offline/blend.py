@@ -16,7 +16,7 @@ from bench.offline.blend_runs import DFS, ENGINES, FCFS, RANDOM, TRACES, Case, s
 from bench.offline.mixes import VIDEO_TOKENS
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
-from bench.stats import plus_minus
+from foretell.tools.intervals import plus_minus
 
 BENCH = Benchmark(
     __file__,

@@ -23,7 +23,7 @@ from typing import Any
 from bench.offline.documents import Line, chats, questions
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from bench.stats import plus_minus
+from foretell.tools.intervals import plus_minus
 
 BENCH = Benchmark(
     __file__,

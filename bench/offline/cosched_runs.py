@@ -11,10 +11,10 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from bench.offline import cosched_policies as policies
 from bench.offline.documents import Line
-from bench.stats import percentile
 from foretell.latency.linear import StepTimeModel
 from foretell.services.backend.vllm.shape import batch_shape
 from foretell.services.backend.vllm.steps import Instant
+from foretell.tools.intervals import percentile
 from foretell.tools.verify.engine_loop import EngineLoop
 from foretell.tools.verify.installed import engine_config
 

@@ -23,9 +23,9 @@ from bench.overhead.load.cluster import (
     running_schedulers,
 )
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.stats import percentile
 from foretell.services.process import runtime
 from foretell.tools.harness.cases import Size
+from foretell.tools.intervals import percentile
 
 BENCH = Benchmark(
     __file__,

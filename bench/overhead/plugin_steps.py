@@ -14,9 +14,9 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.outputs import ModelRunnerOutput
 
-from bench.stats import percentile
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from foretell.services.backend.vllm.plugin import ForetellScheduler
+from foretell.tools.intervals import percentile
 from foretell.tools.verify.engine_loop import EngineLoop, unique_prompt
 from foretell.tools.verify.installed import engine_config
 

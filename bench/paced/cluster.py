@@ -15,7 +15,7 @@ import psutil  # type: ignore[import-untyped]
 from bench.paced.engines import MODEL_NAME, EngineSpec, forget_prefixes, start_launchers
 from bench.paced.load import send, single_tokens
 from bench.paced.requests import Chain, Turn, draw, read_conversations
-from bench.paced.runs import MOST_LATE, Run, foretold
+from bench.paced.runs import MOST_LATE, Run, predicted
 from bench.paced.settings import Setting
 from bench.paced.watch import Watch, watching
 from bench.processes import Services, running_services
@@ -184,5 +184,5 @@ async def _run(
         degraded=degraded,
         step_lateness=round(lateness, 4),
         cores_busy=round(busy, 2),
-        foretold=foretold(schedulers.logs[0], {a.ask.request_id for a in counted}),
+        predicted=predicted(schedulers.logs[0], {a.ask.request_id for a in counted}),
     )

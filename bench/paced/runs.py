@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.stats import percentile
+from foretell.tools.intervals import percentile
 from foretell.tools.live.recording import Served
 from foretell.tools.live.report import FORETELL, LATENCIES
 from foretell.tools.live.simple import SIMPLE, replayed
@@ -23,7 +23,7 @@ METRICS = {
     "e2e_p99_s": "P99 e2e, s",
 }
 Pairs = dict[str, list[list[float]]]
-"""Foretold and actual seconds of requests, by who foretold them."""
+"""Predicted and actual seconds of requests, by predictor."""
 CACHED = "cached"
 """The kind of what is no latency: the prompt's tokens that were found cached."""
 
@@ -43,7 +43,7 @@ class Run:
     step_lateness: float
     """How much longer steps took than they should, on the engine where it was the most."""
     cores_busy: float
-    foretold: dict[str, Pairs]
+    predicted: dict[str, Pairs]
     """By kind of latency, and `CACHED`."""
 
     def figures(self) -> dict[str, float]:
@@ -65,8 +65,8 @@ class Run:
         )
 
 
-def foretold(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
-    """What was foretold of the counted requests, by Foretell and by every simple predictor.
+def predicted(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
+    """What was predicted of the counted requests, by Foretell and by every simple predictor.
 
     Simple predictors see the engine that was chosen, and the lengths that were expected. All see
     every request of the log; latencies count from the placement.

@@ -35,8 +35,8 @@ from bench.paced.requests import MAX_TOKENS, Chain, draw
 from bench.paced.settings import requests_per_s
 from bench.processes import running_services
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.stats import percentile, plus_minus
 from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.intervals import percentile, plus_minus
 
 BENCH = Benchmark(
     __file__,

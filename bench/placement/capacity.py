@@ -25,7 +25,7 @@ from bench.placement.yardstick import (
 )
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
-from bench.stats import geometric_mean, ratio_interval
+from foretell.tools.intervals import geometric_mean, ratio_interval
 
 BENCH = Benchmark(
     __file__,

@@ -19,7 +19,7 @@ from typing import Any
 from bench.placement.simulated import A30, by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
-from bench.stats import change, plus_minus
+from foretell.tools.intervals import change, plus_minus
 from foretell.tools.pictures import figure, save
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import read_trace, relative_errors

@@ -18,7 +18,7 @@ from bench.paced.runs import METRICS, Run
 from bench.paced.settings import SETTINGS, UTILISATION
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept
-from bench.stats import interval
+from foretell.tools.intervals import interval
 
 BENCH = Benchmark(
     __file__,

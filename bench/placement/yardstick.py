@@ -18,8 +18,8 @@ from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from bench.placement.simulated import by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
-from bench.stats import geometric_mean, ratio_interval
 from foretell.policy import Policy
+from foretell.tools.intervals import geometric_mean, ratio_interval
 from foretell.tools.simulate.options import SimulateOptions
 
 BENCH = Benchmark(

@@ -19,7 +19,6 @@ from bench.provisioning.oracle import Oracle
 from bench.provisioning.traffic import Day
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from bench.stats import plus_minus
 from foretell.model import Slo
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
@@ -27,6 +26,7 @@ from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.provision.strategies.foresight import WINDOW_S, Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
+from foretell.tools.intervals import plus_minus
 
 BENCH = Benchmark(
     __file__,

@@ -16,12 +16,12 @@ from bench.provisioning.cluster import ENGINE, PROFILE, engines
 from bench.provisioning.traffic import Lengths, read_lengths
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from bench.stats import interval
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
+from foretell.tools.intervals import interval
 from foretell.workload import EmpiricalLengths, poisson, stream
 
 BENCH = Benchmark(

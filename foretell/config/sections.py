@@ -136,6 +136,8 @@ class SchedulerOptions(Section):
     """Requests in progress beyond which new ones get status 429."""
     engine_wait_s: float = Field(10.0, ge=0)
     """Longest wait for an engine while none that serves the model is up; then status 503."""
+    wake_engines: bool = False
+    """Whether a request wakes an engine in vLLM's sleep mode if none else of its model is up."""
     request_timeout_s: float = Field(600.0, gt=0)
     """Longest silence of an engine during an answer."""
     drain_timeout_s: float = Field(25.0, gt=0)

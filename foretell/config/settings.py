@@ -230,10 +230,11 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of decisions and, without `lease`, of the lease, shared by replicas, on a file system
-    with locks (required)."""
+    """Folder of decisions, shared by replicas (required). Without `lease` they must run on one
+    host: a locked file in it says which is active."""
     lease: str = ""
-    """The Kubernetes Lease by which replicas agree who is active; empty: a locked file."""
+    """By what replicas on several hosts agree which is active: the name of a Kubernetes Lease, or
+    the postgresql:// URL of a database, such as that of batches."""
     driver: Literal["advisory", "process", "docker", "kubernetes"] = "advisory"
     """Who carries decisions out: nobody, `foretell up`, or the provisioner, with Compose's
     containers or a StatefulSet."""

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from foretell.engine.questions import Added, Forecast, Values, quantiles
+from foretell.engine.questions import Forecast, Values, quantiles
 from foretell.model import Load, Prediction
 
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -35,7 +35,6 @@ def as_prediction(
     spread: Spread,
     calibration_steps: int = 0,
     answer_delay_s: float = 0.0,
-    added: Added | None = None,
     cached_tokens: int = 0,
     approximations: tuple[str, ...] = (),
     with_quantiles: bool = True,
@@ -63,8 +62,8 @@ def as_prediction(
         calibration_steps=calibration_steps,
         ttft_quantiles=ttft_quantiles,
         e2e_quantiles=e2e_quantiles,
-        added_ttft_s=added.ttft_s if added else None,
-        added_e2e_s=added.e2e_s if added else None,
+        added_ttft_s=seen.added.ttft_s if seen.added else None,
+        added_e2e_s=seen.added.e2e_s if seen.added else None,
         cached_tokens=cached_tokens,
         approximations=approximations,
     )

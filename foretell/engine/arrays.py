@@ -127,5 +127,5 @@ def new_costs(engines: int, size: int) -> Costs:
         np.empty((2, 1, size)),
         np.empty(0, MARK),
         np.zeros(2, np.int64),
-        np.empty((0, 2)),
+        np.empty((engines, 2)),
     )

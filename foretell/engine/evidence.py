@@ -7,7 +7,7 @@ from typing import Any
 from foretell.engine.observed import Evidence
 from foretell.model.limits import Limits
 
-_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? ([^ ]+)(?: \S+)?$", re.MULTILINE)
+_SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \S+)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _RUNNING = ("vllm:num_requests_running", "sglang:num_running_reqs")
 _WAITING = ("vllm:num_requests_waiting", "sglang:num_queue_reqs")
@@ -15,8 +15,8 @@ _START = "process_start_time_seconds"
 _CONFIG = "vllm:cache_config_info"
 _USED, _USAGE = "sglang:num_used_tokens", "sglang:token_usage"
 _CAPACITY, _PAGE, _CONTEXT = "sglang:max_total_num_tokens", "sglang:page_size", "sglang:context_len"
-_NAMES = {*_RUNNING, *_WAITING, _START, _USED, _USAGE, _CAPACITY, _PAGE, _CONTEXT}
-_MOST = 1 << 30
+_NAMES = {*_RUNNING, *_WAITING, _USED, _USAGE, _CAPACITY, _PAGE, _CONTEXT}
+_MOST, _LONGEST_RUN = 1 << 30, 32
 _BLOCK = 16
 """Tokens of a KV block, where an engine counts in tokens."""
 
@@ -25,9 +25,12 @@ def evidence_of(metrics: str) -> Evidence | None:
     """What the `/metrics` of vLLM or SGLang say; None where they do not say who runs."""
     totals: dict[str, float] = {}
     config: Mapping[str, str] = {}
+    run = ""
     for name, labels, text in _SAMPLE.findall(metrics):
         if name == _CONFIG:
             config = dict(_LABEL.findall(labels))
+        elif name == _START:
+            run = text[:_LONGEST_RUN]
         elif name in _NAMES and (value := _number(text)) is not None:
             totals[name] = totals.get(name, 0.0) + value
     running = next((totals[name] for name in _RUNNING if name in totals), None)
@@ -43,7 +46,7 @@ def evidence_of(metrics: str) -> Evidence | None:
         block_size_tokens=max(block, _BLOCK) if capacity else block,
         total_blocks=_whole(config.get("num_gpu_blocks")) or int(capacity) // max(block, _BLOCK),
     )
-    return Evidence(int(running), int(waiting), limits, str(totals.get(_START, "")))
+    return Evidence(int(running), int(waiting), limits, run)
 
 
 def longest_of(models: Any) -> int:

@@ -5,6 +5,7 @@ way one compiled call answers for all the engines that a newcomer asks about.
 """
 
 from collections.abc import Sequence as Seq
+from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from foretell.engine.questions import (
     forecasts,
     is_certain,
     key_of,
+    packed,
 )
 from foretell.kernel.forecasts import (
     QUESTION,
@@ -32,7 +34,7 @@ from foretell.kernel.forecasts import (
 )
 from foretell.kernel.layout import BLOCK, ENTRY, INPUT, MARK, PLACE
 from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, REQUESTS, Pictures
+from foretell.kernel.pictures import PICTURE, REQUEST, REQUESTS, Pictures
 from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
@@ -44,6 +46,8 @@ MOST_SAMPLES = 8
 SEED = 0
 """Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
 _FIRST_CAPACITY = 256
+_ROW = Struct("7qd")
+assert _ROW.size == QUESTION.itemsize
 _MOST_STEPS = 4096
 """Steps for which a rank reckons with the others of its deployment."""
 
@@ -54,8 +58,8 @@ class Call(NamedTuple):
     pictures: Pictures
     scratch: Scratch
     models: StepTimes
-    questions: NDArray[np.void]
-    arrivals: NDArray[np.void]
+    questions: bytes
+    arrivals: bytes
     now_s: float
     seed: int
     answers: Answers
@@ -320,34 +324,19 @@ class Forecaster:
         questions: Seq[Question],
         newcomer: Arrival,
         now_s: float,
+        *,
+        externality: bool = False,
     ) -> list[Forecast]:
-        """Forecast `newcomer` on each of the engines asked about; the arguments are `prepare`'s."""
+        """Forecast `newcomer` on each of the engines asked about, with `externality` also its cost
+        to the others there; the other arguments are `prepare`'s."""
         call = self.prepare(questions, newcomer, now_s)
         call.run()
-        return forecasts(questions, call.answers, now_s)
-
-    def added(
-        self,
-        questions: Seq[Question],
-        newcomer: Arrival,
-        now_s: float,
-    ) -> list[Added]:
-        """The cost of `newcomer` to the others on each engine; the arguments are `prepare`'s."""
-        rows, arrivals = self._rows(questions, newcomer)
-        if self._costs is None:
-            self._costs = new_costs(self._engines, MOST_SAMPLES * self._capacity)
-        costs = self._costs._replace(added_s=np.empty((len(questions), 2)))
-        cost(
-            self.pictures,
-            self.scratch,
-            self._models,
-            rows,
-            arrivals,
-            now_s,
-            SEED,
-            costs,
-        )
-        return [Added(*seconds) for seconds in costs.added_s.tolist()]
+        added: Seq[Added | None] = [None] * len(questions)
+        if externality:
+            costs = self._costs_for(len(questions))
+            cost(*call[:-1], costs)
+            added = [Added(*seconds) for seconds in costs.added_s[: len(questions)].tolist()]
+        return forecasts(questions, call.answers, added, now_s)
 
     def wait_s(
         self,
@@ -374,20 +363,9 @@ class Forecaster:
         Means of instants, (requests,) each: those of the picture in its order, then those on their
         way. A first token that came before the picture was made is no later than that.
         """
-        rows, arrivals = self._rows((question,), newcomer)
-        if self._costs is None:
-            self._costs = new_costs(self._engines, MOST_SAMPLES * self._capacity)
-        count = follow_others(
-            self.pictures,
-            self.scratch,
-            self._models,
-            rows,
-            arrivals,
-            now_s,
-            SEED,
-            self._costs,
-        )
-        found = self._costs.without_s[:, question.picture, : question.samples * count]
+        call, costs = self.prepare((question,), newcomer, now_s), self._costs_for(1)
+        count = follow_others(*call[:-1], costs)
+        found = costs.without_s[:, question.picture, : question.samples * count]
         first_s, last_s = found.reshape(2, question.samples, count).mean(axis=1)
         return first_s, last_s
 
@@ -412,11 +390,9 @@ class Forecaster:
             slot += row.sequences
         return None
 
-    def _rows(
-        self, questions: Seq[Question], newcomer: Arrival
-    ) -> tuple[NDArray[np.void], NDArray[np.void]]:
+    def _rows(self, questions: Seq[Question], newcomer: Arrival) -> tuple[bytes, bytes]:
         """Rows of `QUESTION` and of `ARRIVAL`; afterwards there is room for all of them."""
-        rows: list[tuple[float, ...]] = []
+        rows: list[bytes] = []
         arrivals: list[Arrival] = []
         first = 0
         for picture, samples, cached, announced, expected, version, delay_s in questions:
@@ -425,13 +401,18 @@ class Forecaster:
             if expected:
                 arrivals += expected
                 end = len(arrivals)
-            rows.append((picture, samples, cached, first, behind, end, version, delay_s))
+            rows.append(_ROW.pack(picture, samples, cached, first, behind, end, version, delay_s))
             first = end
         arrivals.append(newcomer)
         most = self._most_shown + sum([row.sequences for row in arrivals])
         if most > self._capacity:
             self._grow(2 * most)
-        return np.array(rows, QUESTION), np.array(arrivals, ARRIVAL)
+        return b"".join(rows), packed(arrivals)
+
+    def _costs_for(self, asked: int) -> Costs:
+        if self._costs is None or len(self._costs.added_s) < asked:
+            self._costs = new_costs(max(asked, self._engines), MOST_SAMPLES * self._capacity)
+        return self._costs
 
     def _answers_for(self, asked: int, marks: int) -> Answers:
         found = self._answers.get((asked, marks))

@@ -30,7 +30,9 @@ _SLACK_TOKENS = 2
 _EARLY_S = 1e-4
 """By which an end counts as before that of the step which was its last: clocks are read twice."""
 _SAME_STEP = 0.3
-"""Two observers see the end of a step within this share of the time between steps."""
+"""Another observer has told of the same step within this share of the time between steps."""
+_ENOUGH_TOKENS = 8
+"""An answer that was no stream tells with so many how long a step takes, its first one included."""
 _MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
 """Steps that are made up for at once."""
@@ -62,6 +64,8 @@ class _Request:
     tokens: int = 0
     """Of one sequence, as its stream has shown; of a request without, none is."""
     streams: bool = False
+    begun_s: float = 0.0
+    """When it was admitted; 0: it was not."""
     ended_s: float = 0.0
 
 
@@ -109,10 +113,12 @@ class ObservedEngine:
         if self._batch is None:
             self._begin(at_s, is_seen=True)
 
-    def ended(self, request_id: str, at_s: float) -> None:
-        """A request has ended, or does not want to be served any more."""
+    def ended(self, request_id: str, at_s: float, output_tokens: int = 0) -> None:
+        """A request has ended, or does not want to be served any more; 0 tokens: nobody knows."""
         request = self._requests.get(request_id)
         if request is not None:
+            if not request.streams and output_tokens >= _ENOUGH_TOKENS:
+                self._learn_whole(request, at_s, output_tokens)
             request.ended_s = request.ended_s or at_s - _EARLY_S
             if self._batch is None:
                 self._drop_ended(at_s)
@@ -128,8 +134,9 @@ class ObservedEngine:
         steps = max(1, round(tokens_per_event))
         ends = list(ends_s)
         gap_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else self._usual_s() * steps
+        known_s = self._begun_s + _SAME_STEP * gap_s
         for end_s in ends:
-            if end_s > self._begun_s + _SAME_STEP * gap_s:
+            if end_s > known_s:
                 self._make(steps, end_s)
         self._catch_up(tokens)
         if any(self._is_wrong(key) for key in tokens):
@@ -207,6 +214,9 @@ class ObservedEngine:
             self._batch = self._twin.schedule()
         self._begun_s, self._is_timed = at_s, is_seen
         self._steps += 1
+        for seq in self._batch.admitted if self._batch is not None else ():
+            if (request := self._requests.get(seq.request_id)) is not None:
+                request.begun_s = request.begun_s or at_s
         if self._batch is None and self._coming:
             self._begin(self._coming[0].sent_s, is_seen=True)
 
@@ -260,6 +270,16 @@ class ObservedEngine:
         for _ in range(min(_MOST_STEPS, min(lags, default=0) - 1)):
             if self._batch is not None:
                 self._complete(self._begun_s, is_seen=False)
+
+    def _learn_whole(self, request: _Request, at_s: float, tokens: int) -> None:
+        """So many steps were made since it was admitted, about as long as each other."""
+        if not request.begun_s or at_s <= request.begun_s:
+            return
+        contexts = [seq.computed_tokens for seq in self._twin.running]
+        contexts = contexts or [request.spec.prompt_tokens + tokens]
+        shape = BatchShape(decode_seqs=len(contexts), decode_pairs=sum(contexts))
+        each_s = (at_s - request.begun_s) / tokens
+        self._completed.append(Step(self._steps, at_s - each_s, each_s, shape))
 
     def _is_watched(self) -> bool:
         """Whether a stream will show the end of the step in flight."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from foretell.engine.answer import Spread, as_prediction, no_spread
 from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Underway
-from foretell.engine.questions import Added, Figures, Question, arrival, is_certain, key_of
+from foretell.engine.questions import Figures, Question, arrival, is_certain, key_of
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec
@@ -191,10 +191,7 @@ def predict(
         predictor.question(request, certain, at_s, announced_only=announced_only, single=single)
         for predictor in asked
     ]
-    found = forecaster.forecast(questions, newcomer, now_s)
-    added: Sequence[Added | None] = [None] * len(asked)
-    if externality:
-        added = forecaster.added(questions, newcomer, now_s)
+    found = forecaster.forecast(questions, newcomer, now_s, externality=externality)
     return [
         as_prediction(
             predictor.instance_id,
@@ -204,12 +201,9 @@ def predict(
             spread=predictor.spread,
             calibration_steps=predictor.calibration_steps,
             answer_delay_s=predictor.answer_delay_s,
-            added=costs,
             cached_tokens=question.cached_tokens,
             approximations=predictor.engine_config.approximations,
             with_quantiles=with_quantiles,
         )
-        for predictor, question, one, costs, age_s in zip(
-            asked, questions, found, added, ages_s, strict=True
-        )
+        for predictor, question, one, age_s in zip(asked, questions, found, ages_s, strict=True)
     ]

@@ -10,6 +10,7 @@ _SAME_STEP_S = 0.0005
 """Events of one stream that are so close belong to one step: its first ones, and its last."""
 _FIRST_GAP_S, _GAP_RATE, _MOST_GAPS = 0.02, 0.1, 10.0
 """Time between steps, as it is learned; a pause counts as so many times that."""
+_LONG_S = 1e6
 _MOST_ENDS = 1000
 """Ends of steps that are kept until somebody asks, the latest."""
 _LEARN_EVENTS, _LEARN_RATE = 8, 0.2
@@ -46,7 +47,7 @@ class StreamProgress:
 
     def came(self, stream: Stream, events: int, now_s: float) -> None:
         """So many of its events have come."""
-        past_s = now_s - self._ended_s
+        past_s = min(_LONG_S, now_s - self._ended_s)
         again = stream.step == self._step
         if not events or (again and past_s <= _SAME_STEP_S):
             return

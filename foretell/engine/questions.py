@@ -77,22 +77,26 @@ class Forecast(NamedTuple):
     """Preemptions of any request on the instance until the newcomer ends."""
     steps: int
     """Steps of the engine until the newcomer has ended with its longest length."""
-    all_ttfts_s: Values
-    """(questions, samples or more): row `row` is this forecast's."""
-    all_e2es_s: Values
-    """(questions, samples or more, marks)."""
+    added: "Added | None"
+    answers: Answers
+    """Of the latest call: the next one overwrites them."""
+    now_s: float
     row: int
+    """That of this forecast in `answers`."""
     samples: int
 
     @property
     def ttfts_s(self) -> Values:
         """(samples,): equally likely values, in no order."""
-        return self.all_ttfts_s[self.row, : self.samples]
+        return self._seconds(self.answers.first_token_s)
 
     @property
     def e2es_s(self) -> Values:
         """(samples, marks): equally likely values, in no order."""
-        return self.all_e2es_s[self.row, : self.samples]
+        return self._seconds(self.answers.last_token_s)
+
+    def _seconds(self, instants: Values) -> Values:
+        return np.maximum(instants[self.row, : self.samples] - self.now_s, 0.0)
 
 
 class Added(NamedTuple):
@@ -155,14 +159,13 @@ def quantiles(values: Values, levels: Seq[float]) -> list[float]:
     return found.tolist()
 
 
-def forecasts(questions: Seq[Question], answers: Answers, now_s: float) -> list[Forecast]:
+def forecasts(
+    questions: Seq[Question], answers: Answers, added: Seq[Added | None], now_s: float
+) -> list[Forecast]:
     """One forecast for each question, in seconds from now."""
-    first_s = np.maximum(answers.first_token_s - now_s, 0.0)
-    last_s = np.maximum(answers.last_token_s - now_s, 0.0)
-    means, counts = answers.means.tolist(), answers.counts.tolist()
+    rows = zip(questions, answers.means.tolist(), answers.counts.tolist(), added, strict=True)
     found = []
-    for row, question in enumerate(questions):
-        (ttft_s, e2e_s, tokens), (preemptions, steps) = means[row], counts[row]
-        rest = float(preemptions), steps, first_s, last_s, row, question.samples
-        found.append(Forecast(ttft_s, e2e_s, tokens, *rest))
+    for row, (question, (ttft_s, e2e_s, tokens), (preemptions, steps), cost) in enumerate(rows):
+        rest = cost, answers, now_s, row, question.samples
+        found.append(Forecast(ttft_s, e2e_s, tokens, float(preemptions), steps, *rest))
     return found

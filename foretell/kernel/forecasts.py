@@ -80,6 +80,6 @@ class Costs(NamedTuple):
     counts: NDArray[np.int64]
     """(2,): not looked at."""
     added_s: NDArray[np.float64]
-    """(q, 2): seconds by which first tokens and last tokens of others come later, summed over the
+    """(q or more, 2): seconds by which first and last tokens of others come later, summed over the
     others and averaged over the samples. Negative where the newcomer happens to help, as it may by
     a preemption that it prevents; infinite where it keeps somebody from ever running."""

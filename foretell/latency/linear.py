@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretell.kernel import step_time as kernel
-from foretell.kernel.step_time import FLOOR, TABLES_SCALE, StepTime, Sums
+from foretell.kernel.step_time import TABLES_SCALE, StepTime, Sums
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.latency.features import FEATURES
 from foretell.model import BatchShape
@@ -52,16 +52,6 @@ class StepTimeModel:
         Each step adds one token to every sequence, so `decode_pairs` grows by `decode_seqs`.
         """
         return kernel.decode_run_s(self.packed(), shape.decode_seqs, shape.decode_pairs, steps)
-
-    def ranks_step_s(self, shapes: Sequence[BatchShape]) -> float:
-        """Seconds of one step that data-parallel ranks of `shapes` take together.
-
-        Each waits for the slowest before the experts, and the experts see the tokens of all.
-        """
-        model = self.packed()
-        own = max(kernel.own_s(model, sums(shape)) for shape in shapes)
-        mean = sum(shape.tokens for shape in shapes) / len(shapes)
-        return max(float(model.coefficients[FLOOR]), own + kernel.ranks_s(model, mean))
 
 
 class LinearStepTime(StepTimeModel):

@@ -148,13 +148,6 @@ def curve_s(curve: Curve, x: float) -> float:
     return kernel.curve_s(*_alone(curve), kernel.TOKENS, float(x))
 
 
-def grid_s(grid: Grid, at: Sequence[float]) -> float:
-    """Seconds of `grid`, of two or four axes, at a point with one value per axis."""
-    point = [float(x) for x in at]
-    look_up = kernel.grid2_s if len(grid.axes) == 2 else kernel.grid4_s
-    return look_up(*_alone(grid), kernel.TOKENS, *point)
-
-
 @lru_cache(maxsize=1024)
 def _alone(table: Curve | Grid) -> tuple[Values, Layout]:
     packer = _Packer()

@@ -1,11 +1,8 @@
 """How long answers and prompts will be, in tokens."""
 
 from foretell.length.estimate import (
-    OVERRUN_TOKENS,
     clip,
-    expected_output,
     from_hint,
-    remaining,
     says_more,
 )
 from foretell.length.history import PRIOR_TOKENS, QUANTILE_LEVELS, LengthHistory
@@ -17,7 +14,6 @@ from foretell.length.prompt import (
 from foretell.length.survival import SurvivalCurve
 
 __all__ = [
-    "OVERRUN_TOKENS",
     "PRIOR_TOKENS",
     "PRIOR_TOKENS_PER_CHARACTER",
     "QUANTILE_LEVELS",
@@ -26,8 +22,6 @@ __all__ = [
     "SpokenTokens",
     "SurvivalCurve",
     "clip",
-    "expected_output",
     "from_hint",
-    "remaining",
     "says_more",
 ]

@@ -1,13 +1,9 @@
 """Arithmetic on length estimates."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
-from foretell.model import LengthEstimate, RequestState
-
-OVERRUN_TOKENS = 10.0
-"""What a request that has outlived its estimate is still expected to generate (Block)."""
+from foretell.model import LengthEstimate
 
 
 def from_hint(hint_tokens: int) -> LengthEstimate:
@@ -55,24 +51,3 @@ def level_of(estimate: LengthEstimate, tokens: float) -> float | None:
     if not estimate.quantiles:
         return None
     return next((level for level, most in estimate.quantiles if tokens <= most), 1.0)
-
-
-def remaining(expected_tokens: float, generated: int) -> float:
-    """Tokens still expected of a live request that has `generated` tokens; positive.
-
-    Block's rule ("Block: Balancing Load in LLM Serving with Context, Knowledge and Predictive
-    Scheduling"): a request that has reached its estimate is expected to end at
-    `generated + OVERRUN_TOKENS`.
-    """
-    left = expected_tokens - generated
-    return left if left > 0 else OVERRUN_TOKENS
-
-
-def expected_output(prior_tokens: float) -> Callable[[RequestState], float]:
-    """Total output tokens to expect of a live request: its own prediction, else `prior_tokens`."""
-
-    def expect(state: RequestState) -> float:
-        total = state.predicted_output_tokens or prior_tokens
-        return state.output_tokens + remaining(total, state.output_tokens)
-
-    return expect

@@ -4,7 +4,7 @@ PRIOR_TOKENS_PER_CHARACTER = 0.25
 PRIOR_TOKENS_PER_MESSAGE = 4.0
 """What a chat template puts around one message: role, separators."""
 
-_REPEATED = 0.9  # of what was spoken: clients trim answers, and text is other tokens read again
+_REPEATED = 0.9  # of what was sent: clients trim answers, and text is other tokens read again
 _MOST_FORGETFUL = 64
 _DECAY = 0.98  # per observation: the latest fifty prompts or so decide
 _PRIOR_CHARACTERS = 100.0  # the prior on the ratio weighs as much as a prompt of this length
@@ -66,8 +66,8 @@ class SpokenTokens:
         return 0 if model in self._forgetful else self._tokens.get(prompt, 0)
 
     def check(self, model: str, before: int, prompt_tokens: int) -> None:
-        """The turn behind the prompt `before` had so many tokens: if fewer than were spoken, the
-        model's thoughts are left out of prompts, and what was spoken tells nothing any more."""
+        """The turn behind the prompt `before` had so many tokens: if fewer than were sent, the
+        model's thoughts are left out of prompts, and what was sent tells nothing any more."""
         if prompt_tokens < _REPEATED * self.of(model, before):
             self._forgetful[model] = None
             if len(self._forgetful) > _MOST_FORGETFUL:

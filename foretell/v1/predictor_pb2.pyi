@@ -66,14 +66,16 @@ class Load(_message.Message):
     def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., by_priority: bool = ..., offline_blocks: _Optional[int] = ...) -> None: ...
 
 class RequestEnded(_message.Message):
-    __slots__ = ("request_id", "answered", "x_request_id")
+    __slots__ = ("request_id", "answered", "x_request_id", "output_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     X_REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     answered: bool
     x_request_id: str
-    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ..., x_request_id: _Optional[str] = ...) -> None: ...
+    output_tokens: int
+    def __init__(self, request_id: _Optional[str] = ..., answered: bool = ..., x_request_id: _Optional[str] = ..., output_tokens: _Optional[int] = ...) -> None: ...
 
 class Seen(_message.Message):
     __slots__ = ("ttft_s", "output_tokens", "preemptions", "prompt_tokens", "cached_tokens")

@@ -126,9 +126,14 @@ def request_from_proto(request: predictor_pb2.RequestSpec) -> RequestSpec:
     )
 
 
-def ended_to_proto(request: RequestSpec, *, answered: bool) -> predictor_pb2.RequestEnded:
+def ended_to_proto(
+    request: RequestSpec, *, answered: bool, output_tokens: int = 0
+) -> predictor_pb2.RequestEnded:
     return predictor_pb2.RequestEnded(
-        request_id=request.request_id, answered=answered, x_request_id=request.x_request_id
+        request_id=request.request_id,
+        answered=answered,
+        x_request_id=request.x_request_id,
+        output_tokens=output_tokens // request.sequences,
     )
 
 

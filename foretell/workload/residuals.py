@@ -3,7 +3,7 @@
 Lengths and quantiles are kept as ranks, so that they can be carried over to another distribution of
 lengths: as P(length <= tokens) of what the model believed of all these answers together. So are
 the lengths of prompts, as parts of those that are not longer.
-`foretell.tools.length.residuals` makes the file.
+What made the file is in the history up to commit d24fe6d (`tools/length/residuals.py`).
 """
 
 from dataclasses import dataclass

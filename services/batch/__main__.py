@@ -14,13 +14,13 @@ from prometheus_client import start_http_server
 from foretell.batch.release import LOOK_S, Release
 from foretell.config import BatchSettings
 from foretell.services.batch.app import BatchApp
-from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.executor import Executor
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import BatchStore
 from foretell.services.batch.target import Endpoints, seen_of
 from foretell.services.batch.work import Work
 from foretell.services.process import runtime
+from foretell.services.process.database import DatabaseError
 from foretell.services.process.folders import private_folder
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, require_proof

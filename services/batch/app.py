@@ -23,9 +23,9 @@ from foretell.services.batch.answers import (
     listed,
     page_of,
 )
-from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.forms import received
 from foretell.services.batch.store import BatchStore, IdempotencyConflict, InUse, StoredFile, new_id
+from foretell.services.process.database import DatabaseError
 from foretell.services.process.traffic import TENANT_HEADER, Traffic
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class BatchApp:
 
     def _tenant(self, request: web.Request) -> str:
         """The caller, whom a scheduler has authenticated."""
-        if not self._traffic.secret:  # whoever can reach this service is on its host
+        if not self._traffic.secret:  # only processes of this host can reach it
             return unquote(request.headers.get(TENANT_HEADER, ""))
         tenant = self._traffic.tenant(request.headers)
         if tenant is None:

@@ -9,18 +9,12 @@ from io import RawIOBase
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from foretell.services.process.database import Notice, unnoticed
 from foretell.services.process.folders import private_folder
 
-Notice = Callable[[str], None]
-"""Gets the name of every operation on durable storage just before it happens. Tests end the
-process there."""
 _PART = ".part"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 """What the id of a file looks like."""
-
-
-def unnoticed(_operation: str) -> None:
-    """The `Notice` of processes that are not tested."""
 
 
 class Storage(Protocol):

@@ -8,7 +8,8 @@ from typing import Any, BinaryIO, cast
 
 import fsspec
 
-from foretell.services.batch.disk import NAME, Draft, Notice, unnoticed
+from foretell.services.batch.disk import NAME, Draft
+from foretell.services.process.database import Notice, unnoticed
 
 _PART_BYTES = 8 << 20
 """What is held in memory of a file that is being written; S3 takes parts of 5 MiB or more."""

@@ -16,9 +16,9 @@ from typing import Any
 from foretell.batch.records import Record
 from foretell.batch.states import Batch
 from foretell.config import list_profiles
-from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.work import Work
 from foretell.services.process.aside import AsideFailed, computed_aside
+from foretell.services.process.database import DatabaseError
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,10 @@ from typing import Any
 from sqlalchemy import Row
 
 from foretell.batch.states import ENDED, Batch
-from foretell.services.batch.database import Database, Rows
-from foretell.services.batch.disk import Disk, Notice, Storage, unnoticed
+from foretell.services.batch.database import open_database
+from foretell.services.batch.disk import Disk, Storage
 from foretell.services.batch.objects import Objects
+from foretell.services.process.database import Notice, Rows, unnoticed
 from foretell.services.process.folders import private_folder
 
 Clock = Callable[[], float]
@@ -72,7 +73,7 @@ def storage_of(folder: Path, files_url: str, notice: Notice = unnoticed) -> Stor
 class BatchStore:
     """Everything durable about files and batches.
 
-    What is expired is gone for whoever asks. Methods raise `DatabaseError` or OSError when the
+    What is expired is gone for all who ask. Methods raise `DatabaseError` or OSError when the
     storage fails; then nothing has changed, as far as the database can tell.
     """
 
@@ -89,7 +90,7 @@ class BatchStore:
         object storage for files."""
         private_folder(folder)
         self.storage = storage_of(folder, files_url, notice)
-        self.database = Database(database_url or folder / "batches.sqlite", notice)
+        self.database = open_database(database_url or folder / "batches.sqlite", notice)
         self.clock = clock
         """Says the time in Unix seconds."""
 
@@ -270,7 +271,7 @@ def new_id(kind: str, unique: bytes) -> str:
 
 
 def output_file_id(batch_id: str, *, ok: bool) -> str:
-    """The id of a batch's output or error file: whoever writes it writes the same one."""
+    """The id of a batch's output or error file: every worker would write the same one."""
     return new_id("file-", f"{batch_id}:{'output' if ok else 'error'}".encode())
 
 

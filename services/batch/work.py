@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from foretell.batch.records import NO_USAGE, Record
 from foretell.batch.states import Batch, Status
-from foretell.services.batch.database import Rows
 from foretell.services.batch.store import BatchStore, Lost, batch_in, changed
+from foretell.services.process.database import Rows
 
 LEASE_S = 15.0
 """A worker that has not been heard of for so long is believed dead."""

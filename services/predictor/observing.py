@@ -45,10 +45,11 @@ class Observing:
         self._engine.sent(spec, time.time() - age_s + _ON_ITS_WAY_S, cached_tokens)
         self._tell_soon()
 
-    def ended(self, request_id: str, age_s: float) -> None:
-        """A request had its last token so many seconds ago, or its sender has left it."""
+    def ended(self, request_id: str, age_s: float, output_tokens: int = 0) -> None:
+        """A request had its last token so many seconds ago, or its sender has left it; 0 tokens:
+        nobody knows."""
         self._senders.pop(request_id, None)
-        self._engine.ended(request_id, time.time() - _ago(age_s))
+        self._engine.ended(request_id, time.time() - _ago(age_s), output_tokens)
         self._tell_soon()
 
     def progressed(self, seen: predictor_pb2.Progress) -> None:

@@ -132,7 +132,8 @@ class Stream(ServedStream):
             return
         self._notices += 1
         if observing is not None and notice.HasField("ended"):
-            observing.ended(notice.ended.request_id, notice.age_s)
+            ended = notice.ended
+            observing.ended(ended.request_id, notice.age_s, ended.output_tokens)
         if notice.HasField("reserved"):
             spec = wire.request_from_proto(notice.reserved)
             if observing is not None:

@@ -1,8 +1,9 @@
 """Keeps programs running: starts them, restarts what ends, and ends all of them together."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,8 @@ from foretell.services.process.hang import until_hung
 
 _POLL_S = 0.05
 _PORT_WAIT_S = 15.0
+_HEAD_START_S = 3.0
+"""Longest time by which those that start first are ahead of the others."""
 
 AtEnd = Literal["restart", "leave", "fail"]
 """What the end of a program that has served means: another life, nothing, or the end of all."""
@@ -86,10 +89,17 @@ class Keeper:
     """Runs programs side by side. `run` may be called once."""
 
     def __init__(
-        self, programs: Iterable[Program], on_change: OnChange, *, stop_grace_s: float
+        self,
+        programs: Iterable[Program],
+        on_change: OnChange,
+        *,
+        stop_grace_s: float,
+        first: Collection[str] = (),
     ) -> None:
-        """`stop_grace_s`: time that a program gets to end by itself before it is killed."""
+        """`stop_grace_s`: time that a program gets to end by itself before it is killed. The
+        programs named `first` get the processors for themselves until they serve."""
         self.kept = {program.name: Kept(program) for program in programs}
+        self._first = frozenset(first)
         self._on_change = on_change
         self._stop_grace_s = stop_grace_s
 
@@ -129,6 +139,8 @@ class Keeper:
     async def _keep(self, kept: Kept) -> None:
         """Start a program, and start it again whenever it ends."""
         program, pacer = kept.program, RestartPacer()
+        if program.name not in self._first:
+            await self._until_first_serve()
         while True:
             child, why = await self._live_once(kept)
             await child.end_group(0.0)
@@ -142,6 +154,12 @@ class Keeper:
             await asyncio.sleep(delay_s)
             await _until_free(program.port)
             kept.restarts += 1
+
+    async def _until_first_serve(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_HEAD_START_S):
+                for name in self._first:
+                    await self.kept[name].served.wait()
 
     async def _live_once(self, kept: Kept) -> tuple[Child, str]:
         """One life of a program, from its start to its end; returns how it ended."""

@@ -87,9 +87,19 @@ def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
     holder = f"{socket.gethostname()}-{os.getpid()}"
     if not settings.lease:
         return FileLease(Path(settings.folder), holder)
+    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if settings.lease.startswith("postgresql://"):
+        try:  # few need what it imports
+            import psycopg  # noqa: F401, PLC0415
+
+            from foretell.services.provisioner.database_lease import DatabaseLease  # noqa: PLC0415
+        except ImportError as error:
+            raise SystemExit(f"a lease in a database needs foretell[storage]: {error}") from error
+        lease = DatabaseLease(settings.lease, holder)
+        stack.callback(lease.close)
+        return lease
     api = KubernetesApi.of_this_pod()
     stack.push_async_callback(api.close)
-    Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     return KubernetesLease(settings.lease, holder, api, asyncio.get_running_loop())
 
 

@@ -1,10 +1,8 @@
-"""One active provisioner among replicas that share a folder.
+"""One active provisioner among replicas that share a folder on one host.
 
 Who holds the lease has locked a file of its own, which the kernel unlocks when it dies: another one
 takes over at once. One that hangs is passed over after `LEASE_S` without a renewal. Each holder has
 a higher epoch than the one before, and nothing is written under a lease that was passed on.
-
-The folder must be on a file system that locks files for all of the replicas' hosts.
 """
 
 import contextlib

@@ -108,6 +108,7 @@ async def serve(
             health_interval_s=tuning.health_interval_s,
             health_timeout_s=tuning.health_timeout_s,
             health_failures=tuning.health_failures,
+            wakes=settings.wake_engines,
             traffic=traffic,
         )
         by_name = bool(traffic.authority)

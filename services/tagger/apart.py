@@ -62,7 +62,7 @@ class EncoderApart:
         return read
 
     def kill(self) -> None:
-        """End the process, from any thread: whoever waits for what it reads gets an error.
+        """End the process, from any thread; a caller that waits for a reading gets an error.
 
         With nothing left over for it, that would be a long wait.
         """

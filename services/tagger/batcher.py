@@ -72,7 +72,7 @@ class MicroBatcher(Generic[Q, A]):
         return waiting.answer
 
     async def close(self) -> None:
-        """Stop; whoever still waits gets `Unanswered`."""
+        """Stop; what still waits gets `Unanswered`."""
         self._task.cancel()
         await asyncio.wait({self._task})
         while not self._queue.empty():

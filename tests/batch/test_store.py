@@ -12,7 +12,6 @@ from foretell.batch.records import answered
 from foretell.batch.states import Batch, Status
 from foretell.services.batch import advance
 from foretell.services.batch.advance import seal, time_out, validate
-from foretell.services.batch.database import DatabaseError
 from foretell.services.batch.store import (
     BATCHES_KEPT_S,
     BatchStore,
@@ -22,6 +21,7 @@ from foretell.services.batch.store import (
 )
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import LEASE_S, Work, all_lines
+from foretell.services.process.database import DatabaseError
 
 
 class Clock:

@@ -44,7 +44,8 @@ def judge(
 ) -> Row:
     """The row of a case; `truth` is what an undisturbed run answers, None for that run itself."""
     whole = [(a, s) for a, s in zip(asked, seen, strict=True) if not s.error]
-    texts = [s.text for s in seen] if truth is None else truth
+    known = [s.text for s in seen] if truth is None else truth
+    texts = [known[number % len(known)] for number in range(len(seen))]
     seconds = sorted(s.seconds for s in seen)
     return Row(
         case,

@@ -5,7 +5,7 @@ import json
 import resource
 import signal
 import struct
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from os import environ, kill
@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from foretell.services.process.folders import free_ports
-from tests.chaos.clients import Asked, Seen, requests, send, session
+from tests.chaos.clients import REQUESTS, Asked, Seen, requests, send, session
 from tests.chaos.faulty_proxy import NONE, FaultyProxy
 from tests.chaos.summary import Row
 from tests.e2e.cluster import Cluster, cluster
@@ -28,9 +28,11 @@ SCHEDULERS = ("scheduler-0", "scheduler-1")
 HELD = 3
 """Requests that must depend on a process before something happens to it."""
 RECOVERY_S = 100.0
+_PAUSE_S = 0.015
 SILENCE_S = 10.0
 """An engine that says nothing more in mid-answer is left after so long."""
-ARGS = "--speedup 2 --max-num-seqs 6"
+SEATS = 6
+ARGS = f"--speedup 2 --max-num-seqs {SEATS}"
 """So few seats that every engine is needed: one that is thought slow gets requests nevertheless."""
 _CLOCK = Path(__file__).parent / "clock"
 
@@ -91,21 +93,18 @@ class World:
             found: dict[str, Any] = await response.json()
         return found
 
-    async def until_busy(self, name: str, sending: asyncio.Future[Any]) -> int:
-        """Wait until some requests depend on a component, or all have been answered; returns how
-        many do."""
-        found = 0
-        while found < HELD and not sending.done():
-            replicas = {each: await self.status(each) for each in SCHEDULERS}
-            if name in replicas:
-                found = replicas[name]["in_progress"]
-            elif name == "tagger":
-                found = sum(each["in_progress"] for each in replicas.values())
-            else:
-                engine = name.removesuffix(".predictor")
-                held = [i for each in replicas.values() for i in each["instances"]]
-                found = sum(i["outstanding"] for i in held if i["instance_id"] == engine)
-        return found
+    async def depending(self, name: str) -> int:
+        """How many requests depend on a component, if it is enough of them; otherwise 0."""
+        replicas = {each: await self.status(each) for each in SCHEDULERS}
+        if name in replicas:
+            found = replicas[name]["in_progress"]
+        elif name == "tagger":
+            found = sum(each["in_progress"] for each in replicas.values())
+        else:
+            engine = name.removesuffix(".predictor")
+            held = [i for each in replicas.values() for i in each["instances"]]
+            found = sum(i["outstanding"] for i in held if i["instance_id"] == engine)
+        return int(found) if found >= HELD else 0
 
     async def until_health(self, scheduler: str, *, healthy: bool) -> None:
         """Wait until a replica takes all engines to be well, or else one of them not to be."""
@@ -118,25 +117,52 @@ class World:
 
 
 class Load:
-    """The requests of one case, of which each is sent once."""
+    """The requests of one case: all of the world's, and the same ones again where it takes more."""
 
     def __init__(self, world: World, *, retries: bool) -> None:
+        self.sent: list[Asked] = []
         self._world, self._retries = world, retries
         self._tasks: list[asyncio.Task[Seen]] = []
         self._session = session(world.running.endpoint)
 
+    def _send(self) -> None:
+        asked = self._world.asked[len(self.sent) % REQUESTS]
+        self.sent.append(asked)
+        work = send(self._session, asked, retries=self._retries)
+        self._tasks.append(asyncio.create_task(work))
+
     async def send(self, count: int, over_s: float) -> None:
         """Send the next `count` requests, evenly over so many seconds."""
-        begin = len(self._tasks)
-        for asked in self._world.asked[begin : begin + count]:
-            work = send(self._session, asked, retries=self._retries)
-            self._tasks.append(asyncio.create_task(work))
+        for _ in range(count):
+            self._send()
             await asyncio.sleep(over_s / count)
+
+    async def until(self, found: Callable[[], Awaitable[int]]) -> int:
+        """Send on until `found` says that there are requests; returns how many."""
+        sending = asyncio.create_task(self._send_on())
+        try:
+            async with asyncio.timeout(RECOVERY_S):
+                while True:
+                    if count := await found():
+                        return count
+                    await asyncio.sleep(0.005)
+        finally:
+            sending.cancel()
+            await asyncio.gather(sending, return_exceptions=True)
+
+    async def _send_on(self) -> None:
+        """At the usual pace; where this machine is too busy for it, so many at once that the other
+        engines have not the seats for them."""
+        while True:
+            self._send()
+            await asyncio.sleep(_PAUSE_S)
+            while sum(not each.done() for each in self._tasks) < ENGINES * SEATS + HELD:
+                self._send()
 
     async def finish(self, over_s: float = 2.0) -> list[Seen]:
         """Send those that are left, and wait for all answers."""
-        left = len(self._world.asked) - len(self._tasks)
-        if left:
+        left = REQUESTS - len(self.sent)
+        if left > 0:
             await self.send(left, over_s)
         return await asyncio.gather(*self._tasks)
 

@@ -206,6 +206,9 @@ class Engine:
         self.health_status: int | None = 200
         """None: /health never answers."""
         self.models: object = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm"}]}
+        self.metrics = ""
+        self.states: dict[str, bool] = {}
+        """By path: whether it is asleep or paused; a wake-up is answered by `behaviour`."""
         self.headers: dict[str, str] = {}
         self.received: list[Received] = []
         self.probes = 0
@@ -280,6 +283,12 @@ class Engine:
             if self.health_status is None:
                 await hang(exchange)
             await exchange.whole(self.health_status or 0, b"")
+        elif exchange.received.path == "/metrics":
+            await exchange.whole(200, self.metrics.encode())
+        elif (path := exchange.received.path.lstrip("/")) in ("is_sleeping", "is_paused"):
+            known = path in self.states
+            body = json.dumps({path: self.states[path]} if known else {}).encode()
+            await exchange.whole(200 if known else 404, body)
         else:
             await exchange.whole(200, json.dumps(self.models).encode())
 

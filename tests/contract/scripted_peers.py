@@ -143,11 +143,13 @@ class ScriptedPredictors(Predictors):
             peer.reserved.append(wire.request_to_proto(spec))
 
     async def complete(
-        self, instance: Instance, spec: RequestSpec, *, answered: bool
+        self, instance: Instance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> predictor_pb2.Seen | None:
         peer = _SCRIPTED.get(instance.config.predictor)
         if peer is None:
-            return await super().complete(instance, spec, answered=answered)
+            return await super().complete(
+                instance, spec, answered=answered, output_tokens=output_tokens
+            )
         peer.ended.append(spec.request_id)
         return peer.completed
 

@@ -8,8 +8,9 @@ import pytest
 from fake_kubernetes import FakeKubernetes, serving
 
 from foretell.services.process.kubernetes import KubernetesApi
-from foretell.services.provisioner.kubernetes_lease import VALID_S, KubernetesLease
+from foretell.services.provisioner.kubernetes_lease import KubernetesLease
 from foretell.services.provisioner.lease import LEASE_S, LeaseLost
+from foretell.services.provisioner.remote_lease import VALID_S
 
 
 class Clock:

@@ -13,7 +13,8 @@ from foretell.engine import Content, Twin
 from foretell.engine import Sequence as TwinSequence
 from foretell.engine.content import Segment
 from foretell.engine.loop import EngineLoop, RankBatches
-from foretell.latency.linear import StepTimeModel
+from foretell.kernel import step_time as kernel
+from foretell.latency.linear import StepTimeModel, sums
 from foretell.model import BatchShape, EngineConfig
 
 COUNTS_EVERY_S = 0.1
@@ -85,6 +86,17 @@ def replay(
         if request.prompt_tokens < 1 or request.output_tokens < 1:
             raise ValueError(f"request {request.request_id} has no prompt or no output")
     return _Replay(requests, config, step_time, first or len(requests), clients).run()
+
+
+def ranks_step_s(model: StepTimeModel, shapes: Sequence[BatchShape]) -> float:
+    """Seconds of one step that data-parallel ranks of `shapes` take together.
+
+    Each waits for the slowest before the experts, and the experts see the tokens of all.
+    """
+    packed = model.packed()
+    own = max(kernel.own_s(packed, sums(shape)) for shape in shapes)
+    mean = sum(shape.tokens for shape in shapes) / len(shapes)
+    return max(float(packed.coefficients[kernel.FLOOR]), own + kernel.ranks_s(packed, mean))
 
 
 class _Recorded(Content):
@@ -199,7 +211,7 @@ class _Replay:
             return 0.0  # it only preempts, or tells who has ended: no model runs
         if len(shapes) == 1:
             return self.step_time.step_s(shapes[0])
-        return self.step_time.ranks_step_s(shapes)
+        return ranks_step_s(self.step_time, shapes)
 
     def _apply_output(self) -> None:
         for done in self.loop.apply_output():

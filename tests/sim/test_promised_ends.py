@@ -18,6 +18,7 @@ from foretell.model import EngineConfig
 from foretell.sim.beside import LOWEST_PRIORITY, OfflineRun
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.workload import Arrival
+from tests.sweeps import cases
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -116,7 +117,8 @@ class Batches:
             self.ratios.append((now_s - created_s) / (done_by_s - created_s))
 
 
-@pytest.mark.parametrize("gap_s", [4.0, 12.0])
+@pytest.mark.sweep
+@pytest.mark.parametrize("gap_s", [4.0, 12.0][: cases(2, 1)])
 def test_as_many_promises_are_kept_as_was_said(gap_s: float) -> None:
     """With 4 s between two, batches wait for each other; with 12 s most begin when none is left."""
     runs = [Batches(seed, 100, gap_s) for seed in range(3)]

@@ -12,7 +12,7 @@ from bench.paced.engines import EngineSpec
 from bench.paced.load import Answered
 from bench.paced.pace import Clock, Pace
 from bench.paced.requests import Ask, Turn, draw, read_conversations
-from bench.paced.runs import Run, foretold
+from bench.paced.runs import Run, predicted
 from bench.paced.settings import SETTINGS, requests_per_s
 from bench.placement.vllm_cluster import summary, tables
 from bench.runs import Kept
@@ -107,7 +107,7 @@ def run_of(ttft_s: float) -> Run:
         degraded={"tagger": 1},
         step_lateness=0.01,
         cores_busy=1.0,
-        foretold=dict.fromkeys(("ttft", "e2e"), errors),
+        predicted=dict.fromkeys(("ttft", "e2e"), errors),
     )
 
 
@@ -128,16 +128,16 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
 
 
 def test_errors_are_told_of_all_predictors_over_all_seeds() -> None:
-    late = replace(run_of(1.0), foretold={})
-    late.foretold.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
-    late.foretold["cached"] = {FORETELL: [[100, 200], [90, 0]]}
+    late = replace(run_of(1.0), predicted={})
+    late.predicted.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
+    late.predicted["cached"] = {FORETELL: [[100, 200], [90, 0]]}
     hidden = {"what": "nobody knows", **deployed.summary([run_of(1.0), late])}
     page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7}
     text = deployed.tables({**page, "kinds": {"hidden": hidden}})["tables"]
     assert f"| `{FORETELL}` | 125% / 200% | 125% / 200% |" in text
     assert "| `simple` | 50% / 100% | 50% / 100% |" in text
     assert "medians 50% to 200%" in text
-    assert "95.0% of the prompt tokens that engines found cached were foretold" in text
+    assert "95.0% of the prompt tokens that engines found cached were predicted" in text
 
 
 def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
@@ -161,11 +161,11 @@ def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
     ]
     log = tmp_path / "log.jsonl"
     log.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    found = foretold(log, {"0002", "0003"})
+    found = predicted(log, {"0002", "0003"})
     assert found["ttft"][FORETELL] == [[1.5, 1.0]] * 2
     assert found["e2e"][FORETELL] == [[6.0, 4.0]] * 2
     assert found["e2e"]["recent_mean"] == [[4.0, 4.0]] * 2
     assert found["cached"] == {FORETELL: []}
     told = [{**line, "predicted_cached_tokens": 128, "cached_tokens": 256} for line in lines]
     log.write_text("".join(json.dumps(line) + "\n" for line in told))
-    assert foretold(log, {"0003"})["cached"] == {FORETELL: [[128, 256]]}
+    assert predicted(log, {"0003"})["cached"] == {FORETELL: [[128, 256]]}

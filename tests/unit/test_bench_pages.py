@@ -6,7 +6,7 @@ import pytest
 
 from bench.report import write_into
 from bench.runs import Kept
-from bench.stats import change, interval
+from foretell.tools.intervals import change, interval
 
 
 def test_a_block_is_replaced_and_nothing_else(tmp_path: Path) -> None:

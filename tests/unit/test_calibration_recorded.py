@@ -3,7 +3,6 @@
 import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +81,7 @@ def errors(forecasts: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> Er
     )
 
 
-@cache
+@pytest.fixture(scope="module")
 def result() -> dict[str, dict[int, Errors]]:
     steps = read_steps()
     first = [step for step in steps if step.started_s < steps[-1].started_s / 2]
@@ -96,20 +95,24 @@ def result() -> dict[str, dict[int, Errors]]:
 
 
 @pytest.mark.parametrize("steps", RUNS)
-def test_after_a_minute_no_profile_is_as_good_as_one_of_the_same_engine(steps: int) -> None:
-    nothing, fitted = result()[NOTHING][steps], result()[FITTED][steps]
+def test_after_a_minute_no_profile_is_as_good_as_one_of_the_same_engine(
+    result: dict[str, dict[int, Errors]], steps: int
+) -> None:
+    nothing, fitted = result[NOTHING][steps], result[FITTED][steps]
     assert nothing.count > 100
     assert nothing.mean == pytest.approx(fitted.mean, rel=0.05)
     assert nothing.median == pytest.approx(fitted.median, rel=0.05)
 
 
 @pytest.mark.parametrize("steps", RUNS)
-def test_learning_beats_a_profile_that_is_held_still(steps: int) -> None:
-    assert result()[NOTHING][steps].median < result()[HELD][steps].median
+def test_learning_beats_a_profile_that_is_held_still(
+    result: dict[str, dict[int, Errors]], steps: int
+) -> None:
+    assert result[NOTHING][steps].median < result[HELD][steps].median
 
 
 @pytest.mark.parametrize("steps", RUNS)
-def test_the_spread_covers_what_comes(steps: int) -> None:
-    nothing = result()[NOTHING][steps]
+def test_the_spread_covers_what_comes(result: dict[str, dict[int, Errors]], steps: int) -> None:
+    nothing = result[NOTHING][steps]
     assert nothing.within_2 > 0.85
     assert nothing.spread < 2 * nothing.off_by

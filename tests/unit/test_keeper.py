@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.services.process import keeper as keeping
 from foretell.services.process.children import ChildFailed
 from foretell.services.process.keeper import Keeper, Kept, Program, start
 from tests.processes import is_running, processes_with, wait_until
@@ -48,6 +49,25 @@ async def test_a_stop_in_the_midst_of_starting_leaves_no_process(tmp_path: Path)
     running = Keeper(programs, lambda _kept, _what: stop.set(), stop_grace_s=5.0)
     await running.run(stop, nothing)
     assert processes_with(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("code", [_SERVES, _NEVER_SERVES])
+async def test_others_wait_for_the_first_but_not_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(keeping, "_HEAD_START_S", 0.1 if code is _NEVER_SERVES else 60.0)
+    told: list[tuple[str, str]] = []
+    stop = asyncio.Event()
+
+    def note(kept: Kept, what: str) -> None:
+        told.append((kept.program.name, kept.state))
+        if told[-1] == ("other", "ready"):
+            stop.set()
+
+    programs = [program(tmp_path, "other", _SERVES), program(tmp_path, "first", code)]
+    await Keeper(programs, note, stop_grace_s=5.0, first=["first"]).run(stop, nothing)
+    began = [("first", "starting"), *([("first", "ready")] if code is _SERVES else [])]
+    assert told == [*began, ("other", "starting"), ("other", "ready")]
 
 
 async def test_an_error_once_all_serve_ends_everything(tmp_path: Path) -> None:

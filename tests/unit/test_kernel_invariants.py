@@ -77,7 +77,7 @@ def test_a_picture_that_cannot_be_fails_its_forecast_only() -> None:
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.forecast([question], NEWCOMER, 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
-        forecaster.added([question], NEWCOMER, 0.0)
+        forecaster.forecast([question], NEWCOMER, 0.0, externality=True)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.futures_s(question, NEWCOMER, 0.0)
     forecaster.finish_picture(0, Figures(0, 0, CONFIG.total_blocks, 0, 1), [], 0.0, 0.0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from foretell.length import OVERRUN_TOKENS, clip, from_hint, remaining
+from foretell.length import clip, from_hint
 from foretell.model import LengthEstimate
 
 ESTIMATE = LengthEstimate(120.0, ((0.1, 20.0), (0.5, 100.0), (0.9, 400.0)), "history")
@@ -30,10 +30,3 @@ def test_clip_brings_every_figure_up_to_the_least() -> None:
 def test_clip_without_a_limit_changes_nothing() -> None:
     assert clip(ESTIMATE, 0) is ESTIMATE
     assert clip(ESTIMATE, 1000) == ESTIMATE
-
-
-def test_remaining_falls_to_the_estimate_then_stays_ten_ahead() -> None:
-    assert remaining(100.0, 0) == 100.0
-    assert remaining(100.0, 99) == 1.0
-    assert remaining(100.0, 100) == OVERRUN_TOKENS == 10.0
-    assert remaining(100.0, 5000) == 10.0

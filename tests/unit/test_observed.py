@@ -1,17 +1,18 @@
 """What is observed of an engine from outside, beside its true state."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 from stepped_engine import NOW, STEP_TIME
 
 from foretell.engine import Batch, Sequence, Twin
-from foretell.engine.observed import (
-    TELL_EVERY_S,
-    ObservedEngine,
-)
-from foretell.model import EngineConfig, LengthEstimate, RequestSpec
-from foretell.model.limits import Limits
+from foretell.engine.evidence import evidence_of, longest_of
+from foretell.engine.observed import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence, ObservedEngine
+from foretell.engine.progress import StreamProgress
+from foretell.latency.calibration import OnlineStepTime
+from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
+from foretell.model.limits import Limits, limits_of
 
 LIMITS = Limits(4, 48, 256, 16, 40)
 
@@ -117,3 +118,159 @@ def test_with_known_limits_it_is_the_engines_true_state(seed: int) -> None:
     truth.report()
     assert compared > 10
     assert observed.is_idle
+
+
+def test_the_time_of_steps_is_that_between_tokens() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    truth = Truth(observed, LIMITS)
+    rng = Random(7)
+    for i in range(3):
+        truth.send(spec(rng, f"r{i}"), 40)
+    for _ in range(20):
+        truth.step()
+    truth.report()
+    completed = observed.snapshot(truth.now).completed_steps
+    assert len(completed) == 20
+    for step in completed[1:]:
+        assert step.duration_s == pytest.approx(STEP_TIME.step_s(step.shape))
+
+
+def test_what_another_observer_has_told_of_already_counts_once() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    for name in ("one", "other"):
+        observed.sent(RequestSpec(name, 20, 200, LengthEstimate(50.0)), NOW)
+    ends = [NOW + 0.02 + 0.012 * i for i in range(8)]
+    observed.progressed(ends, {"one": 8})
+    observed.progressed([end + 0.001 for end in ends], {"other": 7})
+    rows = observed.snapshot(ends[-1]).running
+    assert {row.request_id: row.output_tokens for row in rows} == {"one": 8, "other": 7}
+
+
+def test_an_engine_that_runs_more_than_was_thought_has_more_seats() -> None:
+    observed = ObservedEngine("e", replace(LIMITS, max_num_seqs=1), STEP_TIME.step_s)
+    for name in "abc":
+        observed.sent(RequestSpec(name, 20, 200, LengthEstimate(50.0)), NOW)
+    before = observed.snapshot(NOW).engine_run_id
+    observed.progressed([NOW + 0.02 * i for i in range(1, 9)], {"a": 8, "b": 8, "c": 6})
+    snapshot = observed.snapshot(NOW + 0.2)
+    assert {row.request_id: row.output_tokens for row in snapshot.running} == {
+        "a": 8,
+        "b": 8,
+        "c": 6,
+    }
+    assert snapshot.config.max_num_seqs == 3
+    assert snapshot.engine_run_id != before
+
+
+def test_who_has_no_token_when_the_twin_has_given_it_many_still_waits() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    for name in ("runs", "waits"):
+        observed.sent(RequestSpec(name, 20, 200, LengthEstimate(50.0)), NOW)
+    for last in (4, 8):
+        ends = [NOW + 0.02 * i for i in range(last - 3, last + 1)]
+        observed.progressed(ends, {"runs": last, "waits": 0})
+    rows = observed.snapshot(NOW + 0.2)
+    state = {row.request_id: row.output_tokens for row in (*rows.running, *rows.waiting)}
+    assert state == {"runs": 8, "waits": 0}
+
+
+def test_as_many_run_as_do_while_others_wait() -> None:
+    observed = ObservedEngine("e", Limits(), STEP_TIME.step_s)
+    assert observed.config.max_num_seqs == ASSUMED.max_num_seqs
+    for look in range(3):
+        observed.compare(Evidence(running=5, waiting=2, run="1"), NOW + look)
+    assert observed.config.max_num_seqs == 5
+    observed.compare(Evidence(running=0, waiting=0, run="2"), NOW + 9)  # it has started again
+    assert observed.config.max_num_seqs == ASSUMED.max_num_seqs
+    assert observed.config.approximations == (OBSERVED,)
+
+
+def test_where_nothing_is_streamed_time_passes_as_predicted() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    observed.sent(RequestSpec("whole", 20, 200, LengthEstimate(50.0)), NOW)
+    (row,) = observed.snapshot(NOW + 0.5).running
+    assert 20 < row.output_tokens < 50
+    observed.ended("whole", NOW + 0.5)
+    observed.snapshot(NOW + 1.0)
+    assert observed.is_idle
+
+
+def test_answers_that_are_no_streams_teach_how_long_a_step_takes() -> None:
+    step_time = OnlineStepTime()
+    observed = ObservedEngine("e", LIMITS, step_time.step_s)
+    now = NOW
+    for number in range(60):
+        observed.sent(RequestSpec(f"r{number}", 20, 40, LengthEstimate(40.0)), now)
+        observed.snapshot(now + 0.1)
+        now += 40 * 0.05
+        observed.ended(f"r{number}", now, 40)
+        for step in observed.snapshot(now).completed_steps:
+            step_time.observe(step.shape, step.duration_s)
+    shape = BatchShape(decode_seqs=1, decode_pairs=40)
+    assert step_time.step_s(shape) == pytest.approx(0.05, rel=0.1)
+
+
+def test_events_that_come_together_are_of_one_step() -> None:
+    progress = StreamProgress()
+    one, other = progress.open("one"), progress.open("other")
+    for step in range(5):
+        for stream in (one, other):
+            progress.came(stream, 1, 10.0 + 0.02 * step + (0.002 if stream is other else 0.0))
+    ago = progress.take(10.1)
+    assert ago == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02])
+    assert (one.events, other.events) == (5, 5)
+    assert progress.close("other", 5, 10.1) == pytest.approx(0.02)
+
+
+def test_the_first_and_the_last_events_of_a_stream_are_one_token_each() -> None:
+    progress = StreamProgress()
+    stream = progress.open("one")
+    for at_s in (1.0, 1.0001, 1.02, 1.04, 1.0401):
+        progress.came(stream, 1, at_s)
+    assert stream.events == 3
+    assert len(progress.take(1.1)) == 3
+
+
+def test_an_engine_that_gathers_tokens_is_found_out_by_their_number() -> None:
+    progress = StreamProgress()
+    for request in range(20):
+        stream = progress.open(f"r{request}")
+        for step in range(10):
+            progress.came(stream, 1, request + 0.05 * step)
+        progress.close(f"r{request}", 40, request + 0.5)
+    assert progress.tokens_per_event == pytest.approx(4.0, rel=0.05)
+
+
+def test_metrics_tell_of_load_and_limits() -> None:
+    found = evidence_of(
+        "\n".join(
+            (
+                "# HELP vllm:num_requests_running x",
+                'vllm:num_requests_running{engine="0",model_name="m"} 3.0',
+                'vllm:num_requests_running{engine="1",model_name="m"} 2.0',
+                'vllm:num_requests_waiting{engine="0",model_name="m"} 7.0',
+                'vllm:cache_config_info{block_size="16",num_gpu_blocks="600"} 1.0',
+                "process_start_time_seconds 1.7e+09",
+            )
+        )
+    )
+    assert found is not None
+    assert (found.running, found.waiting, found.run) == (5, 7, "1.7e+09")
+    assert (found.limits.block_size_tokens, found.limits.total_blocks) == (16, 600)
+
+
+@pytest.mark.parametrize("text", ["", "a b c\n", "\x00", 'vllm:num_requests_running{a="b"} NaN\n'])
+def test_what_are_no_metrics_tell_nothing(text: str) -> None:
+    assert evidence_of(text) is None
+
+
+def test_flags_of_an_engine_state_its_limits() -> None:
+    flags = "--max-num-seqs 64 --chunked-prefill-size=4096 --model x --max_seq_len 8192 --trust"
+    assert limits_of(flags) == Limits(64, 4096, 8192)
+    with pytest.raises(ValueError, match="max-num-seqs"):
+        limits_of("--max-num-seqs many")
+
+
+def test_models_tell_the_shortest_context() -> None:
+    assert longest_of({"data": [{"max_model_len": 4096}, {"max_model_len": 2048}, {}]}) == 2048
+    assert longest_of([]) == 0

@@ -123,8 +123,8 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         engine.reserve(own, now_s - 0.005)
         if rng.random() < 0.5:
             engine.hear(sent(predictor, now_s, notices=1), now_s)
-        expected.append(asked(predictor, cases[0].newcomer, now_s))
-    found = foretold(cache, cases[0].newcomer, now_s)
+        expected.append(asked(predictor, cases[0].new, now_s))
+    found = foretold(cache, cases[0].new, now_s)
     assert [p._replace(snapshot_age_s=0.0) for p in found] == [
         p._replace(snapshot_age_s=0.0) for p in expected
     ], f"pytest tests/unit/test_snapshot_cache.py -k 'foretell and {seed}'"
@@ -135,7 +135,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         predictor.hear(replace(snapshot, waiting=[], taken_unix_s=now_s + 1.0))
         cache[f"engine-{i}"].hear(sent(predictor, now_s + 1.0), now_s + 1.0)
         cache[f"engine-{i}"].reserve(newcomer(f"later-{i}"), now_s + 1.1)
-    request, cached = cases[0].newcomer, [p.cached_tokens for p in found]
+    request, cached = cases[0].new, [p.cached_tokens for p in found]
     again = replay(scene, request, knots, cached)
     assert [means(p) for p in again] == [means(p) for p in found]
     assert [means(p) for p in foretold(cache, request, now_s + 1.1)] != [means(p) for p in found]

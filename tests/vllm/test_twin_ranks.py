@@ -78,6 +78,8 @@ class Rank:
     passes: list[float] = field(default_factory=list)
     """Seconds of each forward pass, by the slowest of the ranks."""
     shapes: list[BatchShape] = field(default_factory=list)
+    own: list[int] = field(default_factory=list)
+    """The passes in which it computed anything."""
     tokens: dict[str, list[int]] = field(default_factory=dict)
     """The passes that sampled each request's tokens."""
 
@@ -96,6 +98,7 @@ class Executor:
         batch = SimpleNamespace(output=output, tokens=tokens)
         self._sampled = self._loop.sampled(batch)  # type: ignore[arg-type]
         if output.num_scheduled_tokens:
+            self._rank.own.append(len(self._rank.passes))
             self.run(self._shape(output.num_scheduled_tokens))
             for request_id, sampled in tokens.items():
                 if sampled:
@@ -162,9 +165,8 @@ class Core(DPEngineCoreProc):  # type: ignore[misc]
         self.step_fn = self.step_with_batch_queue if depth > 1 else self.step
 
     def keep(self, told: EngineSnapshot) -> None:
-        # The second one of a step tells what is left once it has ended.
-        snapshots, step = self.rank.snapshots, self.step_counter
-        snapshots[step + (step in snapshots)] = told
+        # Without a step in flight it tells what is left once that of now has ended.
+        self.rank.snapshots[self.step_counter + (not told.steps_in_flight)] = told
 
     def _handle_shutdown(self) -> bool:
         return bool(self.engines_running)
@@ -262,13 +264,13 @@ def picture_of(rank: Rank, step: int, begun_s: Sequence[float]) -> EngineSnapsho
     """The rank's latest snapshot at that step, with the instants at which its passes began."""
     known = max(k for k in rank.snapshots if k <= step)
     snapshot = rank.snapshots[known]
-    flying = snapshot.steps_in_flight if known == step else ()
-    first = step - len(flying) + 1
     flying = tuple(
-        replace(each, started_unix_s=begun_s[first + i]) for i, each in enumerate(flying)
+        replace(each, started_unix_s=begun_s[rank.own[each.step]])
+        for each in snapshot.steps_in_flight
+        if known == step
     )
-    now_s = begun_s[first] if flying else begun_s[step]
-    return replace(snapshot, taken_unix_s=now_s, steps_in_flight=flying)
+    taken_s = flying[0].started_unix_s if flying else begun_s[step]
+    return replace(snapshot, taken_unix_s=taken_s, steps_in_flight=flying)
 
 
 def forecaster_of(snapshots: Sequence[EngineSnapshot], outputs: dict[str, int]) -> Forecaster:

@@ -316,7 +316,7 @@ def _told(batch: Batch) -> str:
 
 
 def _progress(tokens_per_s: float, usage: TokenUsage, end_unix_s: float | None) -> str:
-    """What stands beside the bar: the pace, the sharing achieved, and the end that is foretold."""
+    """What stands beside the bar: the pace, the sharing achieved, and the predicted end."""
     said = [f"{tokens_per_s:,.0f} tokens/s"]
     if usage.cached_tokens:
         said.append(f"{usage.sharing_ratio:.0%} of prompts cached")

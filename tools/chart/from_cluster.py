@@ -10,11 +10,12 @@ from foretell.config import Cluster, ClusterError
 from foretell.config.cluster import ClusterEngine
 from foretell.config.layout import served_name
 from foretell.config.sections import BatchOptions, ProvisionOptions, SchedulerOptions, TaggerOptions
-from foretell.tools.chart.base import LONGEST_NAME
 from foretell.tools.chart.values import ClusterObservability
 
 Values = dict[str, Any]
 
+LONGEST_NAME = 24
+"""Characters of a model's name in Kubernetes: labels of its pods have 63, with others before it."""
 _KEYS = {"api_keys_file": "apiKeys", "engine_api_key_file": "engineApiKey"}
 """Files of keys, and the Secrets that hold them on Kubernetes."""
 

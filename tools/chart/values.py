@@ -1,12 +1,13 @@
-"""The values of the Helm chart, from which `make chart` writes their schema.
+"""The part of the schema of the chart's values that is the cluster file's.
 
-What is the cluster file's is described there once: its sections are parts of the values.
+`values.schema.json` is written by hand but for the sections of the cluster file, which
+`foretell.config` describes: `make chart` puts them in.
 """
 
 import json
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from foretell.config.described import describe
 from foretell.config.sections import (
@@ -20,31 +21,9 @@ from foretell.config.sections import (
     TaggerOptions,
     TargetsSection,
 )
-from foretell.tools.chart.around import (
-    Gateway,
-    Ingress,
-    Monitoring,
-    NetworkPolicies,
-    PriorityClasses,
-    Secrets,
-    Spread,
-    TrafficTls,
-)
-from foretell.tools.chart.base import (
-    Image,
-    Object,
-    Objects,
-    Values,
-    VllmImage,
-)
-from foretell.tools.chart.serving import (
-    Batch,
-    Model,
-    Predictor,
-    Provisioner,
-    Schedulers,
-    Tagger,
-)
+from foretell.tools.chart.rendered import CHART
+
+_FILE = CHART / "values.schema.json"
 
 
 class ClusterObservability(Section):
@@ -75,13 +54,15 @@ class _Provisioning(ProvisionOptions):
     model_config = ConfigDict(json_schema_extra=lambda schema: _drop(schema, "minimum", "maximum"))
 
 
-def _drop(schema: Object, *fields: str) -> None:
+def _drop(schema: dict[str, Any], *fields: str) -> None:
     for field in fields:
         schema["properties"].pop(field)
 
 
-class ClusterSections(Values):
+class ClusterSections(BaseModel):
     """Sections of the cluster file, as it has them."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     policy: PolicySection
     """Which engine gets a request."""
@@ -99,59 +80,13 @@ class ClusterSections(Values):
     """Logs."""
 
 
-class ChartValues(Values):
-    """Values of the Helm chart of Foretell."""
-
-    image: Image
-    """The image of all services that need no GPU."""
-    vllm_image: VllmImage
-    """The image of vLLM engines."""
-    models: list[Model] = Field(min_length=1)
-    """The engines, an item for each kind."""
-    cluster: ClusterSections
-    """Sections of the cluster file."""
-    secrets: Secrets
-    """Secrets, by reference."""
-    traffic_tls: TrafficTls
-    """TLS between services."""
-    schedulers: Schedulers
-    """The OpenAI endpoint."""
-    tagger: Tagger
-    """The tagger."""
-    predictor: Predictor
-    """The sidecars of engines."""
-    provisioner: Provisioner
-    """The provisioner."""
-    batch: Batch
-    """The batch service."""
-    spread: Spread
-    """How pods are spread."""
-    priority_classes: PriorityClasses
-    """Priority classes."""
-    service_account_annotations: dict[
-        Literal["engine", "scheduler", "tagger", "batch", "provisioner"], dict[str, str]
-    ]
-    """Annotations of ServiceAccounts by component, as clouds give rights by."""
-    network_policies: NetworkPolicies
-    """Who may speak to pods."""
-    ingress: Ingress
-    """An Ingress."""
-    gateway: Gateway
-    """Gateway API."""
-    monitoring: Monitoring
-    """Metrics, alerts and dashboards."""
-    extra_objects: Objects
-    """More objects of the release; their text may have Helm's templates."""
-    global_: Object = Field(default_factory=dict, alias="global")
-    """Unused: Helm adds it where this chart is part of another."""
-
-
 def schema() -> str:
-    """The JSON Schema of the values, as `values.schema.json` has it."""
-    describe(ChartValues)
-    found = ChartValues.model_json_schema()
-    found["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    return json.dumps(_plain(found), indent=1).replace("\\n", " ") + "\n"
+    """The JSON Schema of the values with the sections of the cluster file as they are now."""
+    found = json.loads(_FILE.read_text(encoding="utf-8"))
+    describe(ClusterSections)
+    sections = _plain(ClusterSections.model_json_schema())
+    found["$defs"] |= sections.pop("$defs") | {"ClusterSections": sections}
+    return json.dumps(found, indent=1).replace("\\n", " ") + "\n"
 
 
 def _plain(part: Any) -> Any:
@@ -170,7 +105,5 @@ def _plain(part: Any) -> Any:
 
 
 def main() -> None:
-    """Write the schema beside the values; as `__main__` the module has no docstrings to read."""
-    from foretell.tools.chart.rendered import CHART
-
-    (CHART / "values.schema.json").write_text(schema(), encoding="utf-8")
+    """Write the schema; as `__main__` the module has no docstrings to read."""
+    _FILE.write_text(schema(), encoding="utf-8")

@@ -36,7 +36,7 @@ class Context:
     """Told what goes on."""
 
     def keep(self, stage: Stage, found: dict[str, Any]) -> dict[str, Any]:
-        """Write what a stage has found until now, and return it: whoever ends it leaves that."""
+        """Write what a stage has found until now, and return it: a run that is ended leaves it."""
         write_json(self.output / f"{stage}.json", found)
         return found
 

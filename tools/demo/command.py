@@ -8,21 +8,16 @@ from rich.console import Console
 
 from foretell.services.process import runtime
 from foretell.tools.demo.load import Answered, Outcome, send
-from foretell.tools.demo.shown import Pair, errors, met, policies, scatter
+from foretell.tools.demo.shown import errors, met
 from foretell.tools.live.stream import StreamClient
 from foretell.tools.progress import Show, showing
-from foretell.tools.simulate.options import EMULATED, EngineOptions, SimulateOptions
-from foretell.tools.simulate.run import run
 from foretell.tools.view.cluster import ClusterView, merged
 from foretell.tools.view.replicas import NoStatus, reports
-from foretell.workload import Arrival, Trace
 from foretell.workload.chats import Chat, shipped_chats
-
-COMPARED = ("slo", "least_outstanding")
 
 
 def demo(url: str, api_key: str, rate_per_s: float, seconds: float, seed: int) -> None:
-    """Send chats to the cluster at `url`, and print tables and a plot of what came of them."""
+    """Send chats to the cluster at `url`, and print a table of what came of them."""
     view = _cluster(url, api_key)
     model = min(view.engines.values(), key=lambda engine: engine.name).models
     count = max(1, round(rate_per_s * seconds))
@@ -33,12 +28,6 @@ def demo(url: str, api_key: str, rate_per_s: float, seconds: float, seed: int) -
         raise SystemExit(f"demo: no chat was answered: {outcome.failed[0]}")
     console = Console()
     _print_predictions(console, outcome)
-    if all(engine.emulated for engine in view.engines.values()):
-        console.print(policies(_placed(outcome.answered, view)))
-        console.print(
-            f"Simulated: the same arrivals and lengths on {len(view.engines)} {EMULATED.profile}. "
-            "Policies differ where engines are nearly full: foretell simulate --help"
-        )
     if outcome.failed:
         console.print(f"[red]{len(outcome.failed)} failed[/]: {outcome.failed[0]}", highlight=False)
 
@@ -89,26 +78,3 @@ def _print_predictions(console: Console, outcome: Outcome) -> None:
         console.print("Nothing was predicted: the policy asks for no predictions.")
         return
     console.print(errors(found))
-    if "e2e" in found:
-        console.print("e2e latency of each chat, logarithmic; on the dots both agree:")
-        console.print(scatter(found["e2e"], min(72, console.width - 2)))
-
-
-def _placed(answered: Sequence[Answered], view: ClusterView) -> dict[str, Sequence[Pair]]:
-    """TTFT and e2e of each chat as it happened, and as simulated with each policy."""
-    rows: dict[str, Sequence[Pair]] = {
-        f"{', '.join(sorted(view.policies))}, as it happened": [
-            (each.ttft_s, each.e2e_s) for each in answered
-        ]
-    }
-    ordered = sorted(answered, key=lambda each: each.sent_s)
-    arrivals = tuple(
-        Arrival(each.sent_s, each.chat.prompt_tokens, each.output_tokens, str(number))
-        for number, each in enumerate(ordered)
-    )
-    engines = (EngineOptions(EMULATED.profile, len(view.engines)),)
-    for policy in COMPARED:
-        options = SimulateOptions("demo", engines, policy, estimates="tagger")
-        served = run(options, 0.0, 1, trace=Trace(arrivals, timed=True)).report.served
-        rows[f"{policy}, simulated"] = [(each.ttft_s, each.e2e_s) for each in served]
-    return rows

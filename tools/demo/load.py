@@ -16,13 +16,8 @@ DEADLINE_S = 300.0
 class Answered:
     """One chat that was answered; times in seconds."""
 
-    chat: Chat
-    sent_s: float
-    """Since the first one was sent."""
     ttft_s: float
     e2e_s: float
-    output_tokens: int
-    instance: str
     predicted_ttft_s: float | None
     """None where the cluster predicted nothing, as the next one."""
     predicted_e2e_s: float | None
@@ -50,7 +45,7 @@ async def send(
 
     async def ask(chat: Chat) -> None:
         try:
-            outcome.answered.append(await _ask(client, model, chat, begun))
+            outcome.answered.append(await _ask(client, model, chat))
         except NoStream as error:
             outcome.failed.append(str(error))
         note(outcome)
@@ -64,14 +59,14 @@ async def send(
     return outcome
 
 
-async def _ask(client: StreamClient, model: str, chat: Chat, begun: float) -> Answered:
+async def _ask(client: StreamClient, model: str, chat: Chat) -> Answered:
     body = {
         "model": model,
         "messages": [{"role": "user", "content": chat.prompt}],
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    sent, sent_unix_s = time.monotonic(), time.time()
+    sent_unix_s = time.time()
     timing = await client.stream("/v1/chat/completions", body, DEADLINE_S)
 
     def predicted(name: str) -> float | None:
@@ -79,12 +74,8 @@ async def _ask(client: StreamClient, model: str, chat: Chat, begun: float) -> An
         return float(text) if text else None
 
     return Answered(
-        chat,
-        sent - begun,
         timing.first_unix_s - sent_unix_s,
         timing.last_unix_s - sent_unix_s,
-        timing.output_tokens,
-        timing.headers.get("x-foretell-instance", "?"),
         predicted("ttft"),
         predicted("e2e"),
     )

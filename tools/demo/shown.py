@@ -1,12 +1,10 @@
-"""The tables and the plot at the end of `foretell demo`."""
+"""The table at the end of `foretell demo`."""
 
 from collections.abc import Sequence
-from math import log
-from statistics import fmean, median
+from statistics import median
 
 from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from foretell.tools.demo.load import Answered
 from foretell.tools.intervals import quantile
@@ -40,36 +38,3 @@ def errors(found: dict[str, list[Pair]]) -> Table:
             f"{quantile(off, 0.9):.0%}",
         )
     return table
-
-
-def policies(rows: dict[str, Sequence[Pair]]) -> Table:
-    """TTFT and e2e of the same chats, placed in several ways; each pair is (TTFT, e2e)."""
-    table = Table(box=box.SIMPLE_HEAD, title="The same chats, placed", title_justify="left")
-    table.add_column("by")
-    for column in ("TTFT, mean", "P99", "e2e, mean", "P99"):
-        table.add_column(column, justify="right")
-    for name, each in rows.items():
-        cells = []
-        for values in ([ttft for ttft, _ in each], [e2e for _, e2e in each]):
-            cells += [f"{fmean(values):.2f} s", f"{quantile(values, 0.99):.2f} s"]
-        table.add_row(name, *cells)
-    return table
-
-
-def scatter(points: Sequence[Pair], columns: int, lines: int = 16) -> Text:
-    """Predicted (across) and actual (up) seconds, both logarithmic; on the dots they agree."""
-    least, most = (choose(each for point in points for each in point) for choose in (min, max))
-    span = log(most / least) or 1.0
-
-    def at(seconds: float, cells: int) -> int:
-        return min(cells - 1, int(log(seconds / least) / span * cells))
-
-    grid = [[" "] * columns for _ in range(lines)]
-    for column in range(columns):
-        grid[int((column + 0.5) / columns * lines)][column] = "·"
-    for predicted, actual in points:
-        grid[at(actual, lines)][at(predicted, columns)] = "●"
-    low, high = f"{least:.2g} s", f"{most:.2g} s"
-    rows = ["│" + "".join(row) for row in reversed(grid)]
-    label = low + "predicted".center(columns - len(low) - len(high) + 1) + high
-    return Text("\n".join((f"{high}, actual", *rows, "└" + "─" * columns, label)))

@@ -42,7 +42,7 @@ class Case:
 
     snapshot: EngineSnapshot
     reserved: tuple[RequestSpec, ...]
-    newcomer: RequestSpec
+    new: RequestSpec
 
 
 def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
@@ -82,8 +82,8 @@ def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
         steps_in_flight=_steps(runs, depth, now) if runs else (),
         completed_steps=(),
     )
-    reserved = tuple(_newcomer(rng, f"reserved-{index}") for index in range(RESERVATIONS))
-    return Case(snapshot, reserved, _newcomer(rng, "newcomer"))
+    reserved = tuple(_new_request(rng, f"reserved-{index}") for index in range(RESERVATIONS))
+    return Case(snapshot, reserved, _new_request(rng, "new"))
 
 
 def arrivals_per_s(size: Size, step_time: StepTimeModel) -> float:
@@ -111,7 +111,7 @@ def _request(rng: Random, index: int, now: float, depth: int) -> RequestState:
     )
 
 
-def _newcomer(rng: Random, request_id: str) -> RequestSpec:
+def _new_request(rng: Random, request_id: str) -> RequestSpec:
     """A request with a point estimate that is no hint, so that its length is a distribution."""
     length = LengthEstimate(float(rng.randint(32, 512)), source="model")
     return RequestSpec(request_id, rng.randint(16, 1024), 0, length)

@@ -37,7 +37,7 @@ def profile_step_time() -> StepTimeModel:
 def prepare(
     case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = False
 ) -> Call:
-    """The call that a predictor would make for the case's newcomer; or with `samples` rollouts.
+    """The call that a predictor would make for the case's new request; or with `samples` rollouts.
 
     As schedulers ask it to compare instances; or, with `expect_arrivals`, as it foretells what one
     will do: with the requests that it expects to come later, at the rate at which the engine serves
@@ -59,7 +59,7 @@ def prepare(
         expected=_later(case, step_time) if expect_arrivals else (),
     )
     forecaster.believe(0, step_time.packed())
-    return forecaster.prepare([question], _arrival(case.newcomer, now), now)
+    return forecaster.prepare([question], _arrival(case.new, now), now)
 
 
 def time_kernel(

@@ -30,7 +30,14 @@ class Supervisor:
         self._layout = plan.layout
         kept = [p for p in plan.processes if p.kind != "launcher" or not plan.comes_and_goes]
         programs = [process.program for process in kept]
-        self._keeper = Keeper(programs, self._changed, stop_grace_s=_STOP_GRACE_S)
+        # One engine and one scheduler answer, and need a fraction of the time that all take.
+        first = {process.kind: process.program.name for process in reversed(kept)}
+        self._keeper = Keeper(
+            programs,
+            self._changed,
+            stop_grace_s=_STOP_GRACE_S,
+            first=[first[kind] for kind in ("launcher", "scheduler") if kind in first],
+        )
         self._wanted = WantedEngines(
             {p.program.name: p for p in plan.processes if p.kind == "launcher"},
             Path(plan.layout.provisioner_folder) / ENGINES_FILE,

@@ -52,7 +52,7 @@ def _prometheus(port: int, shared: str, config: str) -> dict[str, Any]:
 
 
 def _grafana(shared: str) -> dict[str, Any]:
-    """Shows the dashboards to whoever reaches the loopback; nobody can change them there."""
+    """Shows the dashboards on the loopback, to anybody there; nobody can change them."""
     return {
         "profiles": ["observability"],
         "image": "${GRAFANA_IMAGE:-grafana/grafana:11.6.0}",

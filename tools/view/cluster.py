@@ -28,6 +28,8 @@ class EngineView:
     calibration_steps: int | None = None
     unpredicted: str = ""
     """Why nothing is predicted of it; empty where that is not so, or not known."""
+    approximations: Sequence[str] = ()
+    """What it does that predictions do not model."""
     ttft_s: list[float] = field(default_factory=list)
     """Those of the last minute's answers, in the same order in this list and the three below."""
     predicted_ttft_s: list[float] = field(default_factory=list)
@@ -43,6 +45,7 @@ class EngineView:
         self.outstanding += report["outstanding"]
         self.placed += report["dispatched_total"]
         self.unpredicted = self.unpredicted or report.get("unpredicted", "")
+        self.approximations = self.approximations or report.get("approximations", ())
         if report["running"] is not None:  # this replica follows its predictor
             self.running, self.waiting = report["running"], report["waiting"]
             self.kv_used_ratio = report["kv_used_ratio"]

@@ -148,12 +148,15 @@ def _state(engine: EngineView, process: str) -> str:
 
 
 def _unpredicted(view: ClusterView) -> list[str]:
-    """The engines that are not predicted, those of the same reason in one line."""
+    """The engines that are not predicted, or not exactly, those of the same reason in one line."""
     reasons: dict[str, list[str]] = {}
     for name, engine in view.engines.items():
         if engine.unpredicted:
-            reasons.setdefault(engine.unpredicted, []).append(name)
-    return [escape(f"{', '.join(each)}: not predicted: {why}") for why, each in reasons.items()]
+            reasons.setdefault(f"not predicted: {engine.unpredicted}", []).append(name)
+        elif engine.approximations:
+            features = ", ".join(engine.approximations)
+            reasons.setdefault(f"not modelled: {features}", []).append(name)
+    return [escape(f"{', '.join(each)}: {why}") for why, each in reasons.items()]
 
 
 def _summary(view: ClusterView) -> str:

@@ -23,7 +23,7 @@ _NOISE_RATIO = 0.03  # of step times
 
 
 class BusyEngine:
-    """An engine that decodes: whoever has ended is replaced at once, so it stays as busy."""
+    """An engine that decodes: each request that ends is replaced at once, so it stays as busy."""
 
     def __init__(self, index: int, size: Size, step_time: StepTimeModel) -> None:
         self._rng = Random(index)
@@ -66,7 +66,7 @@ class BusyEngine:
         )
 
     def _decode(self, now: float) -> None:
-        """Everyone gets a token; whoever was expected to end now is replaced by somebody new."""
+        """Each request gets a token; those expected to end now are replaced by new ones."""
         rows = self._running
         for name in ("output_tokens", "computed_tokens"):
             rows[name] = [count + 1 for count in rows[name]]

@@ -131,8 +131,8 @@ class Arguments {
             PyErr_SetString(PyExc_RuntimeError, "foretell.kernel.lengths is not loaded");
             ok_ = false;
         }
-        return {pictures(),        scratch(broken), step_times(), array<Question>(),
-                array<Arrival>(), number(),        integer()};
+        return {pictures(),        scratch(broken), step_times(), packed<Question>(),
+                packed<Arrival>(), number(),        integer()};
     }
     forecasts::Answers answers() {
         PyObject* parts = tuple_of(next(), 5);

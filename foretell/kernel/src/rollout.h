@@ -229,6 +229,7 @@ INLINED bool may_admit(const State& state, const Steady& steady) {
 // Whether a request that arrives may be admitted, or only joins a queue that stands still.
 INLINED bool arrivals_matter(const State& state) {
     auto& engine = state.engine;
+    if (engine.prefill_schedule_interval > 1) return true;  // it decides whether prompts are put off
     const bool stands_still = engine.head != NONE && !engine.by_priority;
     return !stands_still && engine.running < engine.max_num_seqs;
 }

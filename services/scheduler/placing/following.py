@@ -153,7 +153,7 @@ class Following:
             return None
         found = self._waiting[request_id] = self._loop.create_future()
         found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
-        ended = wire.ended_to_proto(request, answered=answered)
+        ended = wire.ended_to_proto(request, answered=answered, output_tokens=output_tokens)
         notice = predictor_pb2.Notice(ended=ended, age_s=age_s)
         if not answered or self._observes:
             self._notify(notice)

@@ -23,6 +23,7 @@ from foretell.placement.events import (
 )
 from foretell.services.process.files import file_version
 from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.scheduler.placing.resting import Rest, Resting
 from foretell.telemetry import SchedulerMetrics
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ _ANSWER_DELAY_MEMORY_S = 30.0
 """Time constant by which the learned delay is forgotten: an engine that looks slow gets few
 requests, and none from which it could be learned that it no longer is."""
 _MOST_PROBE_BYTES = 4 << 20
-_MODELS_EVERY = 20  # health probes between two looks at /v1/models
+_MODELS_EVERY = 4  # health probes between two looks at /v1/models
 _EMULATED = "foretell-emulated"
 _KINDS = {
     "vllm": "vllm",
@@ -71,6 +72,7 @@ class Instance:
     failures: int = 0
     probes: int = 0
     probing: asyncio.Task[None] | None = None
+    rest: Rest = field(default_factory=Rest)
     told: bool = False
     """The listener knows it: one that was draining from the beginning gets nothing."""
 
@@ -130,6 +132,7 @@ class Pool:
         health_interval_s: float,
         health_timeout_s: float,
         health_failures: int,
+        wakes: bool = False,
         traffic: Traffic = OPEN,
     ) -> None:
         self.instances: dict[str, Instance] = {}
@@ -148,6 +151,7 @@ class Pool:
         self._interval_s = health_interval_s
         self._timeout_s = health_timeout_s
         self._failures = health_failures
+        self._wakes = wakes
         try:
             self.take(parse_members(self._read()))
         except ValueError as error:
@@ -184,6 +188,8 @@ class Pool:
     def may_serve(self, model: str) -> bool:
         """Whether it is one of `models`; or nobody has been up, who might serve adapters and other
         names: the request waits for one."""
+        if self._wakes:
+            self._want(model)
         if model in self._listed:
             return True
         heard = bool(self._listed)
@@ -191,7 +197,17 @@ class Pool:
             if model in (instance.model_names or instance.names):
                 return True
             heard |= bool(instance.model_names)
+        if heard:  # it may be an adapter that was just loaded
+            for instance in self.instances.values():
+                instance.probes = 0
         return not heard
+
+    def _want(self, model: str) -> None:
+        """Whoever sleeps and serves the model is to be waked, if nobody else is up who does."""
+        serving = [each for each in self.instances.values() if model in each.names]
+        if not any(each.healthy for each in serving):
+            for each in serving:
+                each.rest.wanted = True
 
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
@@ -245,6 +261,13 @@ class Pool:
                 is_new = not instance.model_names or not instance.healthy
                 if is_new or instance.probes % _MODELS_EVERY == 0:
                     await self._learn_models(instance)
+                if instance.kind == "vllm":
+                    await instance.rest.check(self._client, url, self._headers)
+        except Resting as error:
+            self._probe_failed(instance, error)
+            if self._wakes and instance.rest.wanted and str(error) == "asleep":
+                await self._wake(instance)
+            return
         except Exception as error:
             # Whatever an engine answers, probing goes on: without it nothing comes back up.
             self._probe_failed(instance, error)
@@ -275,15 +298,24 @@ class Pool:
     def _probe_failed(self, instance: Instance, error: Exception) -> None:
         instance.failures += 1
         # A refused connection is certain; a slow answer must repeat itself to be believed.
-        refused = isinstance(error, aiohttp.ClientConnectorError)
+        refused = isinstance(error, aiohttp.ClientConnectorError | Resting)
         if refused or instance.failures >= self._failures:
             if instance.healthy or not instance.down.is_set():
                 logger.warning("%s is down: %r", instance.config.instance_id, error)
             instance.healthy = False
             instance.down.set()
+            if not isinstance(error, Resting):
+                instance.rest.began()
             if self.instances.get(instance.config.instance_id) is instance:
                 self.listener(InstanceDown(instance.config.instance_id))
         self._report(instance)
+
+    async def _wake(self, instance: Instance) -> None:
+        logger.info("%s is waked: a request asks for it", instance.config.instance_id)
+        try:
+            await instance.rest.wake(self._client, instance.config.url, self._headers)
+        except (OSError, TimeoutError, aiohttp.ClientError) as error:
+            logger.warning("%s cannot be waked: %r", instance.config.instance_id, error)
 
     async def _learn_models(self, instance: Instance) -> None:
         url = f"{instance.config.url}/v1/models"

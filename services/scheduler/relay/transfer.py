@@ -128,7 +128,8 @@ class Transfer:
         body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
         path, kind = self._request.endpoint.path, self._request.content_type
         if self._request.stream:
-            self._watch = self._context.placer.predictors.watch(attempt.instance, attempt.key)
+            predictors, request_id = self._context.placer.predictors, attempt.spec.request_id
+            self._watch = predictors.watch(attempt.instance, request_id)
         try:
             upstream = await engines.post(
                 attempt.instance, path, body, self._headers, self, content_type=kind
