@@ -92,7 +92,8 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        if self._held or self._ends is not None or data.find(BLANK) != len(data) - len(BLANK):
+        is_one = data.find(BLANK) == len(data) - len(BLANK) and b"\r" not in data
+        if self._held or self._ends is not None or not is_one:
             return None
         return self._taken(data)
 
