@@ -370,7 +370,7 @@ class LauncherSettings(ProcessSettings):
     """gRPC address of the sidecar, comma-separated those of ranks; empty: unix sockets in
     run_dir."""
     ranks: int = Field(1, ge=1, le=64)
-    """vLLM: data-parallel ranks of a dense model, each with a sidecar."""
+    """vLLM: data-parallel ranks, each with a sidecar."""
     profile: Profile = ""
     """GPU profile of the emulated engine, and for the sidecar to start from."""
     model: str = ""

@@ -132,6 +132,7 @@ class Following:
 
     def _tell_progress(self) -> None:
         progress, self._telling = self._progress, None
+        first_steps = progress.first_steps()
         steps_ago_s = progress.take(self._loop.time())
         if not (progress.streams or steps_ago_s):
             return
@@ -141,6 +142,7 @@ class Following:
             request_id=progress.streams,
             tokens=[stream.events for stream in progress.streams.values()],
             tokens_per_event=progress.tokens_per_event,
+            first_step=first_steps,
         )
         self._notify(predictor_pb2.Notice(progress=told))
 
