@@ -16,7 +16,7 @@ from foretell.config import SchedulerSettings, setting_of
 from foretell.placement import PlacementConfig
 from foretell.services.scheduler.__main__ import Tuning, serve
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 PATIENT_S = WAIT_S
 """A deadline that no peer misses who answers at all, however busy the machine is."""
 

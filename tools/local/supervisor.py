@@ -1,6 +1,7 @@
 """Keeps a local cluster alive and tells its state."""
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,9 @@ class Supervisor:
         self._layout = plan.layout
         kept = [p for p in plan.processes if p.kind != "launcher" or not plan.comes_and_goes]
         programs = [process.program for process in kept]
-        # One engine and one scheduler answer, and need a fraction of the time that all take.
-        first = {process.kind: process.program.name for process in reversed(kept)}
+        # One engine and one scheduler answer: where processors are few, far sooner alone.
+        scarce = len(kept) > len(os.sched_getaffinity(0))
+        first = {process.kind: process.program.name for process in reversed(kept) if scarce}
         self._keeper = Keeper(
             programs,
             self._changed,
