@@ -127,10 +127,11 @@ class Layout:
     def instances(self) -> list[dict[str, str | int]]:
         """What schedulers know of the engines; of one with data-parallel ranks, each of these.
 
-        ClusterError for ranks in containers.
+        ClusterError for ranks, or engines that somebody else starts, in containers.
         """
-        if self.contained and any(each.ranks > 1 for each in self.cluster.engines):
-            raise ClusterError("engines with `ranks` run outside containers")
+        for section in self.cluster.engines if self.contained else ():
+            if section.ranks > 1 or not section.is_started:
+                raise ClusterError("engines with `ranks` or `url` run outside containers")
         return [
             {
                 "instance_id": name,

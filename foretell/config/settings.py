@@ -230,8 +230,8 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of decisions, shared by replicas (required). Without `lease` they must run on one
-    host: a locked file in it says which is active."""
+    """Folder of decisions (required). Without `lease` replicas share it on one host, and a locked
+    file in it says which is active."""
     lease: str = ""
     """By what replicas on several hosts agree which is active: the name of a Kubernetes Lease, or
     the postgresql:// URL of a database, such as that of batches."""

@@ -150,6 +150,41 @@ def test_in_containers_there_are_no_ranks_yet() -> None:
         Layout(cluster(RANKS), contained=True).instances()
 
 
+STARTED_BY_OTHERS = """
+engines:
+  - {kind: sglang, url: "http://10.0.0.5:30000/", args: --max-running-requests 64}
+  - {kind: openai, url: "https://other.example"}
+"""
+
+
+def test_an_engine_that_somebody_else_starts_is_at_its_url_and_observed() -> None:
+    layout = Layout(cluster(STARTED_BY_OTHERS))
+    first, _ = parse_members(json.dumps(layout.instances())).instances
+    assert (first.url, first.kind) == ("http://10.0.0.5:30000", "sglang")
+    values = layout.values("predictor", "engine-0")
+    assert values["engine_url"] == first.url
+    assert values["engine_args"] == "--max-running-requests 64"
+    assert values["listen"] == first.predictor
+    assert "snapshot_endpoint" not in values
+    PredictorSettings(**values)
+    with pytest.raises(ClusterError, match="outside containers"):
+        Layout(cluster(STARTED_BY_OTHERS), contained=True).instances()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "engines: [{kind: sglang}]",
+        "engines: [{kind: emulated, url: 'http://a'}]",
+        "engines: [{kind: openai, url: 'http://a', engines: 2}]",
+        "engines: [{kind: openai, url: 'http://a', args: --max-num-seqs many}]",
+        "engines: [{kind: openai, url: 'http://a'}]\nprovisioning: {enabled: true}",
+    ],
+)
+def test_where_no_url_can_be_or_one_is_missing_that_is_said(text: str) -> None:
+    assert any("url" in line or "max-num-seqs" in line for line in problems(text))
+
+
 def test_engines_may_serve_offline_requests_beside_online_ones() -> None:
     launcher = Layout(cluster("models: {m: {}}\nengines: [{offline: true}]")).values("launcher", "")
     module, _, name = launcher["engine_args"].removeprefix("--scheduler-cls=").rpartition(".")
