@@ -33,7 +33,8 @@ def _there(running: Cluster, rank: int) -> set[str]:
 def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
     python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
     args = f"{ENGINE_ARGS} --max-num-seqs 2"  # so that queues form
-    engine = {"kind": "vllm", "ranks": RANKS, "python": python, "args": args}
+    engine: dict[str, object] = {"kind": "vllm", "ranks": RANKS, "python": python, "args": args}
+    engine["start_timeout_s"] = 580.0  # of a busy machine
     content = {
         "engines": [engine],
         "models": {model: {"path": model}},
