@@ -8,8 +8,9 @@ from stepped_engine import NOW, STEP_TIME
 
 from foretell.engine import Batch, Sequence, Twin
 from foretell.engine.evidence import evidence_of, longest_of
-from foretell.engine.observed import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence, ObservedEngine
+from foretell.engine.observed import ObservedEngine
 from foretell.engine.progress import StreamProgress
+from foretell.engine.seen_limits import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
 from foretell.model.limits import Limits, limits_of
