@@ -13,17 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 
 from foretell.engine.batch import Batch
-from foretell.engine.observed_rows import ENDLESS, ObservedRequest, samples
+from foretell.engine.observed_rows import ENDLESS, ObservedRequest, fitted, restored, samples
 from foretell.engine.seen_limits import LOOK_EVERY_S, Evidence, SeenLimits
 from foretell.engine.sequence import Sequence
-from foretell.engine.snapshots import restore_twin
 from foretell.engine.twin import Twin
 from foretell.model import BatchShape, EngineSnapshot, RequestSpec, RequestState, Step
 from foretell.model.limits import Limits
 
 _NOTHING: Mapping[str, int] = {}
-_SLACK_TOKENS = 2
-"""An answer may be so much further, or less far, than the twin is: tokens are on their way."""
 _EARLY_S = 1e-4
 """By which an end counts as before that of the step which was its last: clocks are read twice."""
 _SAME_STEP = 0.3
@@ -54,7 +51,6 @@ class ObservedEngine:
         self._coming: deque[ObservedRequest] = deque()
         self._run, self._runs = "", 0
         self._sequence = self._steps = 0
-        self._told_s = 0.0
         self._completed: list[Step] = []
         self._learned = 0
         self._way_s = _FIRST_WAY_S
@@ -120,7 +116,7 @@ class ObservedEngine:
                 self._hold_back({key for key, step in later.items() if step > number}, end_s)
                 self._make(steps, end_s)
         self._catch_up(tokens)
-        if any(self._is_wrong(key) for key in tokens):
+        if any(r.is_elsewhere for r in map(self._requests.get, tokens) if r is not None):
             self._correct()
         if ends:
             self._look(ends[-1])
@@ -141,11 +137,6 @@ class ObservedEngine:
         self._configure()
 
     # --- what is told ---
-
-    @property
-    def is_idle(self) -> bool:
-        """There are no requests."""
-        return not self._requests
 
     def snapshot(self, now_s: float) -> EngineSnapshot:
         """The state as far as it is known now, which tells of steps completed since the last."""
@@ -263,15 +254,8 @@ class ObservedEngine:
 
     def _catch_up(self, tokens: Mapping[str, int]) -> None:
         """Make the steps whose ends nobody has seen, but which all streams have behind them."""
-        lags = [
-            request.tokens - request.sequences[0].output_tokens
-            for key in tokens
-            if (request := self._requests.get(key)) is not None
-            and request.tokens
-            and request.sequences
-            and request.sequences[0].output_tokens
-            and not request.sequences[0].ended
-        ]
+        known = [self._requests[key] for key in tokens if key in self._requests]
+        lags = [request.lag for request in known if request.decodes]
         for _ in range(min(_MOST_STEPS, min(lags, default=0) - 1)):
             if self._batch is not None:
                 self._complete(self._begun_s, is_seen=False)
@@ -331,37 +315,11 @@ class ObservedEngine:
             else:
                 self._coming.remove(request)
 
-    def _is_wrong(self, key: str) -> bool:
-        """Whether the twin has a stream elsewhere than its tokens say."""
-        request = self._requests.get(key)
-        if request is None or request.spec.sequences > 1 or request.ended_s:
-            return False
-        output = request.sequences[0].output_tokens if request.sequences else 0
-        if not request.tokens or not output:
-            return output > _SLACK_TOKENS or request.tokens > _SLACK_TOKENS
-        return abs(request.tokens - output) > _SLACK_TOKENS
-
     def _correct(self, *, by_tokens: bool = True) -> None:
         """Go on from what streams say, and from what the twin says where they say nothing."""
-        before = self.config
+        before, (placed, back) = self.config, self._sorted(by_tokens)
         running: list[RequestState] = []
         waiting: list[RequestState] = []
-        placed: list[ObservedRequest] = []
-        back: list[ObservedRequest] = []
-        count = self._count_running()
-        if self._limits.seats or count > self.config.max_num_seqs:
-            self._limits.seats = max(self._limits.seats, count)
-        for seq in (*self._twin.running, *self._twin.waiting):
-            request = self._requests.get(seq.request_id)
-            if request is None or not request.sequences or seq is not request.sequences[0]:
-                continue
-            (placed if request.runs(by_tokens) else back).append(request)
-        for request in list(self._coming):
-            if request.tokens and by_tokens:
-                self._coming.remove(request)
-                self._add(request)
-                placed.append(request)
-        self._make_room(placed, back)
         scheduled = self._scheduled()
         for request in placed:
             running += [
@@ -376,44 +334,38 @@ class ObservedEngine:
             self._limits.found = replace(self._limits.found, total_blocks=used)
             self.config = self._limits.config()
         self._runs += self.config != before
-        state = EngineSnapshot(
-            instance_id=self._instance_id,
-            engine_run_id="",
-            sequence=0,
-            taken_unix_s=self._begun_s,
-            published_unix_s=self._begun_s,
-            config=self.config,
-            free_blocks=self.config.total_blocks - used,
-            running=running,
-            waiting=waiting,
-            steps_in_flight=(),
-            completed_steps=(),
-        )
         begun_s = self._begun_s
-        twin, _ = restore_twin(state, lambda row: row.max_tokens or ENDLESS)
+        twin = restored(self.config, running, waiting, begun_s)
         self._start(twin)
         named = iter((*twin.running, *twin.waiting))
         for request in (*placed, *back):
             request.sequences = [next(named) for _ in request.sequences]
         self._begin(begun_s, is_seen=False)
 
-    def _make_room(self, placed: list[ObservedRequest], back: list[ObservedRequest]) -> None:
-        """More than fit cannot run: the ended go first, then the latest without a token."""
+    def _sorted(self, by_tokens: bool) -> tuple[list[ObservedRequest], list[ObservedRequest]]:
+        """Those who run, and those who wait."""
+        back: list[ObservedRequest] = []
+        found: list[ObservedRequest] = []
+        if self._limits.seats:
+            self._limits.seats = max(self._limits.seats, self._count_running())
+        for seq in (*self._twin.running, *self._twin.waiting):
+            request = self._requests.get(seq.request_id)
+            if request is not None and request.sequences and seq is request.sequences[0]:
+                (found if request.runs(by_tokens) else back).append(request)
+        for request in [r for r in self._coming if r.tokens and by_tokens]:
+            self._coming.remove(request)
+            self._add(request)
+            found.append(request)
         most = self._limits.config().max_num_seqs
-        over = sum(len(request.sequences) for request in placed) - most
-        ended = [request for request in placed if request.ended_s]
-        fresh = [r for r in reversed(placed) if not (r.tokens or r.ended_s)]
-        for request in (*ended, *fresh):
-            if over <= 0:
-                return
-            placed.remove(request)
-            over -= len(request.sequences)
+        placed, left = fitted(found, most)
+        for request in left:
             if request.ended_s:
                 del self._requests[request.spec.request_id]
             else:
                 back.insert(0, request)
-        if over > 0:
-            self._limits.seats = most + over
+        if (seats := sum(len(request.sequences) for request in placed)) > most:
+            self._limits.seats = seats
+        return placed, back
 
     def restart(self) -> None:
         """Begin anew with the requests that have not ended."""
