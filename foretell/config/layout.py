@@ -92,7 +92,8 @@ class Layout:
             return f"unix:{self.run_dir}/{rank_name or engine.name}.predictor.sock"
         if self.contained and engine.host == self.front_host:
             return f"{predictor_name(engine.name)}:{CONTAINER_GRPC_PORT}"
-        return f"{bracketed(engine.host)}:{engine.predictor_port}"
+        rank = engine.rank_names.index(rank_name) if rank_name else 0
+        return f"{bracketed(engine.host)}:{engine.predictor_port + rank}"
 
     def tagger_address(self) -> str:
         """Where schedulers reach the tagger."""
@@ -365,7 +366,8 @@ def engine_args(engine: ClusterEngine) -> list[str]:
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
     if engine.section.ranks > 1:
-        args = [f"--data-parallel-size={engine.section.ranks}", *args]
+        ranks = engine.section.ranks  # of all nodes there may be more: later flags count
+        args = [f"--data-parallel-size={ranks}", f"--data-parallel-size-local={ranks}", *args]
     if engine.section.offline:
         emulated = engine.section.kind == "emulated"
         args = ["--offline=true" if emulated else f"--scheduler-cls={_CO_SCHEDULER}", *args]

@@ -51,21 +51,22 @@ def as_prediction(
         error = spread(max(1, seen.steps))
         ttft_quantiles = _quantiles(seen.ttfts_s, error, answer_delay_s)
         e2e_quantiles = _quantiles(seen.e2es_s, error, answer_delay_s)
-    return Prediction(
-        instance_id=instance_id,
-        ttft_s=ttft_s,
-        e2e_s=e2e_s,
-        tpot_s=_tpot_s(ttft_s, e2e_s, seen.output_tokens),
-        preemptions=seen.preemptions,
-        snapshot_age_s=age_s,
-        load=load,
-        calibration_steps=calibration_steps,
-        ttft_quantiles=ttft_quantiles,
-        e2e_quantiles=e2e_quantiles,
-        added_ttft_s=seen.added.ttft_s if seen.added else None,
-        added_e2e_s=seen.added.e2e_s if seen.added else None,
-        cached_tokens=cached_tokens,
-        approximations=approximations,
+    added_ttft_s, added_e2e_s = seen.added or (None, None)
+    return Prediction(  # by position: this runs for each candidate of each placement
+        instance_id,
+        ttft_s,
+        e2e_s,
+        _tpot_s(ttft_s, e2e_s, seen.output_tokens),
+        seen.preemptions,
+        age_s,
+        load,
+        calibration_steps,
+        ttft_quantiles,
+        e2e_quantiles,
+        added_ttft_s,
+        added_e2e_s,
+        cached_tokens,
+        approximations,
     )
 
 

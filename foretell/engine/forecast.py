@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from foretell.engine.arrays import engine_record, new_costs, new_rows
 from foretell.engine.questions import (
-    Added,
     Arrival,
     Figures,
     Forecast,
@@ -256,10 +255,11 @@ class Forecaster:
         `INPUT`; all instants are `shift_s` later."""
         count = len(requests) // REQUEST.itemsize
         self.make_room(count)
-        version = self._versions[index] + 1
+        version, at = self._versions[index] + 1, index * PICTURE.itemsize
         # As bytes: numpy copies records field by field.
-        self._header_bytes[index] = np.frombuffer(header, np.uint8)
-        self._request_bytes[index, : len(requests)] = np.frombuffer(requests, np.uint8)
+        self._header_bytes[at : at + len(header)] = header
+        at = index * self._capacity * REQUEST.itemsize
+        self._request_bytes[at : at + len(requests)] = requests
         self._versions[index] = version
         if shift_s:
             self.pictures.headers["begun_s"][index] += shift_s
@@ -270,8 +270,12 @@ class Forecaster:
 
     def packed(self, index: int) -> tuple[bytes, bytes, bytes]:
         """The picture of engine `index`, as `put` takes it."""
-        header, inputs = self._header_bytes[index].tobytes(), b""
-        requests = self._request_bytes[index, : self._counts[index] * REQUEST.itemsize].tobytes()
+        at, inputs = index * PICTURE.itemsize, b""
+        header = bytes(self._header_bytes[at : at + PICTURE.itemsize])
+        at = index * self._capacity * REQUEST.itemsize
+        requests = bytes(
+            self._request_bytes[at : at + int(self._figures[index, REQUESTS]) * REQUEST.itemsize]
+        )
         if self.pictures.inputs.shape[1]:
             count = sum(self.pictures.headers[["contents", "inputs"]][index].tolist())
             inputs = self.pictures.inputs[index, :count].tobytes()
@@ -280,17 +284,18 @@ class Forecaster:
     def _look_at_bytes(self) -> None:
         """The arrays of `pictures` are other ones."""
         headers, requests = self.pictures.headers, self.pictures.requests
-        self._header_bytes = headers.view(np.uint8).reshape(len(headers), PICTURE.itemsize)
-        self._versions, self._counts = headers["version"], headers["figures"][:, REQUESTS]
-        self._request_bytes = requests.view(np.uint8)
+        self._header_bytes = headers.view(np.uint8).reshape(-1).data
+        self._request_bytes = requests.view(np.uint8).reshape(-1).data
+        self._versions, self._known_s = headers["version"], headers["known_s"]
+        self._figures = headers["figures"]
 
     def still_true(self, index: int, known_s: float) -> None:
         """Until `known_s` nothing has happened on engine `index` but what its picture shows."""
-        self.pictures.headers["known_s"][index] = known_s
+        self._known_s[index] = known_s
 
     def figures(self, index: int) -> Figures:
         """The load that an engine's picture shows."""
-        return Figures._make(self.pictures.headers["figures"][index].tolist())
+        return Figures(*self._figures[index].tolist())
 
     def offline_blocks(self, index: int) -> int:
         """KV blocks of the offline requests that run on an engine that tells them apart.
@@ -331,11 +336,11 @@ class Forecaster:
         to the others there; the other arguments are `prepare`'s."""
         call = self.prepare(questions, newcomer, now_s)
         call.run()
-        added: Seq[Added | None] = [None] * len(questions)
+        added: Seq[Seq[float] | None] = [None] * len(questions)
         if externality:
             costs = self._costs_for(len(questions))
             cost(*call[:-1], costs)
-            added = [Added(*seconds) for seconds in costs.added_s[: len(questions)].tolist()]
+            added = costs.added_s[: len(questions)].tolist()
         return forecasts(questions, call.answers, added, now_s)
 
     def wait_s(

@@ -119,9 +119,12 @@ class Publisher:
             return
         source, now_s, followers = self._source, self._clock.now_s(), list(self.followers)
         self._sent_s = now_s
-        changes = self._changes + source.has_changed() + sum([f.settle(now_s) for f in followers])
+        changes, is_new = self._changes + source.has_changed(), False
+        for follower in followers:
+            changes += follower.settle(now_s)
+        for follower in followers:
+            is_new = is_new or follower.changes != changes
         self._changes = changes
-        is_new = {f.changes for f in followers} != {changes}
         message = source.told(source.publish() if is_new else None)
         is_soon = source.is_busy
         for follower in followers:

@@ -77,7 +77,9 @@ class Forecast(NamedTuple):
     """Preemptions of any request on the instance until the newcomer ends."""
     steps: int
     """Steps of the engine until the newcomer has ended with its longest length."""
-    added: "Added | None"
+    added: Seq[float] | None
+    """Seconds that the newcomer adds to the first and to the last tokens of all others
+    (`kernel.forecasts.cost`); None: nobody asked."""
     answers: Answers
     """Of the latest call: the next one overwrites them."""
     now_s: float
@@ -97,13 +99,6 @@ class Forecast(NamedTuple):
 
     def _seconds(self, instants: Values) -> Values:
         return np.maximum(instants[self.row, : self.samples] - self.now_s, 0.0)
-
-
-class Added(NamedTuple):
-    """Seconds that a newcomer adds to the latencies of all others (`kernel.forecasts.cost`)."""
-
-    ttft_s: float
-    e2e_s: float
 
 
 def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float = 0.0) -> Arrival:
@@ -160,7 +155,7 @@ def quantiles(values: Values, levels: Seq[float]) -> list[float]:
 
 
 def forecasts(
-    questions: Seq[Question], answers: Answers, added: Seq[Added | None], now_s: float
+    questions: Seq[Question], answers: Answers, added: Seq[Seq[float] | None], now_s: float
 ) -> list[Forecast]:
     """One forecast for each question, in seconds from now."""
     rows = zip(questions, answers.means.tolist(), answers.counts.tolist(), added, strict=True)

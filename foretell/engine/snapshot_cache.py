@@ -135,6 +135,14 @@ class FollowedEngine:
             self._exposure = Exposure(*self._snapshot, self._known_s, self._underway.rows())
         return self._exposure
 
+    @property
+    def believed(self) -> EnginePredictor:
+        """The predictor, with what is known of answers' delays; there must be a snapshot."""
+        predictor = self.predictor
+        assert predictor is not None, "an instance without a snapshot is not fresh"
+        predictor.answer_delay_s = self.answer_delay_s
+        return predictor
+
     def age_s(self, now_s: float) -> float:
         """Seconds since the engine was last heard from, as its predictor told."""
         return max(0.0, now_s - self._heard_s)
@@ -324,14 +332,15 @@ class SnapshotCache:
         """
         if not instance_ids:
             return []
+        engines = [self._engines[instance_id] for instance_id in instance_ids]
         return predict(
             self._forecaster,
-            [self._predictor(instance_id) for instance_id in instance_ids],
+            [engine.believed for engine in engines],
             request,
             self._length_row(request.length),
             at_s=now_s,
             now_s=now_s,
-            ages_s=[self._engines[instance_id].age_s(now_s) for instance_id in instance_ids],
+            ages_s=[engine.age_s(now_s) for engine in engines],
             announced_only=announced_only,
             externality=externality,
             with_quantiles=with_quantiles,
@@ -339,10 +348,7 @@ class SnapshotCache:
         )
 
     def _predictor(self, instance_id: str) -> EnginePredictor:
-        engine = self._engines[instance_id]
-        assert engine.predictor is not None, "an instance without a snapshot is not fresh"
-        engine.predictor.answer_delay_s = engine.answer_delay_s
-        return engine.predictor
+        return self._engines[instance_id].believed
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

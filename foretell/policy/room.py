@@ -32,10 +32,10 @@ def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
     """
     if not known:
         return {}
-    lasts_s = fmean(answer.e2e_s for answer in known)
+    lasts_s = fmean([answer.e2e_s for answer in known])
     found = {}
     for kind in _kinds(known):
-        price_s = lasts_s * fmean(1.0 - free_share(answer.load) for answer in kind) ** _LOOKS
+        price_s = lasts_s * fmean([1.0 - free_share(answer.load) for answer in kind]) ** _LOOKS
         found.update({answer.instance_id: price_s for answer in kind})
     least_s = min(found.values())
     return {instance_id: price_s - least_s for instance_id, price_s in found.items()}

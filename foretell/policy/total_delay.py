@@ -136,4 +136,4 @@ def _decoding_s(answer: Prediction) -> float:
 
 def _preempting(known: Sequence[Prediction]) -> float:
     """The share of instances that preempt somebody while the request is there."""
-    return fmean(min(1.0, answer.preemptions) for answer in known) if known else 0.0
+    return fmean([min(1.0, answer.preemptions) for answer in known]) if known else 0.0
