@@ -124,7 +124,7 @@ def test_with_known_limits_it_is_the_engines_true_state(seed: int) -> None:
             compared += 1
     truth.report()
     assert compared > 10
-    assert not (observed.snapshot(truth.now).running or observed.snapshot(truth.now).waiting)
+    assert observed_state(observed) == ([], [])
 
 
 def test_the_time_of_steps_is_that_between_tokens() -> None:
