@@ -83,7 +83,7 @@ def test_it_is_observed_and_predicted(tmp_path: Path) -> None:
         with cluster(tmp_path, f"--cluster={file}", "--no-restart") as running:
             until(lambda: bool(engine_of(running)["approximations"]), 30.0)
             asyncio.run(ask(running, 3 * SEATS, 60))
-            # A tiny model's steps come in bursts where the machine is busy: then few are told apart.
+            # Where the machine is busy a tiny model's steps come in bursts, and few are told apart.
             until(lambda: engine_of(running)["calibration_steps"] > 0, 30.0)
             assert engine_of(running)["approximations"] == ["observed from outside"]
             (headers,) = asyncio.run(ask(running, 1, 5))
