@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from foretell.engine.observed import Evidence
+from foretell.engine.seen_limits import Evidence
 from foretell.model.limits import Limits
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \S+)?$", re.MULTILINE)

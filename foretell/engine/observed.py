@@ -10,24 +10,17 @@ Instants are unix seconds of one clock.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from foretell.engine.batch import Batch
+from foretell.engine.observed_rows import ENDLESS, ObservedRequest, fitted, restored, samples
+from foretell.engine.seen_limits import LOOK_EVERY_S, Evidence, SeenLimits
 from foretell.engine.sequence import Sequence
-from foretell.engine.snapshots import restore_twin
 from foretell.engine.twin import Twin
-from foretell.model import BatchShape, EngineConfig, EngineSnapshot, RequestSpec, RequestState, Step
-from foretell.model.limits import NO_LIMITS, Limits
-
-OBSERVED = "observed from outside"
-"""Among the approximations of every engine that is observed."""
-TELL_EVERY_S = 0.1
-"""How often observers tell what they have seen."""
+from foretell.model import BatchShape, EngineSnapshot, RequestSpec, RequestState, Step
+from foretell.model.limits import Limits
 
 _NOTHING: Mapping[str, int] = {}
-_ENDLESS = 1 << 30
-_SLACK_TOKENS = 2
-"""An answer may be so much further, or less far, than the twin is: tokens are on their way."""
 _EARLY_S = 1e-4
 """By which an end counts as before that of the step which was its last: clocks are read twice."""
 _SAME_STEP = 0.3
@@ -42,38 +35,6 @@ _KNOWN_STEPS = 100
 _MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
 """Steps that are made up for at once."""
-_LOOKS, _LOOK_EVERY_S = 3, 0.5
-"""Requests must wait at so many looks for those who run to count as all that may."""
-
-
-ASSUMED = Limits(256, 8192, 32_768, 16)
-"""Of engines that say nothing: vLLM's defaults on large GPUs (vllm/engine/arg_utils.py, 0.32)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What an engine says of itself in its metrics."""
-
-    running: int
-    waiting: int
-    limits: Limits = NO_LIMITS
-    run: str = ""
-    """Another one when the engine has started again."""
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    spec: RequestSpec
-    sent_s: float
-    """When it is in the engine's queue."""
-    cached_tokens: int
-    sequences: list[Sequence]
-    tokens: int = 0
-    """Of one sequence, as its stream has shown; of a request without, none is."""
-    streams: bool = False
-    begun_s: float = 0.0
-    """When it was admitted; 0: it was not."""
-    ended_s: float = 0.0
 
 
 class ObservedEngine:
@@ -84,21 +45,17 @@ class ObservedEngine:
     ) -> None:
         """`given`: the limits that somebody stated; `step_s` predicts the seconds of a step."""
         self._instance_id = instance_id
-        self._given, self._found = given, Limits()
+        self._limits = SeenLimits(given)
         self._step_s = step_s
-        self._requests: dict[str, _Request] = {}
-        self._coming: deque[_Request] = deque()
+        self._requests: dict[str, ObservedRequest] = {}
+        self._coming: deque[ObservedRequest] = deque()
         self._run, self._runs = "", 0
         self._sequence = self._steps = 0
-        self._told_s = 0.0
         self._completed: list[Step] = []
-        self._looks: deque[tuple[int, bool]] = deque(maxlen=_LOOKS)
-        self._looked_s = 0.0
-        self._seats = 0
         self._learned = 0
         self._way_s = _FIRST_WAY_S
         self._from_idle = False
-        self.config = self._configuration()
+        self.config = self._limits.config()
         self._start(Twin(self.config))
 
     def _start(self, twin: Twin) -> None:
@@ -118,7 +75,7 @@ class ObservedEngine:
         if len(self._requests) >= _MOST_REQUESTS:
             return
         at_s += self._way_s
-        request = _Request(spec, at_s, cached_tokens, [])
+        request = ObservedRequest(spec, at_s, cached_tokens, [])
         self._requests[spec.request_id] = request
         self._coming.append(request)
         if self._batch is None:
@@ -159,7 +116,7 @@ class ObservedEngine:
                 self._hold_back({key for key, step in later.items() if step > number}, end_s)
                 self._make(steps, end_s)
         self._catch_up(tokens)
-        if any(self._is_wrong(key) for key in tokens):
+        if any(r.is_elsewhere for r in map(self._requests.get, tokens) if r is not None):
             self._correct()
         if ends:
             self._look(ends[-1])
@@ -169,34 +126,26 @@ class ObservedEngine:
         if evidence.run != self._run:
             is_other, self._run = bool(self._run), evidence.run
             if is_other:
-                self._seats, self._found = 0, Limits()
-                self._looks.clear()
-        self._found = evidence.limits.beside(self._found)
-        self._weigh(evidence.running, evidence.waiting > 0, at_s)
+                self._limits.forget()
+        self._limits.found = evidence.limits.beside(self._limits.found)
+        self._limits.weigh(evidence.running, evidence.waiting > 0, at_s)
         self._configure()
 
     def learn(self, limits: Limits) -> None:
         """So much is known of an engine that has no metrics."""
-        self._found = limits.beside(self._found)
+        self._limits.found = limits.beside(self._limits.found)
         self._configure()
 
     # --- what is told ---
 
-    @property
-    def is_idle(self) -> bool:
-        """There are no requests."""
-        return not self._requests
-
     def snapshot(self, now_s: float) -> EngineSnapshot:
         """The state as far as it is known now, which tells of steps completed since the last."""
         self._advance(now_s)
-        scheduled = {}
-        if self._batch is not None:
-            scheduled = {id(seq): tokens for seq, tokens in self._batch.scheduled}
+        scheduled = self._scheduled()
         names = {id(s): r for r in self._requests.values() if not r.ended_s for s in r.sequences}
         rows = [
             [
-                _row(names[id(seq)], seq, scheduled.get(id(seq), 0))
+                names[id(seq)].row(seq, scheduled.get(id(seq), 0))
                 for seq in sequences
                 if id(seq) in names
             ]
@@ -255,7 +204,7 @@ class ObservedEngine:
         from_idle = self._from_idle and self._learned > _KNOWN_STEPS
         shapes: list[BatchShape] = []
         while self._batch is not None and steps and len(shapes) < _MOST_STEPS:
-            steps -= any(map(_samples, self._sequences()))
+            steps -= any(map(samples, self._sequences()))
             shapes.append(self._batch.shape)
             at_s = end_s if not steps else min(end_s, self._begun_s + self._usual_s())
             self._complete(at_s, is_seen=not steps)
@@ -279,7 +228,7 @@ class ObservedEngine:
         early = {
             seq.request_id
             for seq in self._sequences()
-            if seq.request_id in later and not seq.output_tokens and _samples(seq)
+            if seq.request_id in later and not seq.output_tokens and samples(seq)
         }
         if not early:
             return
@@ -305,20 +254,13 @@ class ObservedEngine:
 
     def _catch_up(self, tokens: Mapping[str, int]) -> None:
         """Make the steps whose ends nobody has seen, but which all streams have behind them."""
-        lags = [
-            request.tokens - request.sequences[0].output_tokens
-            for key in tokens
-            if (request := self._requests.get(key)) is not None
-            and request.tokens
-            and request.sequences
-            and request.sequences[0].output_tokens
-            and not request.sequences[0].ended
-        ]
+        known = [self._requests[key] for key in tokens if key in self._requests]
+        lags = [request.lag for request in known if request.decodes]
         for _ in range(min(_MOST_STEPS, min(lags, default=0) - 1)):
             if self._batch is not None:
                 self._complete(self._begun_s, is_seen=False)
 
-    def _learn_whole(self, request: _Request, at_s: float, tokens: int) -> None:
+    def _learn_whole(self, request: ObservedRequest, at_s: float, tokens: int) -> None:
         """So many steps were made since it was admitted, about as long as each other."""
         if not request.begun_s or at_s <= request.begun_s:
             return
@@ -331,7 +273,12 @@ class ObservedEngine:
     def _is_watched(self) -> bool:
         """Whether a stream will show the end of the step in flight."""
         named = {id(s) for r in self._requests.values() if r.streams for s in r.sequences}
-        return any(id(seq) in named and _samples(seq) for seq in self._sequences())
+        return any(id(seq) in named and samples(seq) for seq in self._sequences())
+
+    def _scheduled(self) -> dict[int, int]:
+        """The tokens of each sequence of the step in flight, by the sequences' identities."""
+        batch = self._batch
+        return {id(seq): n for seq, n in batch.scheduled} if batch is not None else {}
 
     def _sequences(self) -> list[Sequence]:
         """Those of the step in flight."""
@@ -342,14 +289,14 @@ class ObservedEngine:
 
     # --- requests ---
 
-    def _add(self, request: _Request) -> None:
+    def _add(self, request: ObservedRequest) -> None:
         spec = request.spec
         prompt = min(spec.prompt_tokens, self.config.max_model_len - 1)
         for _ in range(max(1, spec.sequences)):
             seq = Sequence(
                 spec.request_id,
                 max(1, prompt),
-                spec.max_tokens or _ENDLESS,
+                spec.max_tokens or ENDLESS,
                 spec.max_tokens,
                 arrival_s=request.sent_s,
                 priority=spec.priority,
@@ -368,85 +315,57 @@ class ObservedEngine:
             else:
                 self._coming.remove(request)
 
-    def _is_wrong(self, key: str) -> bool:
-        """Whether the twin has a stream elsewhere than its tokens say."""
-        request = self._requests.get(key)
-        if request is None or request.spec.sequences > 1 or request.ended_s:
-            return False
-        output = request.sequences[0].output_tokens if request.sequences else 0
-        if not request.tokens or not output:
-            return output > _SLACK_TOKENS or request.tokens > _SLACK_TOKENS
-        return abs(request.tokens - output) > _SLACK_TOKENS
-
     def _correct(self, *, by_tokens: bool = True) -> None:
         """Go on from what streams say, and from what the twin says where they say nothing."""
-        before = self.config
+        before, (placed, back) = self.config, self._sorted(by_tokens)
         running: list[RequestState] = []
         waiting: list[RequestState] = []
-        placed: list[_Request] = []
-        back: list[_Request] = []
-        count = self._count_running()
-        if self._seats or count > self.config.max_num_seqs:
-            self._seats = max(self._seats, count)
-        for seq in (*self._twin.running, *self._twin.waiting):
-            request = self._requests.get(seq.request_id)
-            if request is None or not request.sequences or seq is not request.sequences[0]:
-                continue
-            (placed if self._runs_now(request, by_tokens) else back).append(request)
-        for request in list(self._coming):
-            if request.tokens and by_tokens:
-                self._coming.remove(request)
-                self._add(request)
-                placed.append(request)
-        self._make_room(placed, back)
+        scheduled = self._scheduled()
         for request in placed:
-            running += [self._stated(request, seq, by_tokens) for seq in request.sequences]
+            running += [
+                request.before_step(seq, scheduled.get(id(seq), 0), by_tokens)
+                for seq in request.sequences
+            ]
         for request in back:
-            waiting += [_row(request, seq, 0, waits=True) for seq in request.sequences]
-        self.config = self._configuration()
+            waiting += [request.row(seq, waits=True) for seq in request.sequences]
+        self.config = self._limits.config()
         used = sum(self.config.blocks_for(row.computed_tokens) for row in running)
         if used > self.config.total_blocks:
-            self._found = replace(self._found, total_blocks=used)
-            self.config = self._configuration()
+            self._limits.found = replace(self._limits.found, total_blocks=used)
+            self.config = self._limits.config()
         self._runs += self.config != before
-        state = EngineSnapshot(
-            instance_id=self._instance_id,
-            engine_run_id="",
-            sequence=0,
-            taken_unix_s=self._begun_s,
-            published_unix_s=self._begun_s,
-            config=self.config,
-            free_blocks=self.config.total_blocks - used,
-            running=running,
-            waiting=waiting,
-            steps_in_flight=(),
-            completed_steps=(),
-        )
         begun_s = self._begun_s
-        twin, _ = restore_twin(state, lambda row: row.max_tokens or _ENDLESS)
+        twin = restored(self.config, running, waiting, begun_s)
         self._start(twin)
         named = iter((*twin.running, *twin.waiting))
         for request in (*placed, *back):
             request.sequences = [next(named) for _ in request.sequences]
         self._begin(begun_s, is_seen=False)
 
-    def _make_room(self, placed: list[_Request], back: list[_Request]) -> None:
-        """More than fit cannot run: the ended go first, then the latest without a token."""
-        most = self._configuration().max_num_seqs
-        over = sum(len(request.sequences) for request in placed) - most
-        ended = [request for request in placed if request.ended_s]
-        fresh = [r for r in reversed(placed) if not (r.tokens or r.ended_s)]
-        for request in (*ended, *fresh):
-            if over <= 0:
-                return
-            placed.remove(request)
-            over -= len(request.sequences)
+    def _sorted(self, by_tokens: bool) -> tuple[list[ObservedRequest], list[ObservedRequest]]:
+        """Those who run, and those who wait."""
+        back: list[ObservedRequest] = []
+        found: list[ObservedRequest] = []
+        if self._limits.seats:
+            self._limits.seats = max(self._limits.seats, self._count_running())
+        for seq in (*self._twin.running, *self._twin.waiting):
+            request = self._requests.get(seq.request_id)
+            if request is not None and request.sequences and seq is request.sequences[0]:
+                (found if request.runs(by_tokens) else back).append(request)
+        for request in [r for r in self._coming if r.tokens and by_tokens]:
+            self._coming.remove(request)
+            self._add(request)
+            found.append(request)
+        most = self._limits.config().max_num_seqs
+        placed, left = fitted(found, most)
+        for request in left:
             if request.ended_s:
                 del self._requests[request.spec.request_id]
             else:
                 back.insert(0, request)
-        if over > 0:
-            self._seats = most + over
+        if (seats := sum(len(request.sequences) for request in placed)) > most:
+            self._limits.seats = seats
+        return placed, back
 
     def restart(self) -> None:
         """Begin anew with the requests that have not ended."""
@@ -458,22 +377,6 @@ class ObservedEngine:
         self._start(Twin(self.config))
         self._begin(begun_s, is_seen=False)
 
-    def _runs_now(self, request: _Request, by_tokens: bool) -> bool:
-        if by_tokens and request.streams and not request.spec.sequences > 1:
-            partly = request.sequences[0].computed_tokens and not request.sequences[0].output_tokens
-            return bool(request.tokens or partly)
-        return bool(request.sequences[0].computed_tokens)
-
-    def _stated(self, request: _Request, seq: Sequence, by_tokens: bool) -> RequestState:
-        """A request that runs, as its tokens say, before the next step is scheduled."""
-        row = _row(request, seq, 0)
-        if not (by_tokens and request.tokens) or request.spec.sequences > 1:
-            scheduled = {id(s): n for s, n in self._batch.scheduled} if self._batch else {}
-            computed = seq.computed_tokens - scheduled.get(id(seq), 0)
-            return replace(row, computed_tokens=max(0, computed))
-        output = max(1, request.tokens)
-        return replace(row, output_tokens=output, computed_tokens=row.prompt_tokens + output - 1)
-
     # --- limits ---
 
     def _count_running(self) -> int:
@@ -481,62 +384,14 @@ class ObservedEngine:
 
     def _look(self, at_s: float) -> None:
         """See whether requests wait, where the engine does not say so."""
-        if self._found.max_num_seqs or self._run:
+        if self._limits.found.max_num_seqs or self._run:
             return
         waits = any(
-            r.streams and not r.tokens and not r.ended_s and at_s - r.sent_s > 2 * _LOOK_EVERY_S
+            r.streams and not r.tokens and not r.ended_s and at_s - r.sent_s > 2 * LOOK_EVERY_S
             for r in self._requests.values()
         )
-        self._weigh(self._count_running(), waits, at_s)
-
-    def _weigh(self, running: int, waits: bool, at_s: float) -> None:
-        """Who runs while others wait is as many as may run."""
-        if at_s - self._looked_s < _LOOK_EVERY_S:
-            return
-        self._looked_s = at_s
-        self._looks.append((running, waits))
-        if len(self._looks) == _LOOKS and all(waits for _, waits in self._looks):
-            self._seats = max(self._seats, *(running for running, _ in self._looks))
-
-    def _configuration(self) -> EngineConfig:
-        seen = Limits(max_num_seqs=self._seats)
-        known = self._given.beside(self._found).beside(seen).beside(ASSUMED)
-        seats = max(known.max_num_seqs, self._seats)
-        most = -(-known.max_model_len // known.block_size_tokens)
-        return EngineConfig(
-            model_name="",
-            block_size_tokens=known.block_size_tokens,
-            total_blocks=known.total_blocks or seats * most,
-            max_num_seqs=seats,
-            max_num_scheduled_tokens=known.max_num_batched_tokens,
-            max_model_len=known.max_model_len,
-            told_within_s=5 * TELL_EVERY_S,
-            approximations=(OBSERVED,),
-        )
+        self._limits.weigh(self._count_running(), waits, at_s)
 
     def _configure(self) -> None:
-        if self._configuration() != self.config:
+        if self._limits.config() != self.config:
             self._correct()
-
-
-def _samples(seq: Sequence) -> bool:
-    """Whether the step in flight, of which it is, gives it a token."""
-    return seq.computed_tokens >= seq.prompt_tokens + seq.output_tokens
-
-
-def _row(request: _Request, seq: Sequence, scheduled: int, *, waits: bool = False) -> RequestState:
-    spec = request.spec
-    return RequestState(
-        request_id=spec.request_id,
-        foretell_id=spec.request_id,
-        prompt_tokens=seq.prompt_tokens,
-        output_tokens=0 if waits and request.streams else seq.output_tokens,
-        computed_tokens=0 if waits else seq.computed_tokens,
-        max_tokens=spec.max_tokens or _ENDLESS,
-        arrival_unix_s=request.sent_s,
-        cached_tokens=request.cached_tokens if waits else seq.cached_tokens,
-        priority=spec.priority,
-        predicted_output_tokens=spec.length.expected_tokens,
-        scheduled_tokens=scheduled,
-        preemptions=seq.preemptions,
-    )

@@ -7,7 +7,8 @@ import time
 from math import isfinite
 
 from foretell.engine.evidence import evidence_of, longest_of
-from foretell.engine.observed import Evidence, ObservedEngine
+from foretell.engine.observed import ObservedEngine
+from foretell.engine.seen_limits import Evidence
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import RequestSpec
 from foretell.model.limits import Limits

@@ -8,8 +8,9 @@ from stepped_engine import NOW, STEP_TIME
 
 from foretell.engine import Batch, Sequence, Twin
 from foretell.engine.evidence import evidence_of, longest_of
-from foretell.engine.observed import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence, ObservedEngine
+from foretell.engine.observed import ObservedEngine
 from foretell.engine.progress import StreamProgress
+from foretell.engine.seen_limits import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
 from foretell.model.limits import Limits, limits_of
@@ -123,7 +124,7 @@ def test_with_known_limits_it_is_the_engines_true_state(seed: int) -> None:
             compared += 1
     truth.report()
     assert compared > 10
-    assert observed.is_idle
+    assert observed_state(observed) == ([], [])
 
 
 def test_the_time_of_steps_is_that_between_tokens() -> None:
@@ -197,8 +198,7 @@ def test_where_nothing_is_streamed_time_passes_as_predicted() -> None:
     (row,) = observed.snapshot(NOW + 0.5).running
     assert 20 < row.output_tokens < 50
     observed.ended("whole", NOW + 0.5)
-    observed.snapshot(NOW + 1.0)
-    assert observed.is_idle
+    assert not observed.snapshot(NOW + 1.0).running
 
 
 def test_answers_that_are_no_streams_teach_how_long_a_step_takes() -> None:

@@ -9,9 +9,9 @@ from functools import partial
 from google.protobuf.message import DecodeError
 
 from foretell import wire
-from foretell.engine.observed import OBSERVED, TELL_EVERY_S
 from foretell.engine.progress import StreamProgress
 from foretell.engine.published import SnapshotError
+from foretell.engine.seen_limits import OBSERVED, TELL_EVERY_S
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec

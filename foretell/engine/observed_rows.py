@@ -1,0 +1,122 @@
+"""The requests that an engine is observed by, and what is known of each as rows of snapshots."""
+
+from dataclasses import dataclass, replace
+
+from foretell.engine.sequence import Sequence
+from foretell.engine.snapshots import restore_twin
+from foretell.engine.twin import Twin
+from foretell.model import EngineConfig, EngineSnapshot, RequestSpec, RequestState
+
+ENDLESS = 1 << 30
+"""Output tokens of a request without a limit."""
+_SLACK_TOKENS = 2
+"""An answer may be so much further, or less far, than the twin is: tokens are on their way."""
+
+
+@dataclass(slots=True, eq=False)
+class ObservedRequest:
+    """One request that was sent to an engine which publishes nothing."""
+
+    spec: RequestSpec
+    sent_s: float
+    """When it is in the engine's queue."""
+    cached_tokens: int
+    sequences: list[Sequence]
+    tokens: int = 0
+    """Of one sequence, as its stream has shown; of a request without, none is."""
+    streams: bool = False
+    begun_s: float = 0.0
+    """When it was admitted; 0: it was not."""
+    ended_s: float = 0.0
+
+    @property
+    def decodes(self) -> bool:
+        """Its stream has tokens, and the twin goes on with it."""
+        first = self.sequences[0] if self.sequences else None
+        return bool(self.tokens and first and first.output_tokens and not first.ended)
+
+    @property
+    def lag(self) -> int:
+        """The tokens of its stream that the twin has not made yet; below 0: it is ahead."""
+        return self.tokens - (self.sequences[0].output_tokens if self.sequences else 0)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """The twin has its stream elsewhere than its tokens say."""
+        return self.spec.sequences == 1 and not self.ended_s and abs(self.lag) > _SLACK_TOKENS
+
+    def runs(self, by_tokens: bool) -> bool:
+        """Whether it runs: as its tokens say, or as its sequences in the twin do."""
+        computed = self.sequences[0].computed_tokens
+        if not by_tokens or not self.streams or self.spec.sequences > 1:
+            return bool(computed)
+        return bool(self.tokens or (computed and not self.sequences[0].output_tokens))
+
+    def row(self, seq: Sequence, scheduled: int = 0, *, waits: bool = False) -> RequestState:
+        """One of its sequences, of which a step in flight computes so many tokens."""
+        spec = self.spec
+        return RequestState(
+            request_id=spec.request_id,
+            foretell_id=spec.request_id,
+            prompt_tokens=seq.prompt_tokens,
+            output_tokens=0 if waits and self.streams else seq.output_tokens,
+            computed_tokens=0 if waits else seq.computed_tokens,
+            max_tokens=spec.max_tokens or ENDLESS,
+            arrival_unix_s=self.sent_s,
+            cached_tokens=self.cached_tokens if waits else seq.cached_tokens,
+            priority=spec.priority,
+            predicted_output_tokens=spec.length.expected_tokens,
+            scheduled_tokens=scheduled,
+            preemptions=seq.preemptions,
+        )
+
+    def before_step(self, seq: Sequence, scheduled: int, by_tokens: bool) -> RequestState:
+        """The row of a sequence that runs, without the step in flight: as its tokens say, or as the
+        twin does."""
+        row = self.row(seq)
+        if not (by_tokens and self.tokens) or self.spec.sequences > 1:
+            return replace(row, computed_tokens=max(0, row.computed_tokens - scheduled))
+        output = max(1, self.tokens)
+        return replace(row, output_tokens=output, computed_tokens=row.prompt_tokens + output - 1)
+
+
+def samples(seq: Sequence) -> bool:
+    """Whether the step in flight, of which it is, gives it a token."""
+    return seq.computed_tokens >= seq.prompt_tokens + seq.output_tokens
+
+
+def fitted(
+    running: list[ObservedRequest], most: int
+) -> tuple[list[ObservedRequest], list[ObservedRequest]]:
+    """Those of the running who may run, `most` sequences, and the others: first those who have
+    ended, then the latest without a token. Who has tokens runs all the same."""
+    over = sum(len(request.sequences) for request in running) - most
+    left: list[ObservedRequest] = []
+    ended = [request for request in running if request.ended_s]
+    fresh = [r for r in reversed(running) if not (r.tokens or r.ended_s)]
+    for request in (*ended, *fresh):
+        if over > 0:
+            left.append(request)
+            over -= len(request.sequences)
+    return [request for request in running if request not in left], left
+
+
+def restored(
+    config: EngineConfig, running: list[RequestState], waiting: list[RequestState], at_s: float
+) -> Twin:
+    """A twin with those requests and no step in flight."""
+    used = sum(config.blocks_for(row.computed_tokens) for row in running)
+    state = EngineSnapshot(
+        instance_id="",
+        engine_run_id="",
+        sequence=0,
+        taken_unix_s=at_s,
+        published_unix_s=at_s,
+        config=config,
+        free_blocks=max(0, config.total_blocks - used),
+        running=running,
+        waiting=waiting,
+        steps_in_flight=(),
+        completed_steps=(),
+    )
+    return restore_twin(state, lambda row: row.max_tokens or ENDLESS)[0]
