@@ -119,7 +119,7 @@ test: setup-dev ## Lint, and beside it every test that needs no special machine
 test-anywhere: setup-dev
 	$(PYTEST) $(ANYWHERE)
 
-test-sweeps: setup-dev ## What is drawn at random, all of it: make test draws less
+test-sweeps: setup-dev ## What is drawn at random, all of it (make test draws less), and the wheel
 	SWEEPS=whole $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
 
 KILLS ?= 1000

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from bench.placement.bound import pooled
 from bench.placement.families import FAMILIES, Family
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from bench.placement.simulated import by_seed, capacity_qps, figures, simulated
@@ -33,6 +34,8 @@ OURS, BLOCK = "slo", "predicted_latency"
 SEE_PREFIXES = (PrefixHash.name, LongestMatch.name)
 """Those that gateways have for prompts that begin alike; run where prompts do."""
 WITHOUT_FORECASTS = ("llumnix_minus", "least_outstanding", "round_robin", *SEE_PREFIXES)
+BOUNDS = IN_ORDER, BY_SIZE = ("pool", "pool, by size")
+"""No policies: what could be won (`bench.placement.bound`)."""
 POLICIES = (OURS, BLOCK, *WITHOUT_FORECASTS)
 KNOWN = {"tagger": "as the tagger says", "true": "true lengths"}
 SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
@@ -67,9 +70,13 @@ def run(case: Case, traces: Path) -> Numbers:
         network_delay_s=NETWORK_S,
         dispatch_delay_s=DISPATCH_S,
     )
+    arrivals = family.arrivals(traces, case.qps, count, case.seed)
+    if case.policy in BOUNDS:
+        by_size = case.policy == BY_SIZE
+        return {**asdict(case), **figures(pooled(options, arrivals, case.seed, by_size=by_size))}
     report = simulated(
         options,
-        family.arrivals(traces, case.qps, count, case.seed),
+        arrivals,
         case.seed,
         policy=_own(case.policy, family),
         recall=case.policy == OURS,
@@ -131,8 +138,8 @@ def measure(options: argparse.Namespace) -> Numbers:
         for seed in range(1, options.seeds + 1)
         for family, qps in zip(map(family_of, options.families), found, strict=True)
         for knows in KNOWN
-        for policy in POLICIES
-        if knows == "tagger" or policy not in WITHOUT_FORECASTS  # whom lengths do not concern
+        for policy in (*POLICIES, *BOUNDS)
+        if knows == "tagger" or policy not in (*WITHOUT_FORECASTS, IN_ORDER)  # lengths are nothing
         if family.prefixes or policy not in SEE_PREFIXES
     ]
     rows = kept.all_of(partial(run, traces=options.traces), asked, options.processes, "runs")
@@ -181,7 +188,38 @@ def tables(page: Numbers) -> Blocks:
     names = [*COMPARED.values()]
     header = ("family", "role", *(f"Block: {name}" for name in names), "simple", *names)
     table = markdown_table(header, [*rows, *groups])
-    return {"tables": "\n".join([made_by(page), text, table])}
+    return {"tables": "\n".join([made_by(page), text, table, "", *_shares(page)])}
+
+
+def _shares(page: Numbers) -> list[str]:
+    """How far policies come on the way from `round_robin` to the pool."""
+    known = {"tagger": (*BOUNDS, OURS, BLOCK), "true": (BY_SIZE, OURS)}
+    columns = [(policy, knows) for knows, policies in known.items() for policy in policies]
+    rows = [
+        [family.name, title, *_ways(page, family.name, figure, columns)]
+        for family in _families(page)
+        if any(row["family"] == family.name and row["policy"] == IN_ORDER for row in page["rows"])
+        for figure, title in COMPARED.items()
+    ]
+    names = [f"`{policy}`, {knows}" for policy, knows in columns[1:]]
+    header = ("family", "figure", "`round_robin`", IN_ORDER, *names, "best simple")
+    text = (
+        "The way from `round_robin` to one *pool* of all engines (`bench/placement/bound.py`), and "
+        "how much of it each goes: geometric means over seeds; lengths as the tagger says, or true."
+    )
+    return [text, "", markdown_table(header, rows)]
+
+
+def _ways(page: Numbers, family: str, figure: str, columns: Sequence[tuple[str, str]]) -> list[str]:
+    """Both ends, in seconds, and of each of the columns but the first, which is the far end, how
+    much of the way it goes; at last, of the best simple policy."""
+    simple = best_of(page, family, figure, WITHOUT_FORECASTS, "tagger")
+    start, end, *found = (
+        geometric_mean(_values(page, family, *column, figure))
+        for column in (("round_robin", "tagger"), *columns, (simple, "tagger"))
+    )
+    ways = [f"{(start - x) / (start - end):.0%}" if end < start else "" for x in found]
+    return [f"{start:.3g} s", f"{end:.3g} s", *ways]
 
 
 def _compared(page: Numbers, family: str, knows: str) -> list[list[float]]:
@@ -214,6 +252,6 @@ def _families(page: Numbers) -> Iterable[Family]:
 
 def _values(page: Numbers, family: str, policy: str, knows: str, figure: str) -> list[float]:
     """The figure of each seed, in their order."""
-    known = "tagger" if policy in WITHOUT_FORECASTS else knows
+    known = "tagger" if policy in (*WITHOUT_FORECASTS, IN_ORDER) else knows
     found = by_seed(page["rows"], figure, family=family, policy=policy, knows=known)
     return [max(1e-6, value) for value in found]

@@ -144,7 +144,7 @@ class Cluster(Section):
                     )
                 )
                 following[host, "port"] += 1
-                following[host, "predictor"] += 1
+                following[host, "predictor"] += section.ranks
         return tuple(found)
 
     def host_names(self) -> tuple[str, ...]:
@@ -251,8 +251,8 @@ def _ranks(cluster: Cluster) -> Iterator[tuple[Location, str]]:
         where = ("engines", index, "ranks")
         if section.ranks > 1 and (section.kind != "vllm" or section.offline):
             yield where, "only vLLM engines for online requests alone have ranks"
-        elif section.ranks > 1 and (len(cluster.host_names()) > 1 or cluster.provisioning.enabled):
-            yield where, "ranks need a cluster of one host, where engines do not come and go"
+        elif section.ranks > 1 and cluster.provisioning.enabled:
+            yield where, "ranks need a cluster where engines do not come and go"
         elif section.ranks > 1 and cluster.schedulers.envoy:
             yield where, "an Envoy that tries again knows no ranks: leave out schedulers.envoy"
 
@@ -267,7 +267,8 @@ def _clashes(cluster: Cluster) -> Iterator[tuple[Location, str]]:
             yield ("engines", index, "name"), f"two engines are called {twice[0]}"
         if shared := [e.port for e in mine if ports[e.host, e.port] > 1]:
             yield ("engines", index, "port"), f"two engines on this host have port {shared[0]}"
-        if max(mine[-1].port, mine[-1].predictor_port + FRAMES_PORTS_ABOVE) > _LAST_PORT:
+        last_predictor = mine[-1].predictor_port + section.ranks - 1
+        if max(mine[-1].port, last_predictor + FRAMES_PORTS_ABOVE) > _LAST_PORT:
             yield ("engines", index, "port"), f"no port is above {_LAST_PORT}"
 
 

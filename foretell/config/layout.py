@@ -92,7 +92,8 @@ class Layout:
             return f"unix:{self.run_dir}/{rank_name or engine.name}.predictor.sock"
         if self.contained and engine.host == self.front_host:
             return f"{predictor_name(engine.name)}:{CONTAINER_GRPC_PORT}"
-        return f"{bracketed(engine.host)}:{engine.predictor_port}"
+        rank = engine.rank_names.index(rank_name) if rank_name else 0
+        return f"{bracketed(engine.host)}:{engine.predictor_port + rank}"
 
     def tagger_address(self) -> str:
         """Where schedulers reach the tagger."""
@@ -126,10 +127,11 @@ class Layout:
     def instances(self) -> list[dict[str, str | int]]:
         """What schedulers know of the engines; of one with data-parallel ranks, each of these.
 
-        ClusterError for ranks in containers.
+        ClusterError for ranks, or engines that somebody else starts, in containers.
         """
-        if self.contained and any(each.ranks > 1 for each in self.cluster.engines):
-            raise ClusterError("engines with `ranks` run outside containers")
+        for section in self.cluster.engines if self.contained else ():
+            if section.ranks > 1 or not section.is_started:
+                raise ClusterError("engines with `ranks` or `url` run outside containers")
         return [
             {
                 "instance_id": name,
@@ -364,7 +366,8 @@ def engine_args(engine: ClusterEngine) -> list[str]:
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
     if engine.section.ranks > 1:
-        args = [f"--data-parallel-size={engine.section.ranks}", *args]
+        ranks = engine.section.ranks  # of all nodes there may be more: later flags count
+        args = [f"--data-parallel-size={ranks}", f"--data-parallel-size-local={ranks}", *args]
     if engine.section.offline:
         emulated = engine.section.kind == "emulated"
         args = ["--offline=true" if emulated else f"--scheduler-cls={_CO_SCHEDULER}", *args]

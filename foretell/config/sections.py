@@ -236,8 +236,8 @@ class EngineSection(Section):
     gpus: int = Field(1, ge=1, le=64)
     """GPUs of each vLLM engine, or of each of its ranks, for tensor parallelism."""
     ranks: int = Field(1, ge=1, le=64)
-    """Data-parallel ranks of each vLLM engine with a dense model: requests are placed on ranks.
-    Outside containers only, and on one host."""
+    """Data-parallel ranks behind the endpoint of each vLLM engine: requests are placed on ranks.
+    Outside containers only."""
     offline: bool = False
     """Whether these engines serve offline requests, such as those of batches, with what online ones
     leave."""

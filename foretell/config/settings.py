@@ -230,8 +230,8 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     model_config = _config("PROVISIONER")
 
     folder: str = ""
-    """Folder of decisions, shared by replicas (required). Without `lease` they must run on one
-    host: a locked file in it says which is active."""
+    """Folder of decisions (required). Without `lease` replicas share it on one host, and a locked
+    file in it says which is active."""
     lease: str = ""
     """By what replicas on several hosts agree which is active: the name of a Kubernetes Lease, or
     the postgresql:// URL of a database, such as that of batches."""
@@ -370,7 +370,7 @@ class LauncherSettings(ProcessSettings):
     """gRPC address of the sidecar, comma-separated those of ranks; empty: unix sockets in
     run_dir."""
     ranks: int = Field(1, ge=1, le=64)
-    """vLLM: data-parallel ranks of a dense model, each with a sidecar."""
+    """vLLM: data-parallel ranks, each with a sidecar."""
     profile: Profile = ""
     """GPU profile of the emulated engine, and for the sidecar to start from."""
     model: str = ""

@@ -53,9 +53,14 @@ class EngineLoop:
         self._moved = False
         if not self._wants_schedule:
             self.output_due = bool(self._in_flight)
+            for twin in self.twins:
+                twin.passes_step()
             return None
         self._to_flush = False
         batches = [twin.schedule() for twin in self.twins]
+        for twin, batch in zip(self.twins, batches, strict=True):
+            if batch is None:
+                twin.passes_step()
         self._moved = any(batches)
         self._in_flight.append(batches)
         goes_on = any(batch and batch.scheduled for batch in batches) or self._wants_schedule

@@ -9,7 +9,7 @@ Instants are unix seconds of one clock.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from foretell.engine.batch import Batch
@@ -24,6 +24,7 @@ OBSERVED = "observed from outside"
 TELL_EVERY_S = 0.1
 """How often observers tell what they have seen."""
 
+_NOTHING: Mapping[str, int] = {}
 _ENDLESS = 1 << 30
 _SLACK_TOKENS = 2
 """An answer may be so much further, or less far, than the twin is: tokens are on their way."""
@@ -33,6 +34,11 @@ _SAME_STEP = 0.3
 """Another observer has told of the same step within this share of the time between steps."""
 _ENOUGH_TOKENS = 8
 """An answer that was no stream tells with so many how long a step takes, its first one included."""
+_FIRST_WAY_S, _MOST_WAY_S, _WAY_RATE = 0.002, 1.0, 0.1
+"""From a scheduler to the engine's queue; learned where the engine was idle, from what the first
+token takes beside its step."""
+_KNOWN_STEPS = 100
+"""Before, such steps teach how long steps take."""
 _MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
 """Steps that are made up for at once."""
@@ -59,6 +65,7 @@ class Evidence:
 class _Request:
     spec: RequestSpec
     sent_s: float
+    """When it is in the engine's queue."""
     cached_tokens: int
     sequences: list[Sequence]
     tokens: int = 0
@@ -88,6 +95,9 @@ class ObservedEngine:
         self._looks: deque[tuple[int, bool]] = deque(maxlen=_LOOKS)
         self._looked_s = 0.0
         self._seats = 0
+        self._learned = 0
+        self._way_s = _FIRST_WAY_S
+        self._from_idle = False
         self.config = self._configuration()
         self._start(Twin(self.config))
 
@@ -100,18 +110,19 @@ class ObservedEngine:
     # --- what is seen ---
 
     def sent(self, spec: RequestSpec, at_s: float, cached_tokens: int = 0) -> None:
-        """A request joins the engine's queue; `cached_tokens` are believed to be in its cache."""
+        """A request goes to the engine; `cached_tokens` are believed to be in its cache."""
         known = self._requests.get(spec.request_id)
         if known is not None:
             known.spec = spec
             return
         if len(self._requests) >= _MOST_REQUESTS:
             return
+        at_s += self._way_s
         request = _Request(spec, at_s, cached_tokens, [])
         self._requests[spec.request_id] = request
         self._coming.append(request)
         if self._batch is None:
-            self._begin(at_s, is_seen=True)
+            self._begin(at_s, is_seen=True, from_idle=True)
 
     def ended(self, request_id: str, at_s: float, output_tokens: int = 0) -> None:
         """A request has ended, or does not want to be served any more; 0 tokens: nobody knows."""
@@ -124,10 +135,15 @@ class ObservedEngine:
                 self._drop_ended(at_s)
 
     def progressed(
-        self, ends_s: Iterable[float], tokens: Mapping[str, int], tokens_per_event: float = 1.0
+        self,
+        ends_s: Iterable[float],
+        tokens: Mapping[str, int],
+        tokens_per_event: float = 1.0,
+        first: Mapping[str, int] = _NOTHING,
     ) -> None:
         """An observer has seen the ends of these steps, the oldest first, after which its streams
-        had so many tokens each."""
+        had so many tokens each. `first`: the step that gave a stream its first one, counted from 1;
+        0: none of these did."""
         for key, count in tokens.items():
             if (request := self._requests.get(key)) is not None:
                 request.streams, request.tokens = True, max(request.tokens, count)
@@ -135,8 +151,12 @@ class ObservedEngine:
         ends = list(ends_s)
         gap_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else self._usual_s() * steps
         known_s = self._begun_s + _SAME_STEP * gap_s
-        for end_s in ends:
+        later = {
+            key: first.get(key, 0) if count else len(ends) + 1 for key, count in tokens.items()
+        }
+        for number, end_s in enumerate(ends, 1):
             if end_s > known_s:
+                self._hold_back({key for key, step in later.items() if step > number}, end_s)
                 self._make(steps, end_s)
         self._catch_up(tokens)
         if any(self._is_wrong(key) for key in tokens):
@@ -203,7 +223,7 @@ class ObservedEngine:
 
     # --- steps ---
 
-    def _begin(self, at_s: float, *, is_seen: bool) -> None:
+    def _begin(self, at_s: float, *, is_seen: bool, from_idle: bool = False) -> None:
         """Schedule the step that begins then; `is_seen`: it is known when that is."""
         self._drop_ended(at_s)
         while self._coming and self._coming[0].sent_s <= at_s:
@@ -212,13 +232,13 @@ class ObservedEngine:
         while self._batch is not None and not self._batch.scheduled:
             self._twin.complete(self._batch)
             self._batch = self._twin.schedule()
-        self._begun_s, self._is_timed = at_s, is_seen
+        self._begun_s, self._is_timed, self._from_idle = at_s, is_seen, from_idle
         self._steps += 1
         for seq in self._batch.admitted if self._batch is not None else ():
             if (request := self._requests.get(seq.request_id)) is not None:
                 request.begun_s = request.begun_s or at_s
         if self._batch is None and self._coming:
-            self._begin(self._coming[0].sent_s, is_seen=True)
+            self._begin(self._coming[0].sent_s, is_seen=True, from_idle=True)
 
     def _complete(self, at_s: float, *, is_seen: bool) -> None:
         assert self._batch is not None
@@ -232,19 +252,46 @@ class ObservedEngine:
         proportion to what is predicted.
         """
         begun_s, is_timed, first = self._begun_s, self._is_timed, self._steps
+        from_idle = self._from_idle and self._learned > _KNOWN_STEPS
         shapes: list[BatchShape] = []
         while self._batch is not None and steps and len(shapes) < _MOST_STEPS:
             steps -= any(map(_samples, self._sequences()))
             shapes.append(self._batch.shape)
             at_s = end_s if not steps else min(end_s, self._begun_s + self._usual_s())
             self._complete(at_s, is_seen=not steps)
-        if is_timed and begun_s < end_s:
+        if not shapes:
+            return
+        if from_idle:
+            late_s = end_s - begun_s - sum(map(self._step_s, shapes))
+            self._way_s = min(_MOST_WAY_S, max(0.0, self._way_s + _WAY_RATE * late_s))
+        elif is_timed and begun_s < end_s:
+            self._learned += len(shapes)
             predicted_s = [self._step_s(shape) for shape in shapes]
             scale = (end_s - begun_s) / sum(predicted_s)
             for number, (shape, each_s) in enumerate(zip(shapes, predicted_s, strict=True), first):
                 self._completed.append(Step(number, begun_s, each_s * scale, shape))
                 begun_s += each_s * scale
             del self._completed[:-_MOST_STEPS]
+
+    def _hold_back(self, later: Set[str], end_s: float) -> None:
+        """Those who have their first token `later` than in the step in flight, as the twin has it,
+        came too late for it."""
+        early = {
+            seq.request_id
+            for seq in self._sequences()
+            if seq.request_id in later and not seq.output_tokens and _samples(seq)
+        }
+        if not early:
+            return
+        is_timed, begun_s = self._is_timed, self._begun_s
+        self._way_s = min(_MOST_WAY_S, self._way_s + _WAY_RATE * (end_s - begun_s))
+        for key in early:
+            request = self._requests[key]
+            self._twin.abort(key)
+            request.sequences, request.sent_s, request.begun_s = [], end_s, 0.0
+            self._coming.appendleft(request)
+        self._correct(by_tokens=False)
+        self._is_timed = is_timed
 
     def _advance(self, now_s: float) -> None:
         """Steps that no stream would show have ended when that is predicted."""
@@ -331,7 +378,7 @@ class ObservedEngine:
             return output > _SLACK_TOKENS or request.tokens > _SLACK_TOKENS
         return abs(request.tokens - output) > _SLACK_TOKENS
 
-    def _correct(self) -> None:
+    def _correct(self, *, by_tokens: bool = True) -> None:
         """Go on from what streams say, and from what the twin says where they say nothing."""
         before = self.config
         running: list[RequestState] = []
@@ -343,16 +390,17 @@ class ObservedEngine:
             self._seats = max(self._seats, count)
         for seq in (*self._twin.running, *self._twin.waiting):
             request = self._requests.get(seq.request_id)
-            if request is None or seq is not request.sequences[0]:
+            if request is None or not request.sequences or seq is not request.sequences[0]:
                 continue
-            (placed if self._runs_now(request) else back).append(request)
+            (placed if self._runs_now(request, by_tokens) else back).append(request)
         for request in list(self._coming):
-            if request.tokens:
+            if request.tokens and by_tokens:
                 self._coming.remove(request)
                 self._add(request)
                 placed.append(request)
+        self._make_room(placed, back)
         for request in placed:
-            running += [self._stated(request, seq) for seq in request.sequences]
+            running += [self._stated(request, seq, by_tokens) for seq in request.sequences]
         for request in back:
             waiting += [_row(request, seq, 0, waits=True) for seq in request.sequences]
         self.config = self._configuration()
@@ -382,16 +430,44 @@ class ObservedEngine:
             request.sequences = [next(named) for _ in request.sequences]
         self._begin(begun_s, is_seen=False)
 
-    def _runs_now(self, request: _Request) -> bool:
-        if request.streams and not request.spec.sequences > 1:
+    def _make_room(self, placed: list[_Request], back: list[_Request]) -> None:
+        """More than fit cannot run: the ended go first, then the latest without a token."""
+        most = self._configuration().max_num_seqs
+        over = sum(len(request.sequences) for request in placed) - most
+        ended = [request for request in placed if request.ended_s]
+        fresh = [r for r in reversed(placed) if not (r.tokens or r.ended_s)]
+        for request in (*ended, *fresh):
+            if over <= 0:
+                return
+            placed.remove(request)
+            over -= len(request.sequences)
+            if request.ended_s:
+                del self._requests[request.spec.request_id]
+            else:
+                back.insert(0, request)
+        if over > 0:
+            self._seats = most + over
+
+    def restart(self) -> None:
+        """Begin anew with the requests that have not ended."""
+        self._requests = {k: r for k, r in self._requests.items() if not r.ended_s}
+        self._coming = deque(self._requests.values())
+        for request in self._coming:
+            request.sequences, request.begun_s = [], 0.0
+        begun_s = self._begun_s
+        self._start(Twin(self.config))
+        self._begin(begun_s, is_seen=False)
+
+    def _runs_now(self, request: _Request, by_tokens: bool) -> bool:
+        if by_tokens and request.streams and not request.spec.sequences > 1:
             partly = request.sequences[0].computed_tokens and not request.sequences[0].output_tokens
             return bool(request.tokens or partly)
         return bool(request.sequences[0].computed_tokens)
 
-    def _stated(self, request: _Request, seq: Sequence) -> RequestState:
+    def _stated(self, request: _Request, seq: Sequence, by_tokens: bool) -> RequestState:
         """A request that runs, as its tokens say, before the next step is scheduled."""
         row = _row(request, seq, 0)
-        if not request.tokens or request.spec.sequences > 1:
+        if not (by_tokens and request.tokens) or request.spec.sequences > 1:
             scheduled = {id(s): n for s, n in self._batch.scheduled} if self._batch else {}
             computed = seq.computed_tokens - scheduled.get(id(seq), 0)
             return replace(row, computed_tokens=max(0, computed))

@@ -19,11 +19,11 @@ _LEARN_EVENTS, _LEARN_RATE = 8, 0.2
 class Stream:
     """The answer to one request, as it comes."""
 
-    __slots__ = ("came_s", "events", "step")
+    __slots__ = ("came_s", "events", "first_step", "step")
 
     def __init__(self) -> None:
         self.events = 0
-        self.step = -1
+        self.step = self.first_step = -1
         self.came_s = inf
         """When the step ended that its latest event is of; infinite: none has come."""
 
@@ -56,6 +56,8 @@ class StreamProgress:
         if again or (not stream.events and self._begins(past_s)):
             self._end_steps(events if past_s < _MOST_GAPS * self._gap_s else 1, past_s, now_s)
         stream.step, stream.came_s = self._step, self._ended_s
+        if not stream.events:
+            stream.first_step = self._step
         stream.events += events
 
     def _end_steps(self, steps: int, past_s: float, now_s: float) -> None:
@@ -81,6 +83,12 @@ class StreamProgress:
         if past_s > self._gap_s / 2:
             return True
         return not any(each.step == self._step for each in self.streams.values())
+
+    def first_steps(self) -> list[int]:
+        """Of each stream the number of the step that gave it its first token, among those that
+        `take` gives next, counted from 1; 0: none of them."""
+        taken = self._step - len(self._ends_s)
+        return [max(0, stream.first_step - taken) for stream in self.streams.values()]
 
     def take(self, now_s: float) -> list[float]:
         """How long ago the steps ended of which nobody was told yet, the oldest first."""

@@ -86,6 +86,8 @@ class ReplayConfig(_Part):
     num_prefill_lookahead_tokens: Annotated[_Whole, Field(ge=0, le=1)] = 0
     """No settings of vLLM's, this and the next: what follows from the kind of drafts."""
     num_hash_lookahead_tokens: _Count = 0
+    prefill_schedule_interval: _Count = 0
+    """Of the loop around the scheduler, which counts iterations; 0: it puts nothing off."""
     rules: tuple[str, ...] = ()
     """No setting of vLLM's: what its versions do otherwise than 0.32, by the names of
     `SchedulerRule` in small letters."""
@@ -143,6 +145,7 @@ class ReplayConfig(_Part):
             num_lookahead_tokens=self.num_lookahead_tokens,
             drops_last_hit=self.use_eagle_block_drop,
             max_loras=self.max_loras,
+            prefill_schedule_interval=self.prefill_schedule_interval,
             max_num_encoder_input_tokens=self.max_num_encoder_input_tokens,
             encoder_cache_size=self.encoder_cache_size,
             disable_chunked_mm_input=self.disable_chunked_mm_input,

@@ -60,6 +60,10 @@ USES: Mapping[str, _Uses] = {
     "long_prefill_token_threshold_adaptive": (
         lambda config: config.long_prefill_token_threshold_adaptive
     ),
+    "prefill_schedule_interval": lambda config: config.prefill_schedule_interval > 1,
+    "prefill_schedule_interval, short of blocks": (
+        lambda config: config.prefill_schedule_interval > 1
+    ),
     "prefix caching": lambda config: config.enable_prefix_caching,
     "prefix caching, short of blocks": lambda config: config.enable_prefix_caching,
     "drafts by n-grams": lambda config: _drafts(config) and not _has_eagle(config),

@@ -8,6 +8,7 @@ from math import isfinite
 
 from foretell.engine.evidence import evidence_of, longest_of
 from foretell.engine.observed import Evidence, ObservedEngine
+from foretell.kernel.compiled import ImpossibleState
 from foretell.model import RequestSpec
 from foretell.model.limits import Limits
 from foretell.services.predictor.service import PredictorService
@@ -18,11 +19,10 @@ logger = logging.getLogger(__name__)
 
 POLL_S, _POLL_WAIT_S = 1.0, 2.0
 """Between two looks at the engine's metrics, and the longest wait for an answer."""
+_MOST_BYTES = 1 << 20
 _MODELS_EVERY = 30  # looks at its metrics between two at its models
 _TELL_SOON_S = 0.02
 _MOST_AGO_S = 60.0
-_ON_ITS_WAY_S = 0.002
-"""From a scheduler's notice of a request to its arrival in the engine's queue."""
 
 
 class Observing:
@@ -42,7 +42,7 @@ class Observing:
         """`sender` has sent the engine a request so many seconds ago."""
         self._senders[spec.request_id] = sender
         cached_tokens = self._service.predictor.ledger.cached_tokens(spec)
-        self._engine.sent(spec, time.time() - age_s + _ON_ITS_WAY_S, cached_tokens)
+        self._engine.sent(spec, time.time() - age_s, cached_tokens)
         self._tell_soon()
 
     def ended(self, request_id: str, age_s: float, output_tokens: int = 0) -> None:
@@ -61,7 +61,11 @@ class Observing:
             for key, events in zip(seen.request_id, seen.tokens, strict=False)
         }
         ends_s = [now_s - _ago(ago_s) for ago_s in seen.steps_ago_s]
-        self._engine.progressed(sorted(ends_s), tokens, per_event)
+        first = dict(zip(seen.request_id, seen.first_step, strict=False))
+        try:
+            self._engine.progressed(sorted(ends_s), tokens, per_event, first)
+        except ImpossibleState:
+            self._begin_again()
         self._tell()
 
     def left(self, sender: object) -> None:
@@ -92,7 +96,8 @@ class Observing:
         evidence = None
         try:
             status, body = await http_get(f"{self._url}/metrics", _POLL_WAIT_S)
-            evidence = evidence_of(body.decode(errors="replace")) if status == 200 else None
+            text = body[:_MOST_BYTES].decode(errors="replace")
+            evidence = evidence_of(text) if status == 200 else None
         except OSError as error:
             logger.debug("no metrics from %s: %s", self._url, error)
         longest = Limits(max_model_len=self._longest)
@@ -111,7 +116,17 @@ class Observing:
         if self._soon is not None:
             self._soon.cancel()
             self._soon = None
-        self._service.hear(self._engine.snapshot(time.time()))
+        try:
+            snapshot = self._engine.snapshot(time.time())
+        except ImpossibleState:
+            self._begin_again()
+        else:
+            self._service.hear(snapshot)
+
+    def _begin_again(self) -> None:
+        """What was seen cannot be: a defect of ours, after which the engine is observed anew."""
+        logger.exception("observing %s failed", self._url)
+        self._engine.restart()
 
 
 def _ago(seconds: float) -> float:

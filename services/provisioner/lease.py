@@ -27,6 +27,8 @@ class Lease(Protocol):
     """This replica's view of the lease."""
 
     epoch: int
+    shares_folder: bool
+    """Whether all replicas have the same folder."""
 
     def take(self) -> bool: ...
     def guarded(self) -> AbstractContextManager[None]: ...
@@ -35,6 +37,8 @@ class Lease(Protocol):
 
 class FileLease:
     """A lease in a folder. Methods take milliseconds and may block that long."""
+
+    shares_folder = True
 
     def __init__(
         self, folder: Path, holder: str, *, clock: Callable[[], float] = time.monotonic

@@ -22,6 +22,8 @@ from foretell.services.provisioner.lease import Lease, write_whole
 
 logger = logging.getLogger(__name__)
 
+_EPOCH_FILE = "engines.epoch"
+"""Beside the file of engines: under which lease it was written."""
 DOWN_S = 15.0
 """A ready engine that has not answered its health probe for so long counts as warming again."""
 
@@ -50,6 +52,8 @@ class Places:
         """`is_empty` tells whether a draining instance has nothing left at that time. Without
         `orders` somebody else reads the file and runs what it names."""
         self._state, self._instances = folder / ENGINES_FILE, folder / INSTANCES_FILE
+        self._written_under = folder / _EPOCH_FILE
+        self._has_looked = False
         self._places = {place.instance_id: place for place in places}
         self._models = tuple(models)
         self._client = client
@@ -66,7 +70,8 @@ class Places:
 
     async def look(self, now_s: float) -> list[FleetView]:
         """Read what is wanted, and probe it. One that answers for the first time is ready."""
-        known = self._read(now_s)
+        known = None if self._is_outdated() else self._read(now_s)
+        self._has_looked = True
         self._engines = await self._adopted(now_s) if known is None else known
         names = list(self._engines)
         urls = [self._places[name].url for name in names]
@@ -159,6 +164,17 @@ class Places:
     def _is_free(self, name: str) -> bool:
         return self._orders is None or not self._orders.is_ending(name)
 
+    def _is_outdated(self) -> bool:
+        """Another replica, which writes to another folder, has been active since the file was
+        written."""
+        if self._has_looked or self._orders is None or self._lease.shares_folder:
+            return False
+        try:
+            written = int(self._written_under.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError):
+            return True
+        return written < self._lease.epoch - 1
+
     async def _adopted(self, now_s: float) -> dict[str, _Engine]:
         """What runs although nothing is known: it is taken over and not ended."""
         running = {} if self._orders is None else await self._orders.found()
@@ -194,8 +210,11 @@ class Places:
             name: {"phase": engine.phase.value, "since_s": engine.since_s}
             for name, engine in self._engines.items()
         }
+        files = [(self._instances, members), (self._state, json.dumps(state))]
+        if not self._lease.shares_folder:
+            files.append((self._written_under, str(self._lease.epoch)))
         with self._lease.guarded():
-            for path, text in ((self._instances, members), (self._state, json.dumps(state))):
+            for path, text in files:
                 if not path.exists() or path.read_text(encoding="utf-8") != text:
                     write_whole(path, text)
         return members

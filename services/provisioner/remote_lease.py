@@ -38,6 +38,8 @@ class Held:
 class RemoteLease(ABC):
     """This replica's view of the lease. Not for the thread of the event loop."""
 
+    shares_folder = False
+
     def __init__(
         self,
         holder: str,

@@ -84,7 +84,8 @@ async def serve(
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0),
+                # An engine's container may have another address when it starts anew.
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0, use_dns_cache=False),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         )

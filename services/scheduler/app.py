@@ -13,8 +13,7 @@ from foretell.services.scheduler.api.described import described
 from foretell.services.scheduler.api.errors import ApiError, model_not_found, unavailable
 from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.console import STATE, static_pages
-from foretell.services.scheduler.console.state import console_state
+from foretell.services.scheduler.console import STATE, console_state, static_pages
 from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http1.response import Response
@@ -115,7 +114,6 @@ class App:
         return self._pages.get(path)
 
     def _methods(self, path: str) -> str:
-        """The methods that there are at a path; empty: nothing is there."""
         if path in ENDPOINTS:
             return "POST"
         if is_for_batches(path) or is_stored(path):

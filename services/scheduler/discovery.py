@@ -102,7 +102,6 @@ class Discovery:
             await asyncio.sleep(self._watch.pause_s(random.random()))
 
     async def _answer(self, ask: Ask) -> None:
-        """One request and its answer. Raises what can go wrong with it."""
         within_s = WATCH_S + _SILENT_S if ask.watches else _LIST_S
         async with (
             asyncio.timeout(within_s),
@@ -181,7 +180,6 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:
-    """What comes, line by line; a line that breaks off is none."""
     pending = bytearray()
     async for part in answer.content.iter_any():
         pending += part

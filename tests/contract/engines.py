@@ -212,20 +212,21 @@ class Engine:
         self.headers: dict[str, str] = {}
         self.received: list[Received] = []
         self.probes = 0
+        self.host = "127.0.0.1"
         self.port = 0
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def config(self, predictor: str = "") -> dict[str, str]:
         return {"instance_id": self.instance_id, "url": self.url, "predictor": predictor}
 
     async def start(self) -> None:
         """Listen; the second time on the same port."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self._server = await asyncio.start_server(self._connected, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -71,6 +71,21 @@ async def test_a_request_is_answered_once_its_body_has_ended(tmp_path: Path) -> 
         await scheduler.until_idle()
 
 
+async def test_a_body_that_does_not_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretell.services.scheduler.envoy.exchange.BODY_DEADLINE_S", 0.05)
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        call = process(channel)
+        headers, part, *_ = asked(PROMPT, parts=3)
+        await call.write(headers)
+        await call.write(part)
+        refused = await call.read()
+        assert refused.immediate_response.status.code == 408
+        assert await call.read() is grpc.aio.EOF
+        await scheduler.until_idle()
+
+
 async def test_a_length_that_is_certain_is_no_guess(tmp_path: Path) -> None:
     async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
         call = process(channel)

@@ -17,9 +17,10 @@ from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner import places
+from foretell.services.provisioner.database_lease import DatabaseLease
 from foretell.services.provisioner.driver import DriverFailed, Orders
 from foretell.services.provisioner.kubernetes import KubernetesDriver
-from foretell.services.provisioner.lease import FileLease
+from foretell.services.provisioner.lease import FileLease, Lease
 from foretell.services.provisioner.places import Places
 
 PLACES = [InstanceConfig(f"vllm-{i}", f"http://vllm-{i}.vllm:8000") for i in range(3)]
@@ -120,10 +121,10 @@ async def test_the_list_is_published_when_it_differs(tmp_path: Path) -> None:
 class Life:
     """A provisioner whose pods answer as a test says."""
 
-    def __init__(self, driver: KubernetesDriver, folder: Path) -> None:
+    def __init__(self, driver: KubernetesDriver, folder: Path, lease: Lease | None = None) -> None:
         self.folder = folder
         self.orders = Orders(driver)
-        self.lease = FileLease(folder, "a")
+        self.lease = lease or FileLease(folder, "a")
         assert self.lease.take()
         no_client: Any = None  # nothing is asked over HTTP here
         self.fleet = Places(
@@ -206,3 +207,40 @@ async def test_a_successor_without_a_file_takes_over_what_runs(
         await life.until(api, 2)
         await life.orders.close()
         life.lease.release()
+
+
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_file_from_before_another_replica_was_active_is_not_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Whoever was active meanwhile has a folder of its own, and has started a third engine."""
+    api = FakeKubernetes()
+    where, folder = tmp_path / "leases.sqlite", tmp_path / "state"
+    folder.mkdir()
+
+    async def answers(client: object, url: str) -> bool:
+        return True
+
+    monkeypatch.setattr(places, "answers", answers)
+
+    def lease() -> DatabaseLease:
+        return DatabaseLease(where, "a")
+
+    async with driving(api, tmp_path) as driver:
+        before = Life(driver, folder, lease())
+        await before.turn(start=2)
+        await before.until(api, 2)
+        before.lease.release()
+        for _ in range(others):
+            other = DatabaseLease(where, "b")
+            assert other.take()
+            api.replicas = 3
+            other.release()
+            other.close()
+        after = Life(driver, folder, lease())
+        assert len(await after.turn()) == 2 + others
+        await after.until(api, 2 + others)
+        for life in (before, after):
+            await life.orders.close()
+            life.lease.release()
+            life.lease.close()  # type: ignore[attr-defined]

@@ -61,7 +61,7 @@ async def busy(running: Cluster, victim: str) -> None:
 
     # Where the machine is so busy that the load was over before this could look, there is more.
     body = {"model": model_of(running), "prompt": "more", "max_tokens": 120, "temperature": 0}
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=RECOVERY_S) as client:
         for number in range(600):
             if await depends(client):
                 return

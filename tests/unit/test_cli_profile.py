@@ -92,3 +92,11 @@ def test_names_are_found_in_paths() -> None:
     assert known_model(["Qwen3-30B-A3B-Instruct-2507"]) == "Qwen3-30B-A3B"
     assert known_model(["Qwen", "Qwen3-32B"]) == "Qwen3-32B"
     assert not known_model(["Mixtral"])
+
+
+def test_a_profile_of_no_predictor_is_refused(tmp_path: Path) -> None:
+    nowhere, out = f"unix:{tmp_path}/none.sock", tmp_path / "x.json"
+    result = CliRunner().invoke(app, ["profile", "calibrated", nowhere, "-o", str(out)])
+    assert result.exit_code == 1
+    assert "no predictor at unix:" in str(result.exception)
+    assert not out.exists()

@@ -104,9 +104,32 @@ def test_each_data_parallel_rank_is_an_instance_with_a_predictor() -> None:
     assert first["url"] == second["url"] != other["url"]
     launcher = layout.values("launcher", "engine-0")
     assert launcher["predictor_listen"] == f"{first['predictor']},{second['predictor']}"
-    assert launcher["engine_args"] == "--data-parallel-size=2 --tensor-parallel-size=2"
+    ranks = "--data-parallel-size=2 --data-parallel-size-local=2"
+    assert launcher["engine_args"] == f"{ranks} --tensor-parallel-size=2"
     assert (launcher["ranks"], launcher["gpus"]) == (2, "0,1,2,3")
     assert parse_members(json.dumps(layout.instances())).instances[1].rank == 1
+
+
+def test_each_node_has_some_of_a_deployment_s_ranks() -> None:
+    flags = "--data-parallel-size 4 --data-parallel-hybrid-lb --data-parallel-start-rank"
+    layout = Layout(
+        cluster(
+            "models: {m: {}}\ntraffic: {secret_file: /run/secret}\nengines:\n"
+            f"- {{host: a, ranks: 2, args: {flags} 0}}\n"
+            f"- {{host: b, ranks: 2, args: {flags} 2}}\n- {{host: b}}"
+        )
+    )
+    found = [(each["url"], each.get("rank"), each["predictor"]) for each in layout.instances()]
+    assert found == [
+        ("http://a:8100", 0, "a:8200"),
+        ("http://a:8100", 1, "a:8201"),
+        ("http://b:8100", 0, "b:8200"),
+        ("http://b:8100", 1, "b:8201"),
+        ("http://b:8101", None, "b:8202"),
+    ]
+    args = str(layout.values("launcher", "engine-1")["engine_args"])
+    assert args.startswith("--data-parallel-size=2 --data-parallel-size-local=2 ")
+    assert args.endswith(f"{flags} 2")
 
 
 @pytest.mark.parametrize(
@@ -116,8 +139,6 @@ def test_each_data_parallel_rank_is_an_instance_with_a_predictor() -> None:
         "models: {m: {}}\nengines: [{ranks: 2, offline: true}]",
         "models: {m: {}}\nengines: [{ranks: 2}]\nprovisioning: {enabled: true}",
         "models: {m: {}}\nengines: [{ranks: 2}]\nschedulers: {envoy: true}",
-        "models: {m: {}}\nengines: [{host: a, ranks: 2}, {host: b}]\n"
-        "traffic: {secret_file: /run/secret}",
     ],
 )
 def test_where_ranks_cannot_be_that_is_said(text: str) -> None:
@@ -127,6 +148,41 @@ def test_where_ranks_cannot_be_that_is_said(text: str) -> None:
 def test_in_containers_there_are_no_ranks_yet() -> None:
     with pytest.raises(ClusterError, match="outside containers"):
         Layout(cluster(RANKS), contained=True).instances()
+
+
+STARTED_BY_OTHERS = """
+engines:
+  - {kind: sglang, url: "http://10.0.0.5:30000/", args: --max-running-requests 64}
+  - {kind: openai, url: "https://other.example"}
+"""
+
+
+def test_an_engine_that_somebody_else_starts_is_at_its_url_and_observed() -> None:
+    layout = Layout(cluster(STARTED_BY_OTHERS))
+    first, _ = parse_members(json.dumps(layout.instances())).instances
+    assert (first.url, first.kind) == ("http://10.0.0.5:30000", "sglang")
+    values = layout.values("predictor", "engine-0")
+    assert values["engine_url"] == first.url
+    assert values["engine_args"] == "--max-running-requests 64"
+    assert values["listen"] == first.predictor
+    assert "snapshot_endpoint" not in values
+    PredictorSettings(**values)
+    with pytest.raises(ClusterError, match="outside containers"):
+        Layout(cluster(STARTED_BY_OTHERS), contained=True).instances()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "engines: [{kind: sglang}]",
+        "engines: [{kind: emulated, url: 'http://a'}]",
+        "engines: [{kind: openai, url: 'http://a', engines: 2}]",
+        "engines: [{kind: openai, url: 'http://a', args: --max-num-seqs many}]",
+        "engines: [{kind: openai, url: 'http://a'}]\nprovisioning: {enabled: true}",
+    ],
+)
+def test_where_no_url_can_be_or_one_is_missing_that_is_said(text: str) -> None:
+    assert any("url" in line or "max-num-seqs" in line for line in problems(text))
 
 
 def test_engines_may_serve_offline_requests_beside_online_ones() -> None:

@@ -38,7 +38,7 @@ def told(
                     bodies.append(event.content or b"")
                     if event.content is not None:
                         protocol.answered()
-                elif isinstance(event, bytes):
+                elif event:
                     bodies[-1] += event
                 else:
                     protocol.answered()

@@ -20,6 +20,9 @@ LIMITS = Limits(4, 48, 256, 16, 40)
 class Truth:
     """An engine whose answers all stream, and who watches it from outside."""
 
+    way_s = 0.002
+    """From a scheduler to its queue."""
+
     def __init__(self, observed: ObservedEngine, limits: Limits) -> None:
         self.observed = observed
         self.twin = Twin(
@@ -31,6 +34,7 @@ class Truth:
         self.now = NOW
         self.tokens: dict[str, int] = {}
         self.ends: list[float] = []
+        self.first: dict[str, int] = {}
         self.coming: list[Sequence] = []
         self.batch: Batch | None = None
         self.lasts_s = 0.0
@@ -39,7 +43,7 @@ class Truth:
         """In the middle of the step in flight."""
         self.tokens[spec.request_id] = 0
         at_s = self.now + self.lasts_s / 2
-        self.observed.sent(spec, at_s)
+        self.observed.sent(spec, at_s - self.way_s)
         self.coming.append(
             Sequence(spec.request_id, spec.prompt_tokens, output, spec.max_tokens, arrival_s=at_s)
         )
@@ -61,6 +65,8 @@ class Truth:
         outcome = self.twin.complete(self.batch)
         for seq in outcome.sampled:
             self.tokens[seq.request_id] = seq.output_tokens
+            if seq.output_tokens == 1:
+                self.first[seq.request_id] = len(self.ends) + 1
         for seq in outcome.finished:
             del self.tokens[seq.request_id]
             self.observed.ended(seq.request_id, self.now)
@@ -69,8 +75,8 @@ class Truth:
         self.begin()
 
     def report(self) -> None:
-        self.observed.progressed(self.ends, self.tokens)
-        self.ends = []
+        self.observed.progressed(self.ends, self.tokens, 1.0, self.first)
+        self.ends, self.first = [], {}
 
 
 def spec(rng: Random, name: str) -> RequestSpec:
@@ -210,6 +216,26 @@ def test_answers_that_are_no_streams_teach_how_long_a_step_takes() -> None:
     assert step_time.step_s(shape) == pytest.approx(0.05, rel=0.1)
 
 
+def test_how_long_requests_are_on_their_way_is_learned_where_the_engine_was_idle() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    truth = Truth(observed, LIMITS)
+    truth.way_s = 0.05
+    for number in range(60):
+        truth.send(RequestSpec(f"r{number}", 20, 40, LengthEstimate(9.0)), 9)
+        for _ in range(9):
+            truth.step()
+        truth.report()
+        truth.now += 1.0
+    observed.sent(RequestSpec("next", 20, 40, LengthEstimate(9.0)), truth.now)
+    assert observed.snapshot(truth.now).taken_unix_s - truth.now == pytest.approx(0.05, rel=0.1)
+
+
+def test_ends_of_steps_that_nobody_is_known_to_make_teach_nothing() -> None:
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    observed.progressed([NOW, NOW + 0.1], {"unknown": 3})
+    assert observed.snapshot(NOW + 0.2).completed_steps == ()
+
+
 def test_events_that_come_together_are_of_one_step() -> None:
     progress = StreamProgress()
     one, other = progress.open("one"), progress.open("other")
@@ -274,3 +300,25 @@ def test_flags_of_an_engine_state_its_limits() -> None:
 def test_models_tell_the_shortest_context() -> None:
     assert longest_of({"data": [{"max_model_len": 4096}, {"max_model_len": 2048}, {}]}) == 2048
     assert longest_of([]) == 0
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_first_token_tells_which_step_computed_a_prompt(seed: int) -> None:
+    rng = Random(seed)
+    observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
+    truth = Truth(observed, LIMITS)
+    truth.way_s = 0.03  # which nobody has told
+    off, steps, sent = 0, 0, 0
+    while sent < 40 or truth.tokens:
+        if sent < 40 and (not truth.tokens or rng.random() < 0.1):
+            truth.send(RequestSpec(f"r{sent}", rng.randint(30, 44), 200, LengthEstimate(30.0)), 30)
+            sent += 1
+            continue
+        truth.step()
+        if len(truth.ends) >= 8:
+            truth.report()
+            for step in observed.snapshot(truth.now).completed_steps:
+                off += abs(step.duration_s / STEP_TIME.step_s(step.shape) - 1) > 0.1
+                steps += 1
+    assert steps > 150
+    assert off < 0.05 * steps

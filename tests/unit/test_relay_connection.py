@@ -144,7 +144,15 @@ async def test_a_lost_connection_breaks_the_answer_after_what_came(
 
 
 @pytest.mark.parametrize(
-    "nonsense", [b"no HTTP at all\r\n\r\n", b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000]
+    "nonsense",
+    [
+        b"no HTTP at all\r\n\r\n",
+        b"no HTTP and no end",
+        b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000,
+        b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        OK.replace(b"X-A: one", b"transfer-encoding: chunked"),
+        b"HTTP/1.1 100 Continue\r\n\r\n" * 5_000,
+    ],
 )
 async def test_nonsense_and_endless_heads_break_it(nonsense: bytes) -> None:
     connection, wire, heard = opened()

@@ -66,7 +66,8 @@ def read(chunks: list[bytes], *, broken: bool = False) -> Seen:
     fed, seen = StreamFraming(), Seen()
     for chunk in chunks:
         if chunk and not fed.ended:
-            seen.take(fed.feed(chunk))
+            passed_on = fed.pass_on(chunk) if seen.out else None  # as a transfer asks
+            seen.take(fed.feed(chunk) if passed_on is None else [Lines(passed_on)])
     if not fed.ended:
         seen.take(fed.feed_break("connection_lost") if broken else fed.feed_end())
     assert fed.ended

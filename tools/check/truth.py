@@ -15,7 +15,7 @@ from foretell.tools.live.measure import LiveOptions, measure
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.replay import SpecOf, snapshots_of, spec_of, states, told_of
 from foretell.tools.live.report import FORETELL, Pairs, all_pairs, errors_of, own_pairs
-from foretell.tools.profiles.imports import write_profile
+from foretell.tools.profiles.imports import of_engine, write_profile
 from foretell.tools.profiles.steps import fit, median_error
 
 RECORDING = "truth.zip"
@@ -90,16 +90,15 @@ def _steps(snapshots: Sequence[EngineSnapshot], first_s: float) -> tuple[list[St
 
 def _profile(config: EngineConfig, steps: Sequence[Step], model: str) -> GpuProfile:
     fitted = fit(steps)
-    return GpuProfile(
-        name=f"checked/{model.rstrip('/').rpartition('/')[2] or 'model'}",
+    profile = of_engine(
+        config,
+        f"checked/{model.rstrip('/').rpartition('/')[2] or 'model'}",
+        f"fitted by `foretell check` to {len(steps)} steps of {config.engine_version}",
+    )
+    return replace(
+        profile,
         coefficients_s=tuple(float(f"{c:.5g}") for c in fitted.coefficients_s),
         relative_residual=round(median_error(fitted, steps), 4),
-        provenance=f"fitted by `foretell check` to {len(steps)} steps of {config.engine_version}",
-        block_size_tokens=config.block_size_tokens,
-        total_blocks=config.total_blocks,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_scheduled_tokens,
-        max_model_len=config.max_model_len,
     )
 
 

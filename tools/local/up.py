@@ -325,7 +325,9 @@ class _Session:
         self.event("foretell", f"ready at {self._state.endpoint} after {seconds:.1f} s")
         if self._https_port:
             self.event("foretell", f"serves clients with TLS at port {self._https_port}")
-        request = {"model": self._state.model_name, "prompt": "Once upon a time", "max_tokens": 32}
+        request = {"prompt": "Once upon a time", "max_tokens": 32}
+        if self._state.model_name:
+            request = {"model": self._state.model_name, **request}
         key = '-H "Authorization: Bearer $KEY" ' if self._state.api_key else ""
         _say(
             f"\n  curl {self._state.endpoint}/v1/completions {key}"

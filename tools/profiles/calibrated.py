@@ -7,7 +7,7 @@ from foretell.latency.importers.linear_fit import fit_linear
 from foretell.latency.linear import StepTimeModel
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import GpuProfile
-from foretell.tools.profiles.imports import ProfileError
+from foretell.tools.profiles.imports import ProfileError, of_engine
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.wire import config_from_proto
 
@@ -42,16 +42,10 @@ def calibrated_profile(predictor: str, name: str = "") -> GpuProfile:
     tables = packed_tables(state.profile) if state.profile else NO_TABLES
     model = StepTimeModel(step_time_of(state.step_time, tables))
     served = config.model_name.rstrip("/").rpartition("/")[2] or "model"
-    profile = GpuProfile(
-        name=name or f"calibrated/{served}",
-        coefficients_s=(),
-        relative_residual=0.0,
-        provenance=f"learnt by a predictor from {status.calibration_steps} steps of "
+    profile = of_engine(
+        config,
+        name or f"calibrated/{served}",
+        f"learnt by a predictor from {status.calibration_steps} steps of "
         f"{config.engine_version}, whose times it met within {status.step_error_ratio:.1%}",
-        block_size_tokens=config.block_size_tokens,
-        total_blocks=config.total_blocks,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_scheduled_tokens,
-        max_model_len=config.max_model_len,
     )
     return fit_linear(profile, model)

@@ -15,7 +15,7 @@ from foretell.latency.model_config import MXFP4_BYTES, is_of_experts
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, joint
 from foretell.latency.tables import graph_sizes, profile_step_time
-from foretell.model import DeviceSpec, GpuProfile, ModelSpec
+from foretell.model import DeviceSpec, EngineConfig, GpuProfile, ModelSpec
 from foretell.tools.files import read_bytes
 from foretell.tools.profiles.options import ImportOptions
 from foretell.tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
@@ -42,6 +42,24 @@ def profile_of(name_or_file: str) -> GpuProfile:
         return load_profile(name_or_file)
     except (OSError, ValueError) as error:
         raise ProfileError(f"{name_or_file}: {error}") from error
+
+
+def of_engine(config: EngineConfig, name: str, provenance: str) -> GpuProfile:
+    """A profile with an engine's limits, and no step times yet."""
+    return GpuProfile(
+        name=name,
+        coefficients_s=(),
+        relative_residual=0.0,
+        provenance=provenance,
+        block_size_tokens=config.block_size_tokens,
+        total_blocks=config.total_blocks,
+        kv_cache_groups=config.kv_cache_groups,
+        local_kv_cache_groups=config.local_kv_cache_groups,
+        sliding_window_tokens=config.sliding_window_tokens,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_scheduled_tokens,
+        max_model_len=config.max_model_len,
+    )
 
 
 def with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:

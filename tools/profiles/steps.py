@@ -38,7 +38,7 @@ def fit(steps: Sequence[Timed]) -> LinearStepTime:
         coefficients = relative_fit(x, seconds, weights)
         predicted = np.maximum(x @ np.array(coefficients), 1e-6)
         errors = np.abs(seconds - predicted) / predicted
-        limit = _OUTLIER * np.median(errors)
+        limit = max(1e-9, _OUTLIER * float(np.median(errors)))
         weights = seconds / predicted * np.sqrt(np.minimum(1.0, limit / np.maximum(errors, limit)))
     return LinearStepTime(coefficients)
 

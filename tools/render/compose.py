@@ -141,10 +141,10 @@ class _Compose:
             services["tagger"] = self._tagger()
         for engine in self._engines:
             vllm = engine.section.kind == "vllm"
-            own = {}
-            if engine.section.is_started:
-                own[engine.name] = self._vllm(engine) if vllm else self._emulator(engine)
-            own[predictor_name(engine.name)] = self._predictor(engine)
+            own = {
+                engine.name: self._vllm(engine) if vllm else self._emulator(engine),
+                predictor_name(engine.name): self._predictor(engine),
+            }
             # A provisioner starts them by itself.
             when = {"profiles": ["engines"]} if self._cluster.provisioning.enabled else {}
             # Compose then refuses to scale it: two would share an identity and its sockets.
@@ -249,7 +249,7 @@ class _Compose:
         values = self._layout.predictor(engine)
         port = engine.predictor_port
         service = self._service("predictor", values, PredictorSettings, port=port)
-        return service | ({"depends_on": [engine.name]} if engine.section.is_started else {})
+        return service | {"depends_on": [engine.name]}
 
     def _emulator(self, engine: ClusterEngine) -> _Service:
         values = self._layout.emulator(engine)

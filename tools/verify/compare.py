@@ -12,7 +12,12 @@ from foretell.engine.replay import replay
 from foretell.engine.scenario import parse_scenario
 from foretell.tools.verify import recorder
 from foretell.tools.verify.features import Feature
-from foretell.tools.verify.installed import KNOWS_ENCODING, PASSES_OVER_IN_PLACE, as_installed
+from foretell.tools.verify.installed import (
+    KNOWS_ENCODING,
+    PASSES_OVER_IN_PLACE,
+    PUTS_OFF,
+    as_installed,
+)
 from foretell.tools.verify.scenarios import MODES
 
 
@@ -66,6 +71,8 @@ def same(ours: Any, theirs: Any) -> bool:
 def _not_modelled(feature: Feature) -> str:
     if "images" in feature.kind and not KNOWS_ENCODING:
         return "this version has another encoder cache"
+    if feature.sets.get("prefill_schedule_interval") and not PUTS_OFF:
+        return "this version puts no prompts off"
     if feature.kind in {"loras", "grammars"} and not PASSES_OVER_IN_PLACE:
         return "in this version those who are passed over go before all others"
     return ""

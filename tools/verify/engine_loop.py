@@ -95,6 +95,7 @@ class EngineLoop:
         self.scheduler = build_scheduler(config, cls)
         self.depth = _ASYNC_QUEUE_DEPTH if config.async_scheduling else 1
         self._queue: deque[_Batch] = deque()
+        self._step_counter = -1
         self.drafting = Drafting(config)
         self._eos_after: dict[str, int] = {}
         self._arrivals = count(1_000_000)
@@ -178,6 +179,7 @@ class EngineLoop:
     def step(self) -> Iteration:
         """One iteration: schedule if there is room in the queue, then apply the oldest output."""
         facts: dict[str, Any] = {"scheduled": None}
+        self._step_counter += 1
         if self.scheduler.has_requests():
             facts = self._schedule()
             ran = bool(facts["scheduled"])
@@ -203,7 +205,9 @@ class EngineLoop:
     def _schedule(self) -> dict[str, Any]:
         running = [request.request_id for request in self.scheduler.running]
         preemptions = {rid: r.num_preemptions for rid, r in self.scheduler.requests.items()}
-        output = self.scheduler.schedule()
+        interval = self.config.prefill_schedule_interval
+        puts_off = interval > 1 and self._step_counter % interval != 0
+        output = self.scheduler.schedule(puts_off) if interval > 1 else self.scheduler.schedule()
         self._queue.append(_Batch(output, self._sample(output)))
         resumed = list(output.scheduled_cached_reqs.resumed_req_ids)
         cached = {r.req_id: r.num_computed_tokens for r in output.scheduled_new_reqs}

@@ -24,10 +24,12 @@ _PLAIN: Mapping[str, Any] = {
     "watermark": 0.0,
     "scheduler_reserve_full_isl": True,
     "disable_chunked_mm_input": False,
+    "prefill_schedule_interval": 0,
 }
 _DRAFT_SETTINGS = ("use_eagle_block_drop", "num_hash_lookahead_tokens")
 _CACHED = {"enable_prefix_caching": True}
 _PRIORITY = {"policy": "priority"}
+_PUT_OFF = {"prefill_schedule_interval": 3}
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ FEATURES = (
             "long_prefill_token_threshold_adaptive": True,
         },
     ),
+    Feature("prefill_schedule_interval", sets=_PUT_OFF),
+    Feature("prefill_schedule_interval, short of blocks", sets=_PUT_OFF | _CACHED, is_short=True),
     Feature("prefix caching", sets=_CACHED),
     Feature("prefix caching, short of blocks", sets=_CACHED, is_short=True),
     Feature("drafts by n-grams", "ngram"),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,6 +51,7 @@ HASHES_AHEAD = hasattr(SpeculativeConfig, "disable_lookahead_block_hashes")
 """Since 0.33 the hash of a block covers the token behind it where EAGLE drafts."""
 PASSES_OVER_IN_PLACE = _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)
 """Before 0.31 who was passed over went to a queue of its own, before all others."""
+PUTS_OFF = "throttle_prefills" in signature(Scheduler.schedule).parameters
 KNOWS_ENCODING = knows_encoding(Scheduler)
 """Of other versions it is told that multimodal inputs are not modelled."""
 

@@ -46,6 +46,7 @@ def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, 
         "enable_prefix_caching": rng.random() < 0.85,
         "enable_chunked_prefill": chunked,
         "watermark": rng.choice([0.0, 0.0, 0.05]),
+        "prefill_schedule_interval": 0,
         "scheduler_reserve_full_isl": rng.random() < 0.6,
     }
     requests: list[dict[str, Any]] = []

@@ -78,7 +78,6 @@ def form_fields(content_type: str, body: bytes) -> dict[str, str]:
 
 
 def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """The head of each part, and from where to where its content goes."""
     at = body.find(boundary)
     for _ in range(MOST_PARTS + 1):
         at += len(boundary)

@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
@@ -22,7 +21,12 @@ from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
-from foretell.services.scheduler.http.exchange import body_too_long, declared_bytes
+from foretell.services.scheduler.http.exchange import (
+    BODY_DEADLINE_S,
+    body_too_late,
+    body_too_long,
+    declared_bytes,
+)
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
@@ -34,7 +38,6 @@ from foretell.v1 import ext_proc_pb2 as pb
 logger = logging.getLogger(__name__)
 
 _WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
-"""Headers of clients that no engine gets."""
 _CHUNKS_AT_ONCE = 16
 """Of a body; then others get their turn."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
@@ -47,15 +50,12 @@ class PickerContext:
     app: App
     addresses: Addresses
     authorization: Mapping[str, str]
-    arriving: set["Exchange"] = field(default_factory=set)
-    """Those whose bodies are not whole."""
 
 
 class Exchange:
     """A call of `ExternalProcessor/Process`, which is one HTTP request of the gateway's."""
 
     def __init__(self, stream: Stream, context: PickerContext) -> None:
-        self.began_s = time.monotonic()
         self._stream = stream
         self._context = context
         self._shared = context.app.shared
@@ -66,8 +66,9 @@ class Exchange:
         self._duplex_response = False
         self._body = bytearray()
         self._placing: asyncio.Task[None] | None = None
+        self._late: asyncio.TimerHandle | None = None
+        """Refuses a body that takes too long."""
         self._status = 0
-        """What the engine or the gateway has answered."""
         self._settled = False
 
     # What the gateway says.
@@ -130,7 +131,6 @@ class Exchange:
             self._stream.send(messages.RESPONSE_TRAILERS)
 
     def _begin(self, request: pb.ProcessingRequest) -> None:
-        """Refuse what its headers are reason enough to refuse."""
         protocol, most_bytes = request.protocol_config, self._shared.max_body_bytes
         if request.HasField("protocol_config") and protocol.request_body_mode != _DUPLEX:
             logger.error("the gateway must send request bodies in the mode FULL_DUPLEX_STREAMED")
@@ -151,7 +151,8 @@ class Exchange:
         self._subset = messages.subset_of(request)
         if declared_bytes(headers.get("content-length", "")) > most_bytes:
             raise body_too_long(most_bytes)
-        self._context.arriving.add(self)
+        loop = asyncio.get_running_loop()
+        self._late = loop.call_later(BODY_DEADLINE_S, self.refuse, body_too_late())
         if request.request_headers.end_of_stream:
             self._place(trailers=False)
 
@@ -165,7 +166,6 @@ class Exchange:
             self._reply(error.response())
 
     async def _send_to_keeper(self, path: str, headers: Mapping[str, str]) -> None:
-        """Send a request about a response where that is kept, as far as it is known."""
         own, addresses = self._context.authorization, self._context.addresses
         try:
             self._shared.api_keys.tenant(headers)
@@ -195,7 +195,8 @@ class Exchange:
     def _place(self, *, trailers: bool) -> None:
         if self._settled or self._placing is not None or self._life is None:
             return
-        self._context.arriving.discard(self)
+        if self._late is not None:
+            self._late.cancel()
         work = self._placed(self._life, trailers=trailers)
         self._placing = asyncio.get_running_loop().create_task(work)
 
@@ -259,7 +260,6 @@ class Exchange:
     # The answer and the end.
 
     def _answered(self, headers: dict[str, str]) -> None:
-        """The engine has answered, or the gateway in its place."""
         life, stated = self._life, headers.get(":status", "")
         status = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) == 3 else 0
         if life is None or life.attempt is None:
@@ -299,7 +299,8 @@ class Exchange:
         if self._settled:
             return
         self._settled = True
-        self._context.arriving.discard(self)
+        if self._late is not None:
+            self._late.cancel()
         life = self._life
         if life is None:
             return

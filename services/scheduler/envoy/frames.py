@@ -31,7 +31,6 @@ class Frames:
         """What the peer may still cost. Content earns more of it, and so do answered calls."""
         self._data, self._at = b"", 0
         self._left = _PREFACE_BYTES
-        """What is still to come of the current frame."""
 
     def add(self, data: bytes) -> None:
         self._data, self._at = self._data[self._at :] + data, 0

@@ -140,7 +140,6 @@ class Connection(asyncio.Protocol):
         self._streams: dict[int, Stream] = {}
         self._frames = Frames()
         self._asked = False
-        """It waits for its turn."""
         self._partial_bytes = 0
         self._waiting: dict[int, Stream] = {}
         """Streams with outgoing data, in the order in which they get the window."""
@@ -151,7 +150,6 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._flush_planned = False
         self._unsent_bytes = 0
-        """Written in this turn."""
 
     # What asyncio tells.
 
@@ -228,7 +226,6 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _go_on(self) -> None:
-        """Read what is left when it is our turn, and take more from the socket only then."""
         if self._can_read and not self._asked:
             self._asked = True
             self._turns.ask(self.read_slice)

@@ -3,7 +3,6 @@
 import asyncio
 import hmac
 import ssl
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,13 +21,11 @@ from foretell.services.scheduler.envoy.http2 import (
     Connection,
     Stream,
 )
-from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, body_too_late
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"
 _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
-_LOOK_EVERY_S = 1.0
 MOST_CONNECTIONS = 256
 """Connections of gateways, which have one for each thread; others are closed at once."""
 
@@ -37,7 +34,6 @@ class Picker:
     """All gateways that call this replica."""
 
     def __init__(self, app: App, authorization: Mapping[str, str]) -> None:
-        """`authorization` is the header that engines want, if any."""
         self._app = app
         self._context = PickerContext(app, Addresses(app.shared.pool), authorization)
         self._secret = b""
@@ -70,11 +66,9 @@ class Picker:
                 )
         except OSError as error:
             raise SystemExit(f"picker: cannot listen on {address}: {error.strerror}") from error
-        watching = loop.create_task(self._refuse_late_bodies())
         try:
             yield
         finally:
-            watching.cancel()
             server.close()
             for connection in list(self._connections):
                 connection.close()
@@ -83,14 +77,6 @@ class Picker:
         """Take no new requests on the connections that there are."""
         for connection in self._connections:
             connection.drain()
-
-    async def _refuse_late_bodies(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            oldest_s = time.monotonic() - BODY_DEADLINE_S
-            for exchange in list(self._context.arriving):
-                if exchange.began_s < oldest_s:
-                    exchange.refuse(body_too_late())
 
     def _connection(self) -> Connection:
         most = self._app.shared.in_progress.limit

@@ -31,6 +31,7 @@ _PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)
 host of one that has left resets the connection at the first probe, which the next one notices."""
 _PATIENT_PROBES = 3
 """Before these, one that cannot be asked counts as there."""
+_DEAF = (State.CLOSING, State.FAILED)
 _CODES = {400: "http_invalid", 431: "request_too_large"}
 
 
@@ -61,7 +62,6 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         """Is being answered, or was, while its body still comes."""
         self._head_due = False
-        """The deadline is that of a head."""
         self._held_up = False
         """The application takes too little of a body."""
         self._paused = False
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         if unsent_bytes and unsent_bytes != self._unsent_bytes:
             self._unsent_bytes = unsent_bytes
             self._due_in(STALL_S)  # it reads, slowly
-        elif unsent_bytes or self._exchange is not None or self._protocol.is_deaf:
+        elif unsent_bytes or self._exchange is not None or self._protocol.state in _DEAF:
             self.abort()
         elif self._protocol.head_begun and not self._server.draining:
             self._protocol.close()
@@ -185,18 +185,17 @@ class Connection(asyncio.Protocol):
     # --- on its own ---
 
     def _go_on(self) -> None:
-        """Carry out what has come; a request begins when the answers before it have been read."""
         protocol = self._protocol
         try:
             while not (self.full and protocol.state is State.IDLE):
                 event = protocol.next_event()
                 if event is None:
                     break
-                if type(event) is RequestHead:
+                if isinstance(event, RequestHead):
                     self._begin(Exchange(self, event))
                     if event.content is not None:
                         break  # it is whole: what follows waits for its answer
-                elif type(event) is bytes:
+                elif event:
                     self._take(event)
                 else:
                     self._take_end()
@@ -247,7 +246,6 @@ class Connection(asyncio.Protocol):
             self._close()
 
     def _malformed(self, error: RemoteProtocolError) -> None:
-        """What came is no HTTP: say so, to the request in progress if there is one."""
         told = ApiError(error.status, error.message, code=_CODES.get(error.status))
         if self._exchange is None:
             self._refuse(told)

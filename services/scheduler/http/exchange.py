@@ -148,14 +148,11 @@ class Exchange(Answering):
         self._is_1_1 = head.is_1_1
         self._chunked = False
         self._head = b""
-        """The head of the answer, until it goes out with the first bytes of the body."""
         self._told: Headers = ()
         self._body: bytes | bytearray = head.content or b""
-        """What has come and was not taken."""
         self._news: asyncio.Future[None] | None = None
         self._declared_bytes = head.length_bytes or 0
         self._failure: ApiError | None = None
-        """What is wrong with the body."""
         self._waited_s = 0.0
         expects = self.headers.get("expect")
         self._expects = expects is not None and expects.lower() == "100-continue" and head.is_1_1
@@ -329,7 +326,6 @@ class Exchange(Answering):
 
 
 def _are_events(headers: Headers) -> bool:
-    """An answer with these headers is a stream of server-sent events."""
     return any(
         name == b"content-type" and value.startswith(b"text/event-stream")
         for name, value in headers

@@ -101,7 +101,6 @@ class Server:
                 await sweeping
 
     async def _take(self, listener: Listener, client: socket.socket) -> None:
-        """Serve a client that was accepted here."""
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: Connection(self), client, **listener.encryption(_LAST_HANDSHAKE_S)
         )

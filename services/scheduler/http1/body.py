@@ -46,7 +46,6 @@ class Chunked:
         self._line = _SIZE
         """The kind of line that comes next, or when the chunk has ended."""
         self._part = bytearray()
-        """Its beginning."""
         self._left = 0
         self._chunks = self._body_bytes = self._extensions = self._trailer_bytes = 0
 

@@ -53,7 +53,6 @@ class HeadParser:
         self._parser = httptools.HttpRequestParser(self)
         self._bytes = 0
         self._tail = b""
-        """The last bytes that were parsed: the head's end may have begun in them."""
         self._url = b""
         self._headers: dict[str, str] = {}
         self._repeated = 0

@@ -6,7 +6,6 @@ unread.
 """
 
 from enum import Enum, auto
-from typing import Final
 
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
 from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds, RemoteProtocolError
@@ -80,15 +79,8 @@ _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
 
 
-class EndOfBody:
-    """The request is whole."""
-
-
-END: Final = EndOfBody()
-
-
 class ServerProtocol:
-    """One connection. The events of a request are its head, parts of its body, and `END`."""
+    """One connection. The events of a request are its head, parts of its body, and b"": its end."""
 
     __slots__ = (
         *("state", "keep_alive"),
@@ -103,9 +95,7 @@ class ServerProtocol:
         self._head = HeadParser(bounds)
         self._body: Body = Counted(0)
         self._data, self._at = b"", 0
-        """What came last, and how much of it has been read."""
         self._later = bytearray()
-        """What came after that."""
 
     @property
     def head_begun(self) -> bool:
@@ -122,11 +112,6 @@ class ServerProtocol:
         held_bytes = len(self._data) - self._at + len(self._later)
         return held_bytes > self._bounds.ahead_bytes
 
-    @property
-    def is_deaf(self) -> bool:
-        """What comes is dropped."""
-        return self.state is _CLOSING or self.state is _FAILED
-
     def receive(self, data: bytes) -> bool:
         """Take what has arrived; False: it was dropped."""
         if self.state is _CLOSING or self.state is _FAILED:
@@ -137,7 +122,7 @@ class ServerProtocol:
             self._later += data
         return True
 
-    def next_event(self) -> RequestHead | bytes | EndOfBody | None:
+    def next_event(self) -> RequestHead | bytes | None:
         """What comes next; None: nothing, until more arrives or the request has been answered. A
         head that has its `content` already is a whole request: nothing follows it. Raises
         `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
@@ -183,7 +168,7 @@ class ServerProtocol:
         else:
             self._body = Counted(length_bytes)
 
-    def _next_part(self) -> bytes | EndOfBody | None:
+    def _next_part(self) -> bytes | None:
         while not self._body.done:
             if not self._has_data():
                 return None
@@ -191,7 +176,7 @@ class ServerProtocol:
             if part:
                 return part
         self._go(Step.BODY_END)
-        return END
+        return b""
 
     def answered(self) -> None:
         self._go(Step.ANSWER_END)

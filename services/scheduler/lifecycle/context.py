@@ -76,7 +76,6 @@ class RequestContext:
         self._headers = headers
         self._request: ApiRequest | None = None
         self._is_at_fault = False
-        """The latest attempt's engine has failed."""
         self._spans: RequestSpans | None = None
         try:
             self.tenant = shared.api_keys.tenant(headers)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from google.protobuf.message import DecodeError
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 2.0
+_LOST_S = 10.0
+"""Without a message for so long, of which there is one a second, the predictor's host is gone: its
+name may have another address by now."""
 _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
@@ -60,6 +64,7 @@ class Following:
         self._loop = asyncio.get_running_loop()
         self._stream: _Stream | None = None
         self._closed = asyncio.Event()
+        self._heard_s = 0.0
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
@@ -127,6 +132,7 @@ class Following:
 
     def _tell_progress(self) -> None:
         progress, self._telling = self._progress, None
+        first_steps = progress.first_steps()
         steps_ago_s = progress.take(self._loop.time())
         if not (progress.streams or steps_ago_s):
             return
@@ -136,6 +142,7 @@ class Following:
             request_id=progress.streams,
             tokens=[stream.events for stream in progress.streams.values()],
             tokens_per_event=progress.tokens_per_event,
+            first_step=first_steps,
         )
         self._notify(predictor_pb2.Notice(progress=told))
 
@@ -166,6 +173,7 @@ class Following:
     def began(self, stream: "_Stream") -> None:
         """A stream is open: say who is here, and what is on its way."""
         self._stream, self._reader = stream, Reader(packed_tables, NO_TABLES)
+        self._heard_s = self._loop.time()
         stream.send(hello_of(self._traffic))
         for request, age_s in self.engine.begin(self._loop.time()):
             reserved = wire.request_to_proto(request)
@@ -183,9 +191,10 @@ class Following:
 
     def heard(self, payload: bytes) -> None:
         """The predictor has published something."""
+        self._heard_s = now_s = self._loop.time()
         try:
             message = predictor_pb2.Published.FromString(payload)
-            self.engine.hear(self._reader.read(message), self._loop.time())
+            self.engine.hear(self._reader.read(message), now_s)
             self._learn_reason(wire.checked_reason(message.unpredicted))
         except DecodeError:
             self._refused("bytes")
@@ -229,6 +238,14 @@ class Following:
             self._is_shown = shown
             self._shown(shown)
 
+    async def _until_over(self) -> None:
+        while not self._closed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOST_S / 4):
+                    await self._closed.wait()
+            if self._stream is not None and self._loop.time() - self._heard_s > _LOST_S:
+                self._stream.close()
+
     async def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
@@ -237,7 +254,7 @@ class Following:
                 async with asyncio.timeout(_CONNECT_S):
                     await open_frames(partial(_Stream, self), self._address, self._traffic)
                 began_s = self._loop.time()
-                await self._closed.wait()
+                await self._until_over()
                 if self._loop.time() - began_s > _LONGEST_PAUSE_S:
                     pause_s = _FIRST_PAUSE_S
             except OSError as error:  # TimeoutError is one

@@ -46,7 +46,8 @@ def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return _of_text(prompt[:MOST_TEXT], key, prompt_tokens)
+        text = prompt[:MOST_TEXT].encode(errors="surrogatepass")
+        return _of_bytes(text, key, prompt_tokens)
     if isinstance(prompt, list) and isinstance(prompt[0], int):
         return Prefix(prefix_of_tokens(prompt, key), float(CHUNK_TOKENS))
     return Prefix()
@@ -59,10 +60,6 @@ def continued(prefix: Prefix, prompt_tokens: int, spoken: int) -> tuple[int, Pre
     turn = replace(prefix.turn, answered_tokens=float(spoken))
     chunk_tokens = max(1.0, prefix.chunk_tokens * tokens / prompt_tokens) if prefix.hashes else 0.0
     return tokens, Prefix(prefix.hashes, chunk_tokens, turn)
-
-
-def _of_text(text: str, key: bytes, prompt_tokens: int) -> Prefix:
-    return _of_bytes(text.encode(errors="surrogatepass"), key, prompt_tokens)
 
 
 def _of_bytes(raw: bytes, key: bytes, prompt_tokens: int) -> Prefix:

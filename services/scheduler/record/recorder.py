@@ -78,7 +78,6 @@ class Feedback:
             self._background.spawn(self._teach(self._tagger))
 
     async def _teach(self, tagger: tagger_pb2_grpc.TaggerStub) -> None:
-        """Tell the tagger what has gathered about requests that it was asked about, in one call."""
         await asyncio.sleep(_GATHER_S)
         waiting, self._waiting = self._waiting, []
         observations = [each for attempt, each in waiting if attempt.tagged]
@@ -154,12 +153,14 @@ class Recorder:
         attempt.settled = True
         if grant is not None and attempt.output_tokens:
             grant.settle(attempt.prompt_tokens + attempt.output_tokens)
-        outcome = _outcome(request, attempt) if attempt.answered else None
+        outcome: Outcome | None = None
+        if attempt.answered:
+            stamps = attempt.first_byte_unix_s, attempt.ended_unix_s
+            outcome = request.terms.outcome(*stamps, attempt.tokens_each)
+            self._observe(request, attempt)
         if outcome is not None:
             attempt.met_targets = outcome == "met"
             self._slo_requests(request.model, attempt.policy, outcome).inc()
-        if attempt.answered:
-            self._observe(request, attempt)
         if attempt.status < 400 and (attempt.finished or attempt.abandoned):
             self._feedback.learn(request, attempt)
         self._request_log.ended(request, attempt, outcome)
@@ -180,7 +181,8 @@ class Recorder:
         )
         if seen is None:
             return
-        if _credible(attempt, seen.ttft_s):
+        # It counts from the reservation, which may be a moment before the placement was done.
+        if 0 < seen.ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S:
             _learn_answer_delay(attempt, seen.ttft_s)
         if not attempt.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
             # The last snapshot of a whole answer was taken before its last token was sampled.
@@ -212,7 +214,6 @@ class Recorder:
             foretold.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
 
     def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
-        """What was measured, and its error relative to what was predicted where both are known."""
         prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s
         labels = request.model, attempt.instance_id, attempt.policy, job_class
         errors = _error_labels(request, attempt)
@@ -237,8 +238,7 @@ class Recorder:
 
 
 def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]:
-    kind = "emulated" if attempt.instance.emulated else "vllm"
-    return request.model, attempt.instance_id, kind
+    return request.model, attempt.instance_id, attempt.instance.kind
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
@@ -251,15 +251,3 @@ def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
     attempt.first_byte_unix_s = min(
         attempt.ended_unix_s, attempt.placed_unix_s + engine_ttft_s + instance.answer_delay_s
     )
-
-
-def _credible(attempt: Attempt, ttft_s: float) -> bool:
-    """Whether the TTFT that a predictor saw can be this request's. It counts from the reservation,
-    which may be a moment before the placement was done."""
-    return 0 < ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S
-
-
-def _outcome(request: ApiRequest, attempt: Attempt) -> Outcome | None:
-    """Whether an answer was within its targets; None where it had none or too little is known."""
-    stamps = attempt.first_byte_unix_s, attempt.ended_unix_s
-    return request.terms.outcome(*stamps, attempt.tokens_each)

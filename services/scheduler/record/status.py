@@ -14,7 +14,6 @@ from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.telemetry import SchedulerMetrics
 
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
-"""The request whose latencies are foretold."""
 
 
 def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
@@ -106,7 +105,6 @@ def _dispatched(instance: Instance, placer: Placer) -> dict[str, object]:
 
 
 def _engine(prediction: Prediction | None) -> dict[str, object]:
-    """What its predictor shows of the engine; None where this replica does not follow it."""
     if prediction is None:
         names = ("running", "waiting", "max_num_seqs", "kv_used_ratio", "predicted_ttft_s")
         return dict.fromkeys(names)

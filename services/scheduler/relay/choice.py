@@ -38,23 +38,17 @@ class Choice:
         self.ids = array("l")
         """Those that the engine has stated."""
         self._known_ids = array("l")
-        """The ids of all tokens of the texts in `_again`."""
         self.texts: dict[str, list[str]] = {name: [] for name in TEXTS}
         """By field; those of a tool call by its number and field."""
         self.entries = 0
         """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
         self._again: dict[str, str] = {}
-        """What the engine still has to say again."""
         self._entries_again = 0
 
     @property
     def output_ids(self) -> list[int]:
         """The ids of all tokens of which the client has the text, and perhaps some more."""
         return (self._known_ids if self.is_behind else self.ids).tolist()
-
-    @property
-    def has_ids(self) -> bool:
-        return bool(self.ids)
 
     @property
     def is_behind(self) -> bool:
@@ -167,7 +161,6 @@ def _parts(delta: dict[str, Any]) -> Iterator[_Part]:
 
 
 def _by_token(choice: dict[str, Any], *, ids_shown: bool) -> Iterator[list[Any]]:
-    """The lists that have an entry for each token of an event."""
     logprobs = choice.get("logprobs")
     if isinstance(logprobs, dict):
         yield from (each for each in logprobs.values() if isinstance(each, list))

@@ -52,11 +52,13 @@ class Head:
             raise malformed(str(error)) from error
 
     def body(self) -> Body | None:
-        """What follows; None: its end is that of the connection."""
+        """What follows; None: its end is that of the connection. Raises `RemoteProtocolError`."""
         if self.status in _BODILESS:
             return Counted(0)
         if (coding := self.headers.get(b"transfer-encoding")) is not None:
-            return Chunked(_BOUNDS) if coding.lower() == b"chunked" else None
+            if coding.lower() != b"chunked":
+                raise malformed("nobody asked for this transfer coding")
+            return Chunked(_BOUNDS)
         length = self.headers.get(b"content-length")
         return Counted(int(length)) if length is not None else None
 
@@ -90,7 +92,6 @@ class Connection(asyncio.Protocol):
         """When the last byte came."""
         self._silent_since_s = 0.0
         self._head_part = bytearray()
-        """What has come of a head that is not whole."""
         self._head: Head | None = None
         self._body: Body | None = None
         self._spare_bytes = 0

@@ -105,7 +105,7 @@ class Progress:
 
     @property
     def _has_ids(self) -> bool:
-        return any(choice.has_ids for choice in self._choices)
+        return any(choice.ids for choice in self._choices)
 
     @property
     def _is_finished(self) -> bool:
@@ -241,7 +241,6 @@ class Progress:
 
 
 def _take_out(event: dict[str, Any], names: Sequence[str]) -> bool:
-    """Leave nothing of these names in an event; whether there was any."""
     choices, found = event.get("choices"), False
     for owner in (event, *(choices if isinstance(choices, list) else ())):
         for name in names if isinstance(owner, dict) else ():

@@ -14,7 +14,6 @@ class Undecodable(Exception):
 
 class Decoder:
     def __init__(self, encoding: bytes) -> None:
-        """`encoding` is one that `decoder_of` knows."""
         self._is_gzip = encoding in _GZIP
         self._stream = zlib.decompressobj(zlib.MAX_WBITS | 32)  # gzip or zlib, as it begins
         self._begun = False

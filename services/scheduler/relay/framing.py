@@ -96,14 +96,12 @@ class WholeFraming:
     `LONGEST_HELD_BYTES` is handed out in parts."""
 
     def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
-        """`any_form`: it need not be JSON; `at_once`: it goes to the client as it comes."""
         self.ended = False
         self.response_id = ""
         self._any_form = any_form
         self._body = bytearray()
         self._length_bytes = 0
         self._begun = at_once
-        """Parts were handed out."""
 
     def feed(self, data: bytes) -> list[Event]:
         assert data

@@ -22,8 +22,7 @@ from foretell.services.scheduler.http.exchange import Answering, ClientLeft, Exc
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
-from foretell.services.scheduler.relay.held import HeldStreams, is_resumable
-from foretell.services.scheduler.relay.reply import KeptAlive
+from foretell.services.scheduler.relay.held import HeldStreams, KeptAlive, is_resumable
 from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
@@ -65,7 +64,6 @@ class Relay:
     async def _deliver(
         self, request: ApiRequest, context: RequestContext, exchange: Exchange
     ) -> int:
-        """Deliver the answer; the status that counts."""
         headers, key = forwarded(exchange.headers), context.tenant.key
         if key is not None and key.priority is not None:
             headers[PRIORITY_HEADER] = str(request.priority)

@@ -58,7 +58,6 @@ class StreamFraming:
         self._progress = progress
         self._opening = frozenset(opening)
         self._begun = False
-        """Something was handed out."""
         self._waiting = bytearray()
         """What waits for the first event that says something."""
         self._held = bytearray()
@@ -93,7 +92,8 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        if self._held or self._ends is not None or data.find(BLANK) != len(data) - len(BLANK):
+        is_one = data.find(BLANK) == len(data) - len(BLANK) and b"\r" not in data
+        if self._held or self._ends is not None or not is_one:
             return None
         return self._taken(data)
 
@@ -128,7 +128,6 @@ class StreamFraming:
     # --- the end ---
 
     def _break(self, reason: str, reported: sse.Reported | None = None) -> list[Event]:
-        """What the client still lacks, where that is known; otherwise `Broken`."""
         self.ended = True
         rest = self._progress.rest() if self._progress is not None else None
         if rest is not None:
@@ -181,7 +180,6 @@ class StreamFraming:
         return events if end is None else events + self._break(*end)
 
     def _taken(self, part: bytes) -> bytes | None:
-        """What the client gets of an event that need not be parsed."""
         if self._unfollowed:
             plain = self._begun and part.startswith(_OBJECT) and not _TELLING.search(part)
             return part if plain else None
@@ -257,7 +255,6 @@ class StreamFraming:
         return None
 
     def _before(self) -> bytes:
-        """What has waited for the first event."""
         waiting = bytes(self._waiting)
         self._waiting.clear()
         return waiting
@@ -279,7 +276,6 @@ class StreamFraming:
         return is_aborted
 
     def _count_typed(self, answer: dict[str, Any]) -> None:
-        """An event of the Responses API or of Anthropic's, which have no choices."""
         number = answer.get("sequence_number")
         if isinstance(number, int):
             self._next_event = number + 1

@@ -111,7 +111,6 @@ class Transfer:
         self._watch: Callable[[bytes], None] | None = None
         """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
-        """The client has got something of this attempt."""
         self._broken = False
 
     async def run(self, engines: EngineClient) -> None:
@@ -313,7 +312,6 @@ class Transfer:
             self._answer(self._response_headers(), data)
 
     def _refuse(self, reported: Reported) -> None:
-        """A stream began with an error: the client gets it as if it were the engine's answer."""
         self._attempt.status = reported.status
         headers = [each for each in self._response_headers() if each[0] not in _OF_A_BODY]
         self._answer([*headers, _JSON], reported.body, reported.message)

@@ -27,7 +27,6 @@ class Unreachable(Exception):
 
 class EngineClient:
     def __init__(self, api_key: str, connect_timeout_s: float, read_timeout_s: float) -> None:
-        """`read_timeout_s` bounds the silence between two bytes of an answer."""
         self.authorization = engine_authorization(api_key)
         self.connect_timeout_s = connect_timeout_s
         self.read_timeout_s = read_timeout_s

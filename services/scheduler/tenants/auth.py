@@ -109,7 +109,6 @@ class ApiKeys:
         return Tenant(name, known.key.model_copy(update=no_limits))
 
     def _look(self) -> None:
-        """Take in a file that has changed."""
         now_s = self._clock()
         if self._file is None or now_s < self._looked_s + _LOOK_EVERY_S:
             return

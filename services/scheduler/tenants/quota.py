@@ -79,7 +79,7 @@ class InProgress:
 
 
 class Bucket:
-    """What may be spent: `per_min` at once, refilled in a minute."""
+    """What may be spent: `per_min` at once, refilled in a minute; 0: there is no limit."""
 
     def __init__(self, per_min: int, clock: Callable[[], float]) -> None:
         self.per_min = per_min
@@ -97,11 +97,13 @@ class Bucket:
 
     def wait_s(self, amount: float) -> float:
         """Seconds until `amount` is there; more than fits counts as a full bucket."""
-        return max(0.0, (min(amount, self.per_min) - self.level) * 60.0 / self.per_min)
+        missing = min(amount, self.per_min) - self.level
+        return missing * 60.0 / self.per_min if missing > 0 and self.per_min else 0.0
 
     def spend(self, amount: float) -> None:
         """Take out `amount`, or put it back where it is negative."""
-        self._level = min(float(self.per_min), self.level - amount)
+        if self.per_min:
+            self._level = min(float(self.per_min), self.level - amount)
 
 
 class Grant:
@@ -117,14 +119,10 @@ class Grant:
 
     def reserve(self, tokens: float) -> None:
         """The request will take so many tokens; raises `ApiError` 429 if they are not there."""
-        bucket = self._tenant.tokens
-        if bucket is None:
-            return
-        wait_s = bucket.wait_s(tokens)
-        if wait_s > 0:
-            raise self._tenant.refusal(f"{bucket.per_min} tokens per minute", wait_s)
-        self._tenant.spend(0, tokens)
-        self._reserved = tokens
+        self._tenant.check("tokens", tokens)
+        if self._tenant.tokens.per_min:
+            self._tenant.spend(0, tokens)
+            self._reserved = tokens
 
     def foretell(self, e2e_s: float) -> None:
         """Its answer is predicted to end then."""
@@ -165,10 +163,13 @@ class Tenant:
         """By which replicas know it in what they tell each other."""
         self.key = key
         self.clock = clock
-        self.requests = (
-            Bucket(key.requests_per_min, clock) if key and key.requests_per_min else None
-        )
-        self.tokens = Bucket(key.tokens_per_min, clock) if key and key.tokens_per_min else None
+        self.requests = Bucket(key.requests_per_min if key else 0, clock)
+        self.tokens = Bucket(key.tokens_per_min if key else 0, clock)
+        self._limited = {
+            name: bucket
+            for name, bucket in (("requests", self.requests), ("tokens", self.tokens))
+            if bucket.per_min
+        }
         self.grants: set[Grant] = set()
         self._elsewhere = elsewhere
         self._may_be_active = False
@@ -194,15 +195,19 @@ class Tenant:
         if most and len(self.grants) + self._elsewhere(self.caller) >= most:
             soonest_s = min((grant.ends_s for grant in self.grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
-        if self.requests is not None:
-            wait_s = self.requests.wait_s(1)
-            if wait_s > 0:
-                raise self.refusal(f"{self.requests.per_min} requests per minute", wait_s)
+        self.check("requests", 1)
+        if self.requests.per_min:
             self.spend(1, 0.0)
         grant = Grant(self)
         self.grants.add(grant)
         self._may_be_active = True
         return grant
+
+    def check(self, what: str, amount: float) -> None:
+        """Raises `ApiError` 429 where so much of a limit is not left."""
+        bucket = self._limited.get(what)
+        if bucket is not None and (wait_s := bucket.wait_s(amount)) > 0:
+            raise self.refusal(f"{bucket.per_min} {what} per minute", wait_s)
 
     def spend(self, requests: int, tokens: float) -> None:
         """It has spent that much here; below 0: less than was reserved."""
@@ -213,16 +218,14 @@ class Tenant:
     def take_out(self, requests: int, tokens: float) -> None:
         """It has spent that much, here or elsewhere."""
         self._may_be_active = True
-        for bucket, amount in ((self.requests, requests), (self.tokens, tokens)):
-            if bucket is not None and amount:
-                bucket.spend(amount)
+        self.requests.spend(requests)
+        self.tokens.spend(tokens)
 
     def lower(self, requests_left: float, tokens_left: float) -> None:
         """No more than that is left."""
         self._may_be_active = True
-        for bucket, left in ((self.requests, requests_left), (self.tokens, tokens_left)):
-            if bucket is not None:
-                bucket.spend(max(0.0, bucket.level - left))
+        self.requests.spend(max(0.0, self.requests.level - requests_left))
+        self.tokens.spend(max(0.0, self.tokens.level - tokens_left))
 
     @property
     def is_active(self) -> bool:
@@ -230,8 +233,7 @@ class Tenant:
         if not self._may_be_active:  # most of many
             return False
         untold = self._untold_requests or self._untold_tokens
-        buckets = (bucket for bucket in (self.requests, self.tokens) if bucket is not None)
-        spent = any(each.level < each.per_min for each in buckets)
+        spent = any(each.level < each.per_min for each in self._limited.values())
         self._may_be_active = bool(self.grants or untold or spent)
         return self._may_be_active
 
@@ -242,8 +244,8 @@ class Tenant:
             requests=self._untold_requests,
             tokens=self._untold_tokens,
             in_progress=len(self.grants),
-            requests_left=self.requests.level if self.requests else 0.0,
-            tokens_left=self.tokens.level if self.tokens else 0.0,
+            requests_left=self.requests.level,
+            tokens_left=self.tokens.level,
         )
         self._untold_requests, self._untold_tokens = 0, 0.0
         return spent
@@ -252,9 +254,8 @@ class Tenant:
         """Its limits and what it uses of them; `in_progress`: its requests at this replica."""
         limits = self.key.model_dump(exclude={"sha256", "admin"}) if self.key else {}
         usage: dict[str, object] = {"in_progress": in_progress}
-        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
-            if bucket is not None:
-                usage[f"{name}_left"] = max(0, int(bucket.level))
+        for name, bucket in self._limited.items():
+            usage[f"{name}_left"] = max(0, int(bucket.level))
         return {"tenant": self.name, "limits": limits, "usage": usage}
 
     def refusal(self, limit: str, wait_s: float) -> ApiError:
@@ -269,14 +270,13 @@ class Tenant:
         `draft-ietf-httpapi-ratelimit-headers` does."""
         found: dict[str, str] = {}
         policies, states = [], []
-        for name, bucket in (("requests", self.requests), ("tokens", self.tokens)):
-            if bucket is not None:
-                left, full_s = max(0, int(bucket.level)), bucket.wait_s(bucket.per_min)
-                found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
-                found[f"x-ratelimit-remaining-{name}"] = str(left)
-                found[f"x-ratelimit-reset-{name}"] = f"{full_s:.3f}s"
-                policies.append(f'"{name}";q={bucket.per_min};w=60;qu="{name}"')
-                states.append(f'"{name}";r={left};t={ceil(full_s)}')
+        for name, bucket in self._limited.items():
+            left, full_s = max(0, int(bucket.level)), bucket.wait_s(bucket.per_min)
+            found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
+            found[f"x-ratelimit-remaining-{name}"] = str(left)
+            found[f"x-ratelimit-reset-{name}"] = f"{full_s:.3f}s"
+            policies.append(f'"{name}";q={bucket.per_min};w=60;qu="{name}"')
+            states.append(f'"{name}";r={left};t={ceil(full_s)}')
         if policies:
             found["ratelimit-policy"] = ", ".join(policies)
             found["ratelimit"] = ", ".join(states)

@@ -1,0 +1,104 @@
+"""What placement could win at most: all engines of a cluster as one.
+
+One queue, and one pool of all seats, KV blocks and cached prefixes, whose steps are shared equally
+by all engines. No request is sooner there than alone on an engine, either, as a prompt is computed
+by one. Where engines are of several kinds, those count as so many of the fastest kind, for decodes,
+as they are as fast as.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from foretell.latency.linear import LinearStepTime, StepTimeModel
+from foretell.latency.tables import TabularStepTime
+from foretell.model import BatchShape, Curve, EngineConfig, GpuProfile, Grid
+from foretell.model.batch import prefill_pairs
+from foretell.policy import make_policy
+from foretell.sim import InstanceConfig, Report, Served, simulate
+from foretell.tools.profiles.imports import profile_of, with_graphs
+from foretell.tools.simulate.cluster import cluster_config
+from foretell.tools.simulate.options import SimulateOptions
+from foretell.workload import Arrival
+
+AGEING = 0.1
+"""By size, a request has its turn as if it had come later: by this part of the seconds that its
+answer takes alone, as far as its length is known."""
+_TURNS_PER_S = 1000
+
+
+def pooled(
+    options: SimulateOptions, arrivals: Sequence[Arrival], seed: int, *, by_size: bool
+) -> Report:
+    """What the pool of the options' engines makes of the arrivals, in their order or by size."""
+    prefixes = any(arrival.prefix for arrival in arrivals)
+    config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
+    busy = BatchShape(decode_seqs=16, decode_pairs=16_000)
+    fastest = min(config.instances, key=lambda one: one.step_time.step_s(busy))
+    kinds = [each.profile for each in options.engines for _ in range(each.instances)]
+    profile = profile_of(kinds[config.instances.index(fastest)])
+    engine = _pool_of([one.engine for one in config.instances], fastest.engine, by_size=by_size)
+    profile = with_graphs(profile, fastest.engine.max_num_seqs)
+    least_s = fastest.step_time.step_s(busy)
+    engines = sum(least_s / one.step_time.step_s(busy) for one in config.instances)
+    steps = _shared(profile, engines)
+    if by_size:
+        arrivals = [_ranked(a, config.estimate(a).expected_tokens, fastest) for a in arrivals]
+    one = replace(config, instances=(InstanceConfig(engine, steps),))
+    report = simulate(one, arrivals, [make_policy("round_robin")], Random(f"{seed} cluster"))
+    delay_s = config.dispatch_delay_s
+    return replace(report, served=tuple(_not_before(s, fastest, delay_s) for s in report.served))
+
+
+def _pool_of(engines: Sequence[EngineConfig], one: EngineConfig, *, by_size: bool) -> EngineConfig:
+    return replace(
+        one,
+        max_num_seqs=sum(each.max_num_seqs for each in engines),
+        max_num_scheduled_tokens=sum(each.max_num_scheduled_tokens for each in engines),
+        total_blocks=sum(each.total_blocks for each in engines),
+        policy="priority" if by_size else "fcfs",
+    )
+
+
+def _shared(profile: GpuProfile, engines: float) -> StepTimeModel:
+    """Step times of so many engines that share each step equally."""
+    tables = profile.tables
+    if tables is None:
+        step_s, *each_s = profile.coefficients_s
+        return LinearStepTime((step_s, *[seconds / engines for seconds in each_s]))
+
+    def wider(curve: Curve) -> Curve:
+        return replace(curve, x=tuple(engines * x for x in curve.x))
+
+    (sequences, contexts), prefill = tables.decode.axes, tables.prefill
+    return TabularStepTime(
+        replace(
+            tables,
+            tokens=wider(tables.tokens),
+            sequences=wider(tables.sequences),
+            prefill=Grid(prefill.axes, tuple(seconds / engines for seconds in prefill.seconds)),
+            decode=replace(
+                tables.decode, axes=(tuple(engines * count for count in sequences), contexts)
+            ),
+            mixed=None,
+            graph_sizes=tuple(int(engines * size) for size in tables.graph_sizes),
+        )
+    )
+
+
+def _ranked(arrival: Arrival, tokens: float, alone: InstanceConfig) -> Arrival:
+    later_s = AGEING * tokens * alone.step_time.step_s(BatchShape(0, 0, 0, 1, 0))
+    return replace(arrival, priority=int(_TURNS_PER_S * (arrival.t_s + later_s)))
+
+
+def _not_before(served: Served, alone: InstanceConfig, delay_s: float) -> Served:
+    """With latencies that are at least those of an idle engine that has the same cached."""
+    steps, most = alone.step_time, alone.engine.max_num_scheduled_tokens
+    ttft_s, done = delay_s, served.cached_tokens
+    while done < served.prompt_tokens:
+        chunk = min(most, served.prompt_tokens - done)
+        ttft_s += steps.step_s(BatchShape(1, chunk, prefill_pairs(chunk, done)))
+        done += chunk
+    first = BatchShape(0, 0, 0, 1, served.prompt_tokens + 1)
+    e2e_s = ttft_s + steps.decode_run_s(first, served.output_tokens - 1)
+    return replace(served, ttft_s=max(served.ttft_s, ttft_s), e2e_s=max(served.e2e_s, e2e_s))

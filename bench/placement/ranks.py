@@ -1,0 +1,195 @@
+"""Is placing requests on data-parallel ranks better than vLLM's own balancer?
+
+One real vLLM server on the CPU with two ranks of a dense model, whose steps last as long as a GPU
+profile says. Half of the runs go to Foretell's endpoint, which names the rank of each request, the
+others straight to the server, which then chooses by what runs and waits. They take turns on the
+same arrivals, in another order each round.
+"""
+
+import argparse
+import asyncio
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import Any
+
+import httpx
+
+from bench.paced.engines import MODEL_NAME, EngineSpec, engine_args
+from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.vllm_cpu import ENVIRONMENT
+from foretell.model import BatchShape
+from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.intervals import percentile, ratio_interval
+from tests.e2e.cluster import cluster
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="12 minutes",
+    needs="`make setup-vllm`, the model of `make run-vllm`, two idle cores",
+    packages=("foretell", "grpcio"),
+)
+RANKS, SEATS = 2, 4
+SPEC = EngineSpec(seats=SEATS)
+PROMPT_WORDS = (40, 200)
+UTILISATION = 0.95
+_WARM_UP = 15
+"""Requests of each run that come first and do not count."""
+_START_S, _TIMEOUT_S = 400.0, 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is asked."""
+
+    what: str
+    outputs: tuple[int, ...]
+    """Tokens of answers, each as likely as the others."""
+    told: bool = False
+    """`max_tokens` is the length."""
+
+    def rate_per_s(self) -> float:
+        """What full ranks could serve, times `UTILISATION`."""
+        step_time, output = SPEC.pace.step_time(), fmean(self.outputs)
+        prompt = round(fmean(PROMPT_WORDS))
+        decodes = BatchShape(decode_seqs=SEATS, decode_pairs=SEATS * prompt)
+        pairs = prompt * (prompt + 1) // 2
+        beside = BatchShape(1, prompt, pairs, SEATS, SEATS * prompt)
+        decode_s = step_time.step_s(decodes)
+        one_s = step_time.step_s(beside) - decode_s + output * decode_s / SEATS
+        return UTILISATION * RANKS / (SPEC.slowdown * one_s)
+
+
+SETTINGS = {
+    "alike": Setting("answers of 32 tokens", (32,)),
+    "unlike": Setting("of 8 or 104, which nobody knows before", (8, 8, 8, 104)),
+    "told": Setting("of 8 or 104, which `max_tokens` says", (8, 8, 8, 104), told=True),
+}
+ARMS = ("foretell", "vllm")
+Found = dict[str, dict[str, list[list[float]]]]
+"""Seconds until first tokens, by setting, arm and round."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rounds", type=int, default=5, help="Each with a seed of its own.")
+    parser.add_argument("--requests", type=int, default=75, help="Requests that count, of a run.")
+    parser.add_argument("--python", type=Path, default=ROOT / ".venv-vllm/bin/python")
+    parser.add_argument("--model", type=Path, default=ROOT / ".models/tiny-llama")
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Make all runs."""
+    if options.quick:
+        options.rounds, options.requests = 1, 10
+    found: Found = {name: {arm: [] for arm in ARMS} for name in SETTINGS}
+    with (
+        TemporaryDirectory(prefix="foretell-bench-") as folder,
+        cluster(
+            Path(folder),
+            f"--cluster={_cluster_file(Path(folder), options)}",
+            "--no-restart",
+            start_s=_START_S,
+            **ENVIRONMENT,
+            PYTHONPATH=str(ROOT),
+        ) as running,
+    ):
+        server = httpx.get(f"{running.endpoint}/status").json()["instances"][0]["url"]
+        urls = dict(zip(ARMS, (running.endpoint, str(server)), strict=True))
+        asyncio.run(_runs(urls, options, found))
+    return {"utilisation": UTILISATION, "ttft_s": found}
+
+
+def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
+    args = shlex.split(engine_args(SPEC))
+    args[args.index("--stream-interval") + 1] = "1"
+    engine = {
+        "kind": "vllm",
+        "ranks": RANKS,
+        "python": str(options.python),
+        "profile": SPEC.pace.profile,
+        "args": shlex.join(args),
+    }
+    content = {
+        "engines": [engine],
+        "models": {MODEL_NAME: {"path": str(options.model)}},
+        "schedulers": {"replicas": 1},
+    }
+    path = folder / "wanted.yaml"
+    path.write_text(json.dumps(content))  # YAML too
+    return path
+
+
+async def _runs(urls: dict[str, str], options: argparse.Namespace, found: Found) -> None:
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(timeout=_TIMEOUT_S, limits=limits, trust_env=False) as client:
+        for arm in ARMS:  # code is loaded, step times are learnt
+            await _run(client, urls[arm], SETTINGS["unlike"], 30, Random(arm))
+        for number in range(options.rounds):
+            for name, setting in SETTINGS.items():
+                for arm in ARMS if number % 2 else ARMS[::-1]:
+                    rng = Random(f"{name} {number}")
+                    asked = _WARM_UP + options.requests
+                    ttfts_s = await _run(client, urls[arm], setting, asked, rng)
+                    found[name][arm].append(ttfts_s[_WARM_UP:])
+                    mean_s = fmean(ttfts_s[_WARM_UP:])
+                    print(f"{name} {number} {arm}: TTFT {mean_s:.3f} s", flush=True)
+
+
+async def _run(
+    client: httpx.AsyncClient, url: str, setting: Setting, requests: int, rng: Random
+) -> list[float]:
+    """The TTFTs in seconds of `requests` that come at random, in their order."""
+    at_s, begin_s, asked = 0.0, monotonic() + 0.5, []
+    for _ in range(requests):
+        at_s += rng.expovariate(setting.rate_per_s())
+        words = " ".join(f"{rng.randrange(10_000)}" for _ in range(rng.randint(*PROMPT_WORDS) // 4))
+        asked.append((begin_s + at_s, words, rng.choice(setting.outputs)))
+    return await asyncio.gather(*(_ask(client, url, setting.told, *each) for each in asked))
+
+
+async def _ask(
+    client: httpx.AsyncClient, url: str, told: bool, at_s: float, prompt: str, output: int
+) -> float:
+    await asyncio.sleep(at_s - monotonic())
+    body: dict[str, Any] = {"model": MODEL_NAME, "prompt": prompt, "stream": True}
+    body |= {"max_tokens": output if told else 512, "vllm_xargs": {LENGTH_KEY: output}}
+    asked_s, first_s = monotonic(), 0.0
+    async with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
+        answer.raise_for_status()
+        async for _ in answer.aiter_bytes():
+            first_s = first_s or monotonic()
+    return first_s - asked_s
+
+
+def tables(page: Numbers) -> Blocks:
+    """A row for each setting: means over rounds, and ratios paired by round."""
+    rows = []
+    for name, found in page["ttft_s"].items():
+        own, other = found["foretell"], found["vllm"]
+        row = [f"{name}: {SETTINGS[name].what}"]
+        for level in (None, 90):
+            mine, theirs = (
+                [percentile(each, level) if level else fmean(each) for each in arm]
+                for arm in (own, other)
+            )
+            ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+            row += [f"{fmean(mine):.2f}", f"{fmean(theirs):.2f}"]
+            if len(ratios) > 1:
+                mean, low, high = ratio_interval(ratios)
+                row.append(f"{mean:.2f} ({low:.2f} to {high:.2f})")
+                row.append(f"{max(ratios):.2f}")
+            else:
+                row += [f"{ratios[0]:.2f}", ""]
+        rows.append(row)
+    header = ["setting"]
+    for name in ("mean TTFT", "P90 TTFT"):
+        header += [f"{name}, s", "vLLM's balancer, s", "ratio (95%)", "worst round"]
+    rounds = len(next(iter(page["ttft_s"].values()))["vllm"])
+    about = f"{rounds} rounds; the rate is {page['utilisation']:.0%} of what full ranks serve.\n"
+    return {"tables": f"{made_by(page)}\n{about}\n{markdown_table(header, rows)}"}
