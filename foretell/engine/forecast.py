@@ -5,7 +5,6 @@ way one compiled call answers for all the engines that a newcomer asks about.
 """
 
 from collections.abc import Sequence as Seq
-from struct import Struct
 from typing import NamedTuple
 
 import numpy as np
@@ -21,10 +20,9 @@ from foretell.engine.questions import (
     forecasts,
     is_certain,
     key_of,
-    packed,
+    rows_of,
 )
 from foretell.kernel.forecasts import (
-    QUESTION,
     Answers,
     Costs,
     cost,
@@ -45,8 +43,6 @@ MOST_SAMPLES = 8
 SEED = 0
 """Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
 _FIRST_CAPACITY = 256
-_ROW = Struct("7qd")
-assert _ROW.size == QUESTION.itemsize
 _MOST_STEPS = 4096
 """Steps for which a rank reckons with the others of its deployment."""
 
@@ -396,23 +392,11 @@ class Forecaster:
         return None
 
     def _rows(self, questions: Seq[Question], newcomer: Arrival) -> tuple[bytes, bytes]:
-        """Rows of `QUESTION` and of `ARRIVAL`; afterwards there is room for all of them."""
-        rows: list[bytes] = []
-        arrivals: list[Arrival] = []
-        first = 0
-        for picture, samples, cached, announced, expected, version, delay_s in questions:
-            arrivals += announced
-            behind = end = len(arrivals)
-            if expected:
-                arrivals += expected
-                end = len(arrivals)
-            rows.append(_ROW.pack(picture, samples, cached, first, behind, end, version, delay_s))
-            first = end
-        arrivals.append(newcomer)
-        most = self._most_shown + sum([row.sequences for row in arrivals])
-        if most > self._capacity:
-            self._grow(2 * most)
-        return b"".join(rows), packed(arrivals)
+        """As `rows_of`; afterwards there is room for all of them."""
+        rows, arrivals, sequences = rows_of(questions, newcomer)
+        if self._most_shown + sequences > self._capacity:
+            self._grow(2 * (self._most_shown + sequences))
+        return rows, arrivals
 
     def _costs_for(self, asked: int) -> Costs:
         if self._costs is None or len(self._costs.added_s) < asked:

@@ -16,15 +16,9 @@ from numpy.typing import NDArray
 
 from foretell.engine.arrays import engine_record
 from foretell.engine.questions import Arrival, Figures, unpacked
+from foretell.kernel.compiled import untrue_arrivals, untrue_requests
 from foretell.kernel.layout import ENGINE, INPUT
-from foretell.kernel.pictures import (
-    PICTURE,
-    REQUEST,
-    SHAPE,
-    STEPS,
-    untrue_arrivals,
-    untrue_requests,
-)
+from foretell.kernel.pictures import PICTURE, REQUEST, SHAPE, STEPS
 from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
 from foretell.model import EngineConfig
 

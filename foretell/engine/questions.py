@@ -9,15 +9,15 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.forecasts import Answers
+from foretell.kernel.forecasts import QUESTION, Answers
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.pictures import ARRIVAL
 from foretell.length.distribution import Row
 from foretell.model import RequestSpec
 
 Values = NDArray[np.float64]
-_ROW = Struct(f"{WIDTH + 4}d6q")
-assert _ROW.size == ARRIVAL.itemsize
+_ROW, _QUESTION = Struct(f"{WIDTH + 4}d6q"), Struct("7qd")
+assert (_ROW.size, _QUESTION.size) == (ARRIVAL.itemsize, QUESTION.itemsize)
 
 
 class Arrival(NamedTuple):
@@ -126,6 +126,23 @@ def packed(rows: Seq[Arrival]) -> bytes:
 def unpacked(rows: bytes | bytearray) -> list[Arrival]:
     """What was `packed`."""
     return [Arrival(values[:WIDTH], *values[WIDTH:]) for values in _ROW.iter_unpack(rows)]
+
+
+def rows_of(questions: Seq[Question], newcomer: Arrival) -> tuple[bytes, bytes, int]:
+    """Rows of `kernel.forecasts.QUESTION` and of `ARRIVAL`, and the sequences in the latter."""
+    rows: list[bytes] = []
+    arrivals: list[Arrival] = []
+    first = 0
+    for picture, samples, cached, announced, expected, version, delay_s in questions:
+        arrivals += announced
+        behind = end = len(arrivals)
+        if expected:
+            arrivals += expected
+            end = len(arrivals)
+        rows.append(_QUESTION.pack(picture, samples, cached, first, behind, end, version, delay_s))
+        first = end
+    arrivals.append(newcomer)
+    return b"".join(rows), packed(arrivals), sum([row.sequences for row in arrivals])
 
 
 def shifted(rows: Seq[Arrival], shift_s: float) -> Seq[Arrival]:

@@ -12,19 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.compiled import are_certain, fill_column, untrue_arrivals, untrue_requests
 from foretell.kernel.layout import ENGINE, check_rows
 from foretell.kernel.lengths import WIDTH
-
-__all__ = [
-    "ARRIVAL",
-    "PICTURE",
-    "REQUEST",
-    "are_certain",
-    "fill_column",
-    "untrue_arrivals",
-    "untrue_requests",
-]
 
 REQUEST = np.dtype(
     [

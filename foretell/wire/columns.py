@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from foretell.kernel.pictures import fill_column
+from foretell.kernel.compiled import fill_column
 from foretell.v1 import predictor_pb2
 from foretell.wire.error import WireError
 

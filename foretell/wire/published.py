@@ -22,8 +22,9 @@ from foretell.engine.published import (
     step_time_of,
 )
 from foretell.engine.questions import Figures, packed
+from foretell.kernel.compiled import are_certain
 from foretell.kernel.layout import INPUT
-from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST, are_certain
+from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST
 from foretell.kernel.step_time import StepTime, Sums
 from foretell.model import BatchShape
 from foretell.v1 import predictor_pb2
