@@ -89,7 +89,7 @@ class App:
             elif is_stored(exchange.path):
                 tenant = self._tenant(exchange.headers)
                 with self.shared.in_progress.place(tenant.name):
-                    await self.stored.pass_on(exchange)
+                    await self.stored.pass_on(exchange, tenant)
             else:
                 exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
                 exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))

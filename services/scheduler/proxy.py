@@ -94,19 +94,22 @@ class StoredResponses:
         self._client = client
         self._authorization = authorization
 
-    def keepers(self, path: str) -> Sequence[Instance]:
-        """The instance that keeps the response at a path; those that may, if nobody knows."""
+    def keepers(self, path: str, tenant: str) -> Sequence[Instance]:
+        """The instance that keeps the response at a path; those that may, if nobody knows.
+
+        Raises `ApiError` where it is another tenant's.
+        """
         response_id = path.removeprefix(f"{PATH}/").partition("/")[0]
         known = self._pool.instances
-        keeper = self._kept.keeper_of(response_id, known)
+        keeper = self._kept.keeper_of(response_id, tenant, known)
         if keeper in known:
             return [known[keeper]]
         return [each for each in known.values() if each.healthy][:MOST_REFUSALS]
 
-    async def pass_on(self, exchange: Exchange) -> None:
+    async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
         """Have the engine answer that keeps the response; raises `ApiError`."""
         failed = unavailable("the engine that keeps this response is not up", "no_instance")
-        keepers = self.keepers(exchange.path)
+        keepers = self.keepers(exchange.path, tenant.name)
         for instance in keepers:
             try:
                 if await self._pass_on(exchange, instance, is_last=instance is keepers[-1]):

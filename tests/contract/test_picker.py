@@ -119,8 +119,9 @@ async def test_a_long_body_goes_back_in_small_chunks(tmp_path: Path) -> None:
 async def test_what_is_kept_is_asked_for_where_it_is_kept(tmp_path: Path) -> None:
     async with engines(*[answer] * 4) as four, picker(tmp_path, four) as (scheduler, channel):
         for number, engine in enumerate(four):
-            tag = hashlib.sha256(f"engine-{number}".encode()).hexdigest()[:10]
-            named = {":method": "GET", ":path": f"/v1/responses/resp_{tag}_{'0' * 32}"}
+            names = f"engine-{number}", ""  # of the engine and the tenant
+            tags = "_".join(hashlib.sha256(each.encode()).hexdigest()[:10] for each in names)
+            named = {":method": "GET", ":path": f"/v1/responses/resp_{tags}_{'0' * 32}"}
             headers, *_ = asked(b"x", **named)
             headers.request_headers.end_of_stream = True
             call = process(channel)

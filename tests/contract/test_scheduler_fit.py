@@ -283,3 +283,30 @@ async def test_a_response_is_read_and_cancelled_where_it_is_kept(
             await engine.stop()
         gone = await scheduler.client.request(method, f"/v1/responses/{next(iter(kept))}{rest}")
         assert (gone.status_code, gone.json()["error"]["code"]) == (503, "no_instance")
+
+
+@pytest.mark.parametrize("own_ids", [False, True])
+async def test_a_response_is_its_tenants_alone(tmp_path: Path, own_ids: bool) -> None:
+    one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+    async with (
+        engines(keeping("a", own_ids=own_ids)) as (engine,),
+        running(
+            tmp_path, [engine], api_keys="one,two", headers=one, health_interval_s=FOREVER_S
+        ) as scheduler,
+    ):
+        _, name = await respond(scheduler, None, stream=False)
+        engine.received.clear()
+        follows = {"model": MODEL, "input": "hi", "previous_response_id": name}
+        for method, path, body in (
+            ("GET", f"/v1/responses/{name}", None),
+            ("DELETE", f"/v1/responses/{name}", None),
+            ("POST", f"/v1/responses/{name}/cancel", None),
+            ("POST", "/v1/responses", follows),
+        ):
+            answer = await scheduler.client.request(method, path, json=body, headers=two)
+            assert answer.status_code == 404
+            assert "not found" in answer.json()["error"]["message"]
+        assert not engine.received
+        assert (await respond(scheduler, name, stream=False))[0] == 200
+        engine.behaviour = stored_at(name)
+        assert (await scheduler.client.get(f"/v1/responses/{name}")).status_code == 200

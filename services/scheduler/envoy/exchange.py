@@ -168,8 +168,8 @@ class Exchange:
     async def _send_to_keeper(self, path: str, headers: Mapping[str, str]) -> None:
         own, addresses = self._context.authorization, self._context.addresses
         try:
-            self._shared.api_keys.tenant(headers)
-            keepers = self._context.app.stored.keepers(path)
+            tenant = self._shared.api_keys.tenant(headers)
+            keepers = self._context.app.stored.keepers(path, tenant.name)
             await addresses.learn(keepers)
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:

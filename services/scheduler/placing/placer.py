@@ -126,6 +126,7 @@ class Placer:
         Raises `ApiError` if none is up, if none could begin to answer in time and the request
         would rather be told, or if its tenant has too few tokens left.
         """
+        keeper = self.kept.keeper(parsed, self._pool.instances)
         # An id of its own: clients may use one X-Request-Id for many requests.
         key = next(self._keys)
         began_s = time.perf_counter()
@@ -138,7 +139,6 @@ class Placer:
             answer_tokens = spec.sequences * spec.length.expected_tokens
             generates = parsed.endpoint.generates
             grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
-        keeper = self.kept.keeper(parsed, self._pool.instances)
         trace = Trace(parsed.request_id, parsed.model, parsed.endpoint.generates)
         need = need_of(parsed, spec.prompt_tokens, keeper)
         self._requests[key] = _Request(parsed, grant, began_s, began_s, trace, need)

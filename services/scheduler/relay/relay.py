@@ -180,7 +180,9 @@ class Delivery:
                     await transfer.run(self._engines)
                 finally:
                     attempt.instance.judge_fields(attempt.status)
-            context.placer.kept.learn(transfer.response_id, attempt.instance_id)
+            context.placer.kept.learn(
+                transfer.response_id, context.request.tenant, attempt.instance_id
+            )
         except asyncio.CancelledError:
             attempt.abandoned = True
             raise
