@@ -244,7 +244,7 @@ class SchedulerMetrics(Declared):
             "Prompt tokens found in the engine's prefix cache, as far as known.",
             _OF_TOKENS,
         )
-        self.foretold_cached_tokens = self.counter(
+        self.predicted_cached_tokens = self.counter(
             "foretell_predicted_cached_prompt_tokens_total",
             "tokens",
             "Predicted prefix-cache hits of the requests whose actual hits are known.",

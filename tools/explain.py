@@ -109,13 +109,13 @@ def _approximated(candidates: Sequence[dict[str, Any]]) -> list[str]:
     """What predictions do not model, the engines of which that is alike in one line."""
     features: dict[str, list[str]] = {}
     for one in candidates:
-        found = ", ".join((one["foretold"] or {}).get("approximations", ()))
+        found = ", ".join((one["predicted"] or {}).get("approximations", ()))
         features.setdefault(found, []).append(one["instance_id"])
     return [f"Not modelled of {', '.join(e)}: {found}." for found, e in features.items() if found]
 
 
 def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
-    happened, foretold = told["happened"], chosen["foretold"] or {}
+    happened, predicted = told["happened"], chosen["predicted"] or {}
     if happened is None:
         return "It is in progress."
     ended = "It ended" if happened["finished"] else "It broke off"
@@ -124,8 +124,8 @@ def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
     text = f"{ended} with status {happened['status'] or 'none'}"
     if happened["e2e_s"]:
         first, last = _s(happened["ttft_s"]), _s(happened["e2e_s"])
-        text += f": first token after {first} (predicted {_s(foretold.get('ttft_s'))}), "
-        text += f"last after {last} (predicted {_s(foretold.get('e2e_s'))}), "
+        text += f": first token after {first} (predicted {_s(predicted.get('ttft_s'))}), "
+        text += f"last after {last} (predicted {_s(predicted.get('e2e_s'))}), "
         expected = told["expected"]["output_tokens"]
         text += f"{happened['output_tokens'] or '?'} tokens (expected {expected:.0f})"
     return f"{text}."
@@ -154,7 +154,7 @@ def _candidates(told: dict[str, Any]) -> Table:
 
 
 def _row(one: dict[str, Any]) -> list[str]:
-    load, foretold, parts = one["load"] or {}, one["foretold"] or {}, one["parts"] or {}
+    load, predicted, parts = one["load"] or {}, one["predicted"] or {}, one["parts"] or {}
     known = "" if one["score_known"] else "~"
     added = [parts.get(name) for name in ("added_ttft_s", "added_e2e_s")]
     again = one["hindsight"] or {}
@@ -162,8 +162,8 @@ def _row(one: dict[str, Any]) -> list[str]:
         f"{'> ' if one['chosen'] else '  '}{one['instance_id']}",
         f"{load['running']} + {load['waiting'] + load['reserved']}" if load else "-",
         f"{100 * load['kv_used_ratio']:.0f}%" if load else "-",
-        _figure(foretold.get("ttft_s")),
-        _figure(foretold.get("e2e_s")),
+        _figure(predicted.get("ttft_s")),
+        _figure(predicted.get("e2e_s")),
         "-" if one["score"] is None else f"{known}{_figure(one['score'])}",
         _figure(parts.get("wait_s")),
         _figure(sum(part or 0.0 for part in added) if parts else None),

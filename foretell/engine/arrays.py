@@ -118,7 +118,7 @@ def steps_in_flight(config: EngineConfig) -> int:
 
 
 def new_costs(engines: int, size: int) -> Costs:
-    """What the cost of newcomers is computed in, for `size` numbers of each engine."""
+    """What the cost of new requests is computed in, for `size` numbers of each engine."""
     kept = np.zeros(engines, KEPT)
     kept["version"] = -1
     return Costs(

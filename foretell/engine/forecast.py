@@ -1,7 +1,7 @@
-"""Forecasts from pictures of engines: when a newcomer would get its first and its last token.
+"""Forecasts from pictures of engines: when a new request would get its first and its last token.
 
 A predictor service has the picture of one engine, a simulator those of all of its cluster. Either
-way one compiled call answers for all the engines that a newcomer asks about.
+way one compiled call answers for all the engines that a new request asks about.
 """
 
 from collections.abc import Sequence as Seq
@@ -38,7 +38,7 @@ from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.model import EngineConfig
 
 MARKS = 8
-"""Equally likely lengths of a newcomer whose own is not certain."""
+"""Equally likely lengths of a new request whose own is not certain."""
 MOST_SAMPLES = 8
 SEED = 0
 """Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
@@ -304,11 +304,11 @@ class Forecaster:
     def prepare(
         self,
         questions: Seq[Question],
-        newcomer: Arrival,
+        new_request: Arrival,
         now_s: float,
     ) -> Call:
         """The arguments of a forecast that is yet to be made; good until the next call."""
-        rows, arrivals = self._rows(questions, newcomer)
+        rows, arrivals = self._rows(questions, new_request)
         return Call(
             self.pictures,
             self.scratch,
@@ -317,20 +317,20 @@ class Forecaster:
             arrivals,
             now_s,
             SEED,
-            self._answers_for(len(questions), 1 if is_certain(newcomer.length) else MARKS),
+            self._answers_for(len(questions), 1 if is_certain(new_request.length) else MARKS),
         )
 
     def forecast(
         self,
         questions: Seq[Question],
-        newcomer: Arrival,
+        new_request: Arrival,
         now_s: float,
         *,
         externality: bool = False,
     ) -> list[Forecast]:
-        """Forecast `newcomer` on each of the engines asked about, with `externality` also its cost
-        to the others there; the other arguments are `prepare`'s."""
-        call = self.prepare(questions, newcomer, now_s)
+        """Forecast `new_request` on each of the engines asked about, with `externality` also its
+        cost to the others there; the other arguments are `prepare`'s."""
+        call = self.prepare(questions, new_request, now_s)
         call.run()
         added: Seq[Seq[float] | None] = [None] * len(questions)
         if externality:
@@ -356,15 +356,15 @@ class Forecaster:
     def futures_s(
         self,
         question: Question,
-        newcomer: Arrival,
+        new_request: Arrival,
         now_s: float,
     ) -> tuple[Values, Values]:
-        """When each request of the engine gets its first and its last token, without `newcomer`.
+        """When each request of the engine gets its first and its last token, without `new_request`.
 
         Means of instants, (requests,) each: those of the picture in its order, then those on their
         way. A first token that came before the picture was made is no later than that.
         """
-        call, costs = self.prepare((question,), newcomer, now_s), self._costs_for(1)
+        call, costs = self.prepare((question,), new_request, now_s), self._costs_for(1)
         count = follow_others(*call[:-1], costs)
         found = costs.without_s[:, question.picture, : question.samples * count]
         first_s, last_s = found.reshape(2, question.samples, count).mean(axis=1)
@@ -391,9 +391,9 @@ class Forecaster:
             slot += row.sequences
         return None
 
-    def _rows(self, questions: Seq[Question], newcomer: Arrival) -> tuple[bytes, bytes]:
+    def _rows(self, questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes]:
         """As `rows_of`; afterwards there is room for all of them."""
-        rows, arrivals, sequences = rows_of(questions, newcomer)
+        rows, arrivals, sequences = rows_of(questions, new_request)
         if self._most_shown + sequences > self._capacity:
             self._grow(2 * (self._most_shown + sequences))
         return rows, arrivals

@@ -1,4 +1,4 @@
-"""What was foretold, foretold again later: from what was known when a request was placed.
+"""What was predicted, predicted again later: from what was known when a request was placed.
 
 Snapshots are never altered, so to remember what a prediction was made from is to keep references.
 """
@@ -27,7 +27,7 @@ class Exposure(NamedTuple):
     """The requests on their way to the engine."""
 
 
-class Scene(NamedTuple):
+class PredictionInputs(NamedTuple):
     """All that the predictions for one placement were made from."""
 
     now_s: float
@@ -45,23 +45,23 @@ LengthRow = Callable[[LengthEstimate], Row]
 
 
 def replay(
-    scene: Scene,
+    inputs: PredictionInputs,
     request: RequestSpec,
     length_row: LengthRow,
     cached_tokens: Sequence[int],
     *,
     idle: bool = False,
 ) -> list[Prediction]:
-    """The means that would have been predicted for `request` on each of the engines in `scene`.
+    """The means that would have been predicted for `request` on each of the engines in `inputs`.
 
     `length_row` makes a distribution of its estimate (`foretell.length.distribution`), and
     `cached_tokens` are those of its prompt that were expected in each engine's prefix cache.
     `idle`: on engines that have nothing else to do.
     """
-    forecaster = Forecaster(len(scene.exposures))
+    forecaster = Forecaster(len(inputs.exposures))
     asked = []
     for index, (exposure, delay_s, cached) in enumerate(
-        zip(scene.exposures, scene.answer_delays_s, cached_tokens, strict=True)
+        zip(inputs.exposures, inputs.answer_delays_s, cached_tokens, strict=True)
     ):
         underway = _Announced(exposure, cached, () if idle else exposure.announced)
         snapshot = exposure.snapshot
@@ -75,8 +75,8 @@ def replay(
         )
         predictor.answer_delay_s = delay_s
         if not idle:
-            header, requests, inputs = snapshot.header, snapshot.requests, snapshot.inputs
-            forecaster.put(index, header, requests, inputs, exposure.shift_s)
+            rows = snapshot.header, snapshot.requests, snapshot.inputs
+            forecaster.put(index, *rows, exposure.shift_s)
             forecaster.still_true(index, exposure.known_s)
         asked.append(predictor)
     return predict(
@@ -84,8 +84,8 @@ def replay(
         asked,
         request,
         length_row(request.length),
-        at_s=scene.now_s,
-        now_s=scene.now_s,
+        at_s=inputs.now_s,
+        now_s=inputs.now_s,
         ages_s=[0.0] * len(asked),
         announced_only=True,
         externality=not idle,

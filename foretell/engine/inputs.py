@@ -56,14 +56,14 @@ class Inputs:
             each._replace(held=holds) for each, holds in zip(seq.inputs, held, strict=True)
         )
 
-    def _compacted(self, live: Live, newcomer: EngineSequence) -> Live:
+    def _compacted(self, live: Live, new_request: EngineSequence) -> Live:
         """The engine's arrays without what is neither cached nor any sequence's, and with room for
-        those of `newcomer`, which has none yet."""
+        those of `new_request`, which has none yet."""
         old, moved = live.inputs, np.full(len(live.inputs) + 1, NONE)  # the last stands for NONE
         living = [
             row
             for slot, row in enumerate(live.sequences)
-            if row["inputs"] and slot != newcomer.slot
+            if row["inputs"] and slot != new_request.slot
         ]
         places = [np.arange(row["inputs"]) + row["first_input"] for row in living]
         used = {content for place in places for content in old["content"][place].tolist()}
@@ -74,7 +74,7 @@ class Inputs:
         }
         kept = np.concatenate([np.array(list(self._contents.values()), int), *places])
         moved[kept] = np.arange(len(kept))
-        wanted = len(kept) + 2 * len(newcomer.inputs)
+        wanted = len(kept) + 2 * len(new_request.inputs)
         rows = np.zeros(max(_FIRST_CAPACITY, 2 * wanted), INPUT)
         rows[: len(kept)] = old[kept]
         for name in ("content", "next", "previous"):

@@ -12,7 +12,7 @@ from foretell.model import EngineConfig, Load, Prediction, RequestSpec
 
 
 def samples_behind(waiting: int) -> int:
-    """The number of rollouts, each with other output lengths, for a newcomer behind so many others.
+    """The number of rollouts, each with other output lengths, for a request behind so many others.
 
     When it may start depends on the more lengths the more wait, and their deviations average out;
     and a rollout costs as much as has to be admitted in it. A power of two: `draw_levels`.
@@ -186,12 +186,12 @@ def predict(
     `single`: by one rollout for each engine, with the medians of uncertain lengths, which is
     cheaper.
     """
-    newcomer, certain = arrival(request, length_row, at_s), is_certain(length_row)
+    new_request, certain = arrival(request, length_row, at_s), is_certain(length_row)
     questions = [
         predictor.question(request, certain, at_s, announced_only=announced_only, single=single)
         for predictor in asked
     ]
-    found = forecaster.forecast(questions, newcomer, now_s, externality=externality)
+    found = forecaster.forecast(questions, new_request, now_s, externality=externality)
     return [
         as_prediction(
             predictor.instance_id,

@@ -78,8 +78,8 @@ class StreamProgress:
         return max(0.0, now_s - stream.came_s) if stream is not None else 0.0
 
     def _begins(self, past_s: float) -> bool:
-        """Whether the first event of a stream is the first of its step: engines tell of newcomers
-        last, so it is not where others have just told of the same step."""
+        """Whether the first event of a stream is the first of its step: engines tell of new
+        requests last, so it is not where others have just told of the same step."""
         if past_s > self._gap_s / 2:
             return True
         return not any(each.step == self._step for each in self.streams.values())

@@ -37,7 +37,7 @@ class Arrival(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One engine that a newcomer asks about: the fields of `kernel.forecasts.QUESTION`."""
+    """One engine that a new request asks about: the fields of `kernel.forecasts.QUESTION`."""
 
     picture: int
     samples: int
@@ -49,7 +49,7 @@ class Question(NamedTuple):
     version: int = 0
     """Another number when the picture, `announced` or the step-time model is another."""
     delay_s: float = 0.0
-    """From the `at_s` of those announced, and of the newcomer, to the engine's queue."""
+    """From the `at_s` of those announced, and of the new request, to the engine's queue."""
 
 
 class Figures(NamedTuple):
@@ -74,11 +74,11 @@ class Forecast(NamedTuple):
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
     preemptions: float
-    """Preemptions of any request on the instance until the newcomer ends."""
+    """Preemptions of any request on the instance until the new request ends."""
     steps: int
-    """Steps of the engine until the newcomer has ended with its longest length."""
+    """Steps of the engine until the new request has ended with its longest length."""
     added: Seq[float] | None
-    """Seconds that the newcomer adds to the first and to the last tokens of all others
+    """Seconds that the new request adds to the first and to the last tokens of all others
     (`kernel.forecasts.cost`); None: nobody asked."""
     answers: Answers
     """Of the latest call: the next one overwrites them."""
@@ -128,7 +128,7 @@ def unpacked(rows: bytes | bytearray) -> list[Arrival]:
     return [Arrival(values[:WIDTH], *values[WIDTH:]) for values in _ROW.iter_unpack(rows)]
 
 
-def rows_of(questions: Seq[Question], newcomer: Arrival) -> tuple[bytes, bytes, int]:
+def rows_of(questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes, int]:
     """Rows of `kernel.forecasts.QUESTION` and of `ARRIVAL`, and the sequences in the latter."""
     rows: list[bytes] = []
     arrivals: list[Arrival] = []
@@ -141,7 +141,7 @@ def rows_of(questions: Seq[Question], newcomer: Arrival) -> tuple[bytes, bytes, 
             end = len(arrivals)
         rows.append(_QUESTION.pack(picture, samples, cached, first, behind, end, version, delay_s))
         first = end
-    arrivals.append(newcomer)
+    arrivals.append(new_request)
     return b"".join(rows), packed(arrivals), sum([row.sequences for row in arrivals])
 
 

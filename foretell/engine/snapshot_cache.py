@@ -1,7 +1,7 @@
 """The latest snapshots of the engines that a scheduler places requests on.
 
 Predictors publish what they know of their engines (`engine.published`). Whoever follows them
-predicts for a newcomer without asking anybody, in one compiled call for all candidates. Its own
+predicts for a new request without asking anybody, in one compiled call for all candidates. Its own
 requests count at once, those of other schedulers when their predictor has told of them.
 
 Times are of the follower's clock, to which those of snapshots are shifted: hosts' clocks differ.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from foretell.engine.forecast import Forecaster
-from foretell.engine.hindsight import Exposure, LengthRow, Scene
+from foretell.engine.hindsight import Exposure, LengthRow, PredictionInputs
 from foretell.engine.lanes import Lane, lanes
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import answered_tokens, cached_tokens, leading
@@ -265,7 +265,7 @@ class SnapshotCache:
 
     def __init__(self, length_row: LengthRow) -> None:
         """`length_row` makes a distribution of an estimate (`foretell.length.distribution`)."""
-        # A request is predicted, foretold and announced with one estimate.
+        # A request is predicted, predicted again and announced with one estimate.
         self._length_row = lru_cache(maxsize=_ESTIMATES)(length_row)
         self._forecaster = Forecaster(0)
         self._engines: dict[str, FollowedEngine] = {}
@@ -292,11 +292,11 @@ class SnapshotCache:
         engines = self._engines
         return [i for i in instance_ids if i in engines and engines[i].is_fresh(now_s)]
 
-    def scene(self, instance_ids: Sequence[str], now_s: float) -> Scene:
+    def inputs(self, instance_ids: Sequence[str], now_s: float) -> PredictionInputs:
         """What predictions for these instances of `fresh` are made from now."""
         engines = [self._engines[instance_id] for instance_id in instance_ids]
         exposures = [engine.exposure() for engine in engines]
-        return Scene(now_s, exposures, [engine.answer_delay_s for engine in engines])
+        return PredictionInputs(now_s, exposures, [engine.answer_delay_s for engine in engines])
 
     def load(self, instance_id: str) -> Load:
         """The occupancy of an instance of `fresh`, reservations included."""

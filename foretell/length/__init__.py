@@ -8,8 +8,8 @@ from foretell.length.estimate import (
 from foretell.length.history import PRIOR_TOKENS, QUANTILE_LEVELS, LengthHistory
 from foretell.length.prompt import (
     PRIOR_TOKENS_PER_CHARACTER,
+    ConversationTokens,
     PromptTokenEstimator,
-    SpokenTokens,
 )
 from foretell.length.survival import SurvivalCurve
 
@@ -19,7 +19,7 @@ __all__ = [
     "QUANTILE_LEVELS",
     "LengthHistory",
     "PromptTokenEstimator",
-    "SpokenTokens",
+    "ConversationTokens",
     "SurvivalCurve",
     "clip",
     "from_hint",

@@ -42,7 +42,7 @@ class PromptTokenEstimator:
         fit.add(characters, max(0, messages), prompt_tokens)
 
 
-class SpokenTokens:
+class ConversationTokens:
     """Tokens of prompts together with their answers, as engines counted them, by their names.
 
     With it a later turn's length is known but for what is new. The prompt unheard of for longest

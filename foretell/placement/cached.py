@@ -41,7 +41,7 @@ class CachedPredictions:
         )
         answers = [Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
         took_s = self._seconds() - began_s
-        return Predicted(answers, took_s, cache.scene(fresh, now_s))
+        return Predicted(answers, took_s, cache.inputs(fresh, now_s))
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
         if not self.cache.fresh((instance_id,), now_s):
@@ -49,7 +49,7 @@ class CachedPredictions:
         wait_s = self.cache.wait_s(instance_id, spec, now_s)
         return Wait(wait_s, self.cache.has_begun(instance_id, spec.request_id))
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         if not self.cache.fresh((instance_id,), now_s):
             return None
         (prediction,) = self.cache.predict(

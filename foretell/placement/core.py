@@ -12,18 +12,18 @@ from foretell.placement.config import PlacementConfig
 from foretell.placement.decision import Decision, decide
 from foretell.placement.instances import Lease
 from foretell.placement.needs import MOST_REFUSALS, Unfit
-from foretell.placement.patience import Patience
 from foretell.placement.ports import Predict
 from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
 from foretell.placement.retries import LONGEST_PAUSE_S, LOOK_AGAIN, RetryBudget
 from foretell.placement.shares import MOST_HELD, has_room
+from foretell.placement.silence import Silences
 from foretell.placement.state import State
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 
 if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
-    from foretell.engine.hindsight import Scene
+    from foretell.engine.hindsight import PredictionInputs
 
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
@@ -52,11 +52,11 @@ class PlacementCore:
         self._state = State(policy, config, random, predict)
         self.instances = self._state.instances
         self._requests = self._state.requests
-        self._efforts = self._state.efforts
+        self._budgets = self._state.budgets
         self._shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
         self._releasing = False
-        self._patience = Patience()
+        self._silences = Silences()
         self._budget = RetryBudget()
         self._without_instance: dict[str, None] = {}
         """Requests that wait for an instance, by their arrival."""
@@ -124,7 +124,7 @@ class PlacementCore:
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
         if self.policy.needs is not Needs.NOTHING:
-            self._efforts.of(event.spec.priority).arrived(self._now_s, event.late_s)
+            self._budgets.of(event.spec.priority).arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
         self._shares.arrived(event.tenant, self._now_s)
@@ -185,12 +185,12 @@ class PlacementCore:
         there is no time to predict."""
         state, now_s = self._state, self._now_s
         eligible = state.candidates.known(state.open_to(request))
-        effort = self._efforts.of(request.arrived.spec.priority)
-        plan = effort.plan(len(eligible), now_s)
+        budget = self._budgets.of(request.arrived.spec.priority)
+        plan = budget.plan(len(eligible), now_s)
         picked = state.candidates.pick(eligible, plan.candidates, now_s)
         needs = self.policy.needs if plan.candidates else Needs.LOAD
         if not plan.candidates:
-            state.do(do.Degraded(request.key, "effort"))
+            state.do(do.Degraded(request.key, "budget"))
         trial = request.trial
         predicted = state.predict.predict(
             trial,
@@ -201,7 +201,7 @@ class PlacementCore:
             single=plan.single,
         )
         if plan.candidates:
-            effort.took(plan, len(predicted.answers), predicted.took_s)
+            budget.took(plan, len(predicted.answers), predicted.took_s)
         if missing := len(picked) - len(predicted.answers):
             state.do(do.Degraded(request.key, "predictor", missing))
         request.single = plan.single
@@ -209,7 +209,7 @@ class PlacementCore:
         self._choose(request, candidates, predicted.inputs)
 
     def _choose(
-        self, request: Request, candidates: Sequence[Candidate], inputs: "Scene | None"
+        self, request: Request, candidates: Sequence[Candidate], inputs: "PredictionInputs | None"
     ) -> None:
         """The policy chooses; `inputs` are what was predicted from."""
         arrived = request.arrived
@@ -239,11 +239,11 @@ class PlacementCore:
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)
         if request.arrived.recallable:
-            foretold_s = request.foretold_s(prediction)
-            self._patience.sent(key, instance.instance_id, foretold_s, self._now_s)
+            predicted_s = request.predicted_s(prediction)
+            self._silences.sent(key, instance.instance_id, predicted_s, self._now_s)
         attempt, name = request.attempt, instance.instance_id
         if prediction is not None and not request.single:
-            prediction = self._state.predict.foretold(spec, name, self._now_s) or prediction
+            prediction = self._state.predict.predict_one(spec, name, self._now_s) or prediction
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
         if request.arrived.foreseeable:  # at once: whoever is placed next must see it
             self._state.predict.reserve(spec, name, self._now_s)
@@ -280,14 +280,14 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is not None:
             self._recalls.keep(request)
-            self._patience.began(event.key, self._now_s, goes_on=event.goes_on)
+            self._silences.began(event.key, self._now_s, goes_on=event.goes_on)
             if request.lease is not None:
                 self.instances.answered(request.lease)
 
     def _recalled(self, event: on.Recalled) -> None:
         request = self._requests[event.key]
         decision = self._recalls.recalled(request)
-        self._patience.ended(event.key, self._now_s)
+        self._silences.ended(event.key, self._now_s)
         self._state.give_back(request)
         if decision.chosen.instance_id in self.instances.eligible(request.arrived.model):
             request.next_attempt()
@@ -300,7 +300,7 @@ class PlacementCore:
         request = self._requests[event.key]
         self._recalls.keep(request)
         lease = self._state.give_back(request)
-        cost_s = self._patience.ended(event.key, self._now_s)
+        cost_s = self._silences.ended(event.key, self._now_s)
         if event.unfit:
             self._place_elsewhere(request, lease, event.unfit)
             return
@@ -354,7 +354,7 @@ class PlacementCore:
     def _give_up_silent(self, event: on.InstanceUp) -> None:
         """The instance answers its probes, but perhaps nothing else."""
         instance, now_s = self.instances[event.instance_id], self._now_s
-        late = self._patience.silent(
+        late = self._silences.silent(
             event.instance_id, event.heard_s, event.worked_s, now_s, proven=instance.proven
         )
         for key in late:
@@ -369,7 +369,7 @@ class PlacementCore:
         self._recalls.keep(request)
         lease = self._state.give_back(request)
         del self._requests[event.key]
-        self._patience.ended(event.key, self._now_s)
+        self._silences.ended(event.key, self._now_s)
         if event.broken:
             self.instances.failed(lease, self._now_s)
         elif event.answered:
@@ -425,7 +425,7 @@ class PlacementCore:
             self._place_who_waited()
         self._give_up_silent(event)
         self._release()
-        self._recalls.review()  # at every probe: of a new instance nothing can be foretold at once
+        self._recalls.review()  # at every probe: of a new instance nothing can be predicted at once
 
     def _instance_down(self, event: on.InstanceDown) -> None:
         self.instances.put_down(event.instance_id)

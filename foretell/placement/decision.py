@@ -8,7 +8,7 @@ from foretell.policy import Candidate, Policy
 from foretell.policy.judgement import JudgingPolicy, Memory
 
 if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
-    from foretell.engine.hindsight import Scene
+    from foretell.engine.hindsight import PredictionInputs
 
 
 class Decision(NamedTuple):
@@ -23,7 +23,7 @@ class Decision(NamedTuple):
     chosen: Candidate
     waited_s: float | None = None
     """Seconds that the request would still have waited where it was; None: it was nowhere."""
-    inputs: "Scene | None" = None
+    inputs: "PredictionInputs | None" = None
     """What the predictions were made from."""
 
 
@@ -32,7 +32,7 @@ def decide(
     spec: RequestSpec,
     candidates: Sequence[Candidate],
     draw: float,
-    inputs: "Scene | None" = None,
+    inputs: "PredictionInputs | None" = None,
 ) -> Decision:
     """Have the policy choose; `draw` breaks ties, `inputs` are what was predicted from."""
     memory = policy.memory if isinstance(policy, JudgingPolicy) else None

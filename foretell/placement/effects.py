@@ -89,7 +89,7 @@ class Degraded:
     """A placement does without predictions that it wanted; to be counted."""
 
     key: str
-    missing: Literal["predictor", "effort"]
+    missing: Literal["predictor", "budget"]
     count: int = 1
 
 

@@ -12,7 +12,7 @@ from foretell.policy.judgement import Judgement, JudgingPolicy, Part
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """One candidate: what was foretold of it, and what that was worth to the policy."""
+    """One candidate: what was predicted of it, and what that was worth to the policy."""
 
     instance_id: str
     chosen: bool

@@ -11,7 +11,7 @@ from foretell.placement import effects as do
 from foretell.policy import Needs
 
 if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
-    from foretell.engine.hindsight import Scene
+    from foretell.engine.hindsight import PredictionInputs
 
 
 class Answer(NamedTuple):
@@ -28,7 +28,7 @@ class Predicted(NamedTuple):
     answers: Sequence[Answer] = ()
     took_s: float = 0.0
     """Seconds that predicting kept the scheduler from its other work."""
-    inputs: "Scene | None" = None
+    inputs: "PredictionInputs | None" = None
     """What the predictions were made from."""
 
 
@@ -62,7 +62,7 @@ class Predict(Protocol):
         """
         ...
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """What becomes of a request that is about to be sent to the instance, with those that are
         to be expected later: what clients are told. None where nobody knows or wants it."""
         ...

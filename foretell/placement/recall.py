@@ -1,7 +1,7 @@
 """The requests that wait in the queues of engines: one queue, in which nothing is final.
 
 What waits in an engine's queue waits for this engine, though another one may have room by now:
-answers end sooner or later than was foretold. Nothing has been computed of it, so it can be taken
+answers end sooner or later than was predicted. Nothing has been computed of it, so it can be taken
 back and sent elsewhere, and its client notices nothing. That is work stealing (Blumofe and
 Leiserson, JACM 46(5), 1999) with a forecast in the place of an idle worker's attempt.
 """
@@ -103,11 +103,12 @@ class Recalls:
     a higher one, so its wait has a bound: of the requests with the priority that it asked for, only
     those overtake it that are sent to its engine
 
-    - before it is overdue, `OVERTAKEN_PART` of its foretold decoding after it arrived, or
+    - before it is overdue, `OVERTAKEN_PART` of its predicted decoding after it arrived, or
     - so late that they begin before the next review, or
     - while it waits no longer than `GAIN` times as long as it would as the first of them.
 
-    This holds while there is time for reviews (`Effort.is_spare`) and forecasts are right.
+    This holds while there is time for reviews (`PredictionBudget.is_spare`) and forecasts
+    are right.
     """
 
     def __init__(self, state: State, *, enabled: bool) -> None:
@@ -161,7 +162,7 @@ class Recalls:
             request.spec = replace(request.spec, priority=first)
             spec = replace(spec, priority=first)
             others.append(here)
-        if not others or not state.efforts.online.is_spare(len(others), state.now_s):
+        if not others or not state.budgets.online.is_spare(len(others), state.now_s):
             return
         waits = state.predict.wait(spec, here, state.now_s)
         if waits.begun:

@@ -84,11 +84,11 @@ class Request:
         prompt_tokens = self.arrived.spec.prompt_tokens + output_tokens
         self.spec = replace(spec, prompt_tokens=prompt_tokens, length=length)
 
-    def foretold_s(self, prediction: Prediction | None) -> float | None:
+    def predicted_s(self, prediction: Prediction | None) -> float | None:
         """When the first byte of the answer should come, in seconds from now; None: nobody knows.
 
         Of an answer that comes whole that is its end: where it is as long as it may be, since
-        lengths are foretold badly. Infinite where no limit is known.
+        lengths are predicted badly. Infinite where no limit is known.
         """
         whole, spec = self.arrived.whole, self.trial
         if prediction is None:

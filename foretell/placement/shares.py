@@ -10,7 +10,7 @@ another prompt may be under way. So some engines are left to those who are withi
 many as their work fills by `KEPT_FULLNESS`.
 
 A share is an equal part of all work in the engines, among the tenants of the last minute. Work is
-counted in tokens, those of answers as foretold and twice, as in Sheng et al., *Fairness in Serving
+counted in tokens, those of answers as predicted and twice, as in Sheng et al., *Fairness in Serving
 Large Language Models*, OSDI 2024. A tenant by itself never waits here.
 """
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from foretell.model import RequestSpec
+from foretell.placement.budget import PredictionBudgets
 from foretell.placement.candidates import Candidates
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effects import Effect, WaitUntil
-from foretell.placement.effort import Efforts
 from foretell.placement.instances import Instance, Instances, Lease
 from foretell.placement.ports import Predict
 from foretell.placement.request import Request, Stage
@@ -27,7 +27,7 @@ class State:
         self.instances = Instances()
         self.predict = predict
         self.candidates = Candidates(self.instances, config.candidates, random)
-        self.efforts = Efforts()
+        self.budgets = PredictionBudgets()
         self.shares = Shares()
         self.requests: dict[str, Request] = {}
         """Those that have arrived and not ended."""

@@ -1,7 +1,7 @@
 """Offline requests beside online ones in virtual time, sent as the batch service sends them.
 
-Engines and what is foretold of them are those of a simulated cluster; how many offline requests may
-be on their way, and when each is sent, is said by `foretell.batch.release`, which the service asks,
+Engines and predictions of them are those of a simulated cluster; how many offline requests may be
+on their way, and when each is sent, is said by `foretell.batch.release`, which the service asks,
 too. A request goes to the engine with the fewest requests.
 """
 
@@ -25,7 +25,7 @@ from foretell.workload import Arrival
 
 LOWEST_PRIORITY = 2**31 - 1
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
-"""The request whose TTFT is foretold, as a scheduler's status has it."""
+"""The request whose TTFT is predicted, as a scheduler's status has it."""
 _SENT_S = 0.002
 """From a request's sender to the engine's queue."""
 
@@ -129,7 +129,7 @@ class OfflineRun:
             return
         due = self._next is not None and self._next.t_s <= now_s
         if isinstance(self._windows, Fixed):
-            pass  # to see what is foretold costs as much as many steps
+            pass  # to see what is predicted costs as much as many steps
         elif self.in_flight or due:
             self._windows.observe(self._seen(), self.in_flight)
         else:

@@ -65,7 +65,7 @@ class Instance:
 
     @property
     def in_step(self) -> bool:
-        """A step is under way; newcomers wait for its end."""
+        """A step is under way; new requests wait for its end."""
         return self._table.in_step(self._index)
 
     def slow_down(self, factor: float) -> None:

@@ -103,10 +103,10 @@ class _Predictions(CachedPredictions):
         if self.links:
             self.links[instance_id].reserve(spec)
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         if not self._config.foretell_every or not self.is_kept:
             return None
-        return super().foretold(spec, instance_id, now_s)
+        return super().predict_one(spec, instance_id, now_s)
 
 
 class Scheduler:

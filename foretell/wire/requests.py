@@ -1,4 +1,4 @@
-"""The bridge between requests, with what is foretold of them, and `proto/foretell/v1`."""
+"""The bridge between requests, with what is predicted of them, and `proto/foretell/v1`."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

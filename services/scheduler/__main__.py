@@ -14,7 +14,7 @@ import aiohttp
 from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
-from foretell.length import PromptTokenEstimator, SpokenTokens
+from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.services.process import runtime
@@ -119,7 +119,7 @@ async def serve(
             Lengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
             PromptCounter(settings.tokenizer),
-            SpokenTokens(),
+            ConversationTokens(),
         )
         placer = Placer(
             build_policy(settings.policy, settings.policy_parameters),
@@ -147,7 +147,7 @@ async def serve(
         batches = Batches(settings.batches, traffic)
         stack.push_async_callback(batches.close)
         in_progress = InProgress(
-            settings.max_concurrent_requests, Ends(placer.foretold_ends_s).wait_s
+            settings.max_concurrent_requests, Ends(placer.predicted_ends_s).wait_s
         )
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica_id = settings.name or f"{socket.gethostname()}-{os.getpid()}"

@@ -77,7 +77,7 @@ class Predictor:
         approximations: Sequence[str] = (),
     ) -> None:
         self.predicted = Says(e2e_s / 10, e2e_s, calibration_steps, approximations)
-        self.foretold: Says | None = None
+        self.predicted_alone: Says | None = None
         """What it says of a request that is about to be sent."""
         self.with_quantiles: list[bool] = []
         """Of each question for a prediction, whether it wanted quantiles."""
@@ -129,11 +129,13 @@ class ScriptedPredictors(Predictors):
             answers.append(Answer(instance_id, said.load, said))
         return Predicted(answers)
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         peer = self._scripted(instance_id)
         if peer is None:
-            return super().foretold(spec, instance_id, now_s)
-        return (peer.foretold or peer.predicted).prediction(self._pool.instances[instance_id])
+            return super().predict_one(spec, instance_id, now_s)
+        return (peer.predicted_alone or peer.predicted).prediction(
+            self._pool.instances[instance_id]
+        )
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
         peer = self._scripted(instance_id)

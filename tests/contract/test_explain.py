@@ -52,7 +52,7 @@ async def test_each_attempt_is_told_with_its_candidates_and_what_happened(tmp_pa
     )
     candidates = sorted(first["candidates"], key=lambda each: str(each["instance_id"]))
     assert [c["score"] for c in candidates] == [2.0, 4.0]
-    assert [c["foretold"]["ttft_s"] for c in candidates] == [0.2, 0.4]
+    assert [c["predicted"]["ttft_s"] for c in candidates] == [0.2, 0.4]
     assert [c["chosen"] for c in candidates] == [True, False]
     assert first["happened"]["finished"] is False
     assert (second["instance_id"], second["because"]) == (

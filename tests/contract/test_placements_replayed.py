@@ -131,7 +131,7 @@ class Replay:
         self._costs = iter(recording.costs)
         draws = iter(recording.draws)
         self._cached = CachedPredictions(SnapshotCache(knots))
-        self.foretold, self.wait = self._cached.foretold, self._cached.wait
+        self.predict_one, self.wait = self._cached.predict_one, self._cached.wait
         self.core = PlacementCore(
             make_policy("slo"), recording.config, lambda: next(draws, 0.0), self
         )

@@ -184,7 +184,7 @@ async def _ordered(
 async def test_pace_sharing_and_end_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last request is held until the end is foretold, for which a few seconds suffice."""
+    """The last request is held until the end is predicted, for which a few seconds suffice."""
     write_input(tmp_path / "in.jsonl", [f"p{number}" for number in range(16)])
     shown: list[str] = []
 

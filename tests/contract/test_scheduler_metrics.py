@@ -184,7 +184,7 @@ async def run_together(
 async def test_what_is_told_is_what_reserve_foretells(tmp_path: Path) -> None:
     """Instances are compared as if nobody else came; the prediction that is told knows better."""
     predictor, gate = Predictor(e2e_s=1.0), asyncio.Event()
-    predictor.foretold = replace(predictor.predicted, ttft_s=2.0, e2e_s=3.0)
+    predictor.predicted_alone = replace(predictor.predicted, ttft_s=2.0, e2e_s=3.0)
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(engines(gated(gate)))
         address = await stack.enter_async_context(serving(predictor))

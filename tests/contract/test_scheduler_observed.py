@@ -96,7 +96,7 @@ async def test_replicas_share_what_they_see_and_say_that_it_is_an_approximation(
             )
             told = (await other.client.get(f"/explain/{headers['x-request-id']}")).json()
             (candidate,) = told["attempts"][0]["candidates"]
-            assert candidate["foretold"]["approximations"] == ["observed from outside"]
+            assert candidate["predicted"]["approximations"] == ["observed from outside"]
 
 
 async def test_what_a_scheduler_that_is_gone_has_sent_does_not_stay(tmp_path: Path) -> None:

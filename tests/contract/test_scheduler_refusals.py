@@ -236,7 +236,7 @@ async def test_beyond_the_limit_there_is_429_until_one_ends(tmp_path: Path) -> N
         await until(lambda: len(engine.received) == 2)
         refused = await scheduler.complete()
         assert error_of(refused, 429)["type"] == "rate_limit_error"
-        assert refused.headers["retry-after"] == "60", "the answers are foretold to take longer"
+        assert refused.headers["retry-after"] == "60", "the answers are predicted to take longer"
         assert len(engine.received) == 2
         gate.set()
         assert [(await task).status_code for task in first] == [200, 200]

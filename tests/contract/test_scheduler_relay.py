@@ -102,7 +102,7 @@ async def test_the_engine_gets_what_the_client_sent(tmp_path: Path, stream: bool
         assert engine.received[0].path == "/v1/chat/completions"
 
 
-async def test_headers_tell_where_and_what_was_foretold(tmp_path: Path) -> None:
+async def test_headers_tell_where_and_what_was_predicted(tmp_path: Path) -> None:
     async with (
         engines(answer) as (engine,),
         serving(Predictor(e2e_s=2.5, calibration_steps=412)) as address,

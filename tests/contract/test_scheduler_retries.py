@@ -307,11 +307,11 @@ async def test_requests_wait_for_an_engine_as_long_as_they_may(tmp_path: Path) -
             await scheduler.until_idle()
 
 
-async def test_a_hung_engine_is_left_after_a_few_times_its_foretold_ttft(
+async def test_a_hung_engine_is_left_after_a_few_times_its_predicted_ttft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its health is good, and it answered before; the one that is only busy is not left."""
-    monkeypatch.setattr("foretell.placement.patience.LEAST_S", 0.2)
+    monkeypatch.setattr("foretell.placement.silence.LEAST_S", 0.2)
     hung, other = Predictor(e2e_s=0.1), Predictor(e2e_s=9.0)
     async with (
         engines(answer, answer) as both,

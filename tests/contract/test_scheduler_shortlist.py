@@ -11,7 +11,7 @@ from engines import answer, engines
 from schedulers import WAIT_S, Scheduler, running
 from scripted_peers import Predictor, serving
 
-from foretell.placement import effort
+from foretell.placement import budget
 from foretell.v1 import predictor_pb2
 
 POOL = 5
@@ -20,7 +20,7 @@ POOL = 5
 @pytest.fixture(autouse=True)
 def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scheduler that is late asks fewer, and other work may make this one late."""
-    monkeypatch.setattr(effort, "LATE_S", inf)
+    monkeypatch.setattr(budget, "LATE_S", inf)
 
 
 def predictor(running_requests: int) -> Predictor:

@@ -8,7 +8,7 @@ import pytest
 from engines import MODEL, Behaviour, Exchange, engines, hang
 from schedulers import running
 
-from foretell.placement import patience
+from foretell.placement import silence
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers" / "chat-token-ids.sse"
 EVENTS = [event + b"\n\n" for event in RECORDED.read_bytes().split(b"\n\n") if event]
@@ -17,8 +17,8 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "str
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "LEAST_S", 0.2)
-    monkeypatch.setattr(patience, "STREAM_S", 0.5)
+    monkeypatch.setattr(silence, "LEAST_S", 0.2)
+    monkeypatch.setattr(silence, "STREAM_S", 0.5)
 
 
 def streaming(events: list[bytes], *, then_hang: bool = False) -> Behaviour:

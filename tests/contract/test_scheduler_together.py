@@ -81,7 +81,9 @@ async def sidecar_status(address: str) -> predictor_pb2.StatusResponse:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, stream: bool) -> None:
+async def test_a_request_is_predicted_served_and_accounted_for(
+    tmp_path: Path, stream: bool
+) -> None:
     async with cluster(tmp_path) as (scheduler, address):
         body = {
             "model": MODEL,
@@ -111,7 +113,7 @@ async def test_a_request_is_foretold_served_and_accounted_for(tmp_path: Path, st
         assert attempt["happened"]["output_tokens"] >= 8
         assert 0 < attempt["floor"]["e2e_s"] <= candidate["hindsight"]["e2e_s"] + 1e-9
         assert attempt["floor"]["output_tokens"] == attempt["happened"]["output_tokens"]
-        assert candidate["foretold"]["calibration_steps"] == int(steps)
+        assert candidate["predicted"]["calibration_steps"] == int(steps)
 
         log = tmp_path / "log"
         await until(lambda: len(log.read_text().splitlines()) == 1)

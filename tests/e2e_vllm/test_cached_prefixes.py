@@ -1,6 +1,6 @@
 """A prompt that begins like an earlier one goes to the engine that has it cached.
 
-And the request log says what was foretold and what was found. It runs before the tests that send
+And the request log says what was predicted and what was found. It runs before the tests that send
 bursts: predictors expect more of the kind for a while.
 """
 

@@ -166,9 +166,9 @@ def check(running: Cluster, asked: list[Call], title: str, burst: bool) -> list[
         assert line["finished"]
         # Nobody sees a short answer's first token that no snapshot caught.
         measured = ("e2e_s", "ttft_s") if line["stream"] else ("e2e_s",)
-        foretold = ("predicted_ttft_s", "predicted_e2e_s")
+        predicted = ("predicted_ttft_s", "predicted_e2e_s")
         # A burst may leave a slow machine no time to predict: then both are missing, not one.
-        told = [line[name] for name in foretold if line[name] is not None]
+        told = [line[name] for name in predicted if line[name] is not None]
         assert len(told) == 2 or (burst and not told), json.dumps(line)
         assert all((line[name] or 0) > 0 for name in measured), json.dumps(line)
         assert all(seconds > 0 for seconds in told), json.dumps(line)

@@ -96,7 +96,7 @@ class Known:
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
         self._asked.append(f"reserve {spec.request_id} {instance_id}")
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         return None
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:

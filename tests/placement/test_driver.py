@@ -51,7 +51,7 @@ class World:
     ) -> Predicted:
         return Predicted()
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         return None
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:

@@ -109,7 +109,7 @@ class World:
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
         """As `ports.Predict`."""
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """As `ports.Predict`."""
         return None
 

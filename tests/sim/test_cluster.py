@@ -136,7 +136,7 @@ def test_sweep_loses_and_retries() -> None:
 
 
 def test_last_forecast_comes_true(seed: int) -> None:
-    """With true lengths and nobody behind it, a request does as foretold, where nobody leaves the
+    """With true lengths and nobody behind it, a request does as predicted, where nobody leaves the
     queue before it: an old snapshot is rolled on to what the engine does."""
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
@@ -151,7 +151,7 @@ def test_last_forecast_comes_true(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("every", "told"), [(0, 12), (1, 12), (5, 2)])
-def test_some_are_foretold_and_placed_as_before(every: int, told: int) -> None:
+def test_some_are_predicted_and_placed_as_before(every: int, told: int) -> None:
     config, arrivals = small_cluster(3)
     arrivals = arrivals[:12]
     policy = [make_policy("predicted_latency")]

@@ -46,7 +46,7 @@ def misjudged(report: Report) -> float:
     return wrong / sum(r.prompt_tokens for r in report.served)
 
 
-def test_engines_find_what_was_foretold_and_requests_go_where_it_is() -> None:
+def test_engines_find_what_was_predicted_and_requests_go_where_it_is() -> None:
     arrivals = conversations(40.0, 12.0, KIND, Random(3))
     told, untold = served(arrivals), served(arrivals, predict_hits=False)
     # A chunk of 512 tokens is known only as a whole: the last turn's end is not foreseen.
@@ -56,7 +56,7 @@ def test_engines_find_what_was_foretold_and_requests_go_where_it_is() -> None:
     assert all(r.predicted and not r.predicted.cached_tokens for r in untold.served)
 
 
-def test_without_a_cache_nothing_is_found_or_foretold() -> None:
+def test_without_a_cache_nothing_is_found_or_predicted() -> None:
     arrivals = conversations(5.0, 12.0, KIND, Random(3))
     report = served(arrivals, prefix_cache=False)
     assert hits(report) == misjudged(report) == 0.0

@@ -1,4 +1,4 @@
-"""Offline work is released only while it is foretold that online requests are served in time."""
+"""Offline work is released only while it is predicted that online requests are served in time."""
 
 from math import inf
 
@@ -97,7 +97,7 @@ def test_a_window_that_is_not_used_does_not_grow() -> None:
     assert release.window == before
 
 
-def test_it_shrinks_when_a_target_is_foretold_to_be_missed() -> None:
+def test_it_shrinks_when_a_target_is_predicted_to_be_missed() -> None:
     release = grown(Release(2 * STEP_S))
     before = release.window
     for _ in range(30):
@@ -162,7 +162,7 @@ def test_without_a_target_online_requests_wait_half_as_long_again(online: int) -
     release = grown(Release(inf), 600, online)
     ratio = busy_s(online + release.window) / busy_s(online)
     assert ratio == pytest.approx(1.5, abs=0.08)
-    for _ in range(600):  # it stays there: what is foretold beside the batch is no new measure
+    for _ in range(600):  # it stays there: what is predicted beside the batch is no new measure
         look(release, online)
     assert busy_s(online + release.window) / busy_s(online) == pytest.approx(ratio, abs=0.05)
 
@@ -171,7 +171,7 @@ def test_a_target_that_no_engine_can_meet_does_not_hold_work_back_for_ever() -> 
     assert grown(Release(STEP_S / 10)).window > 0
 
 
-def test_what_engines_are_foretold_to_need_may_change() -> None:
+def test_what_engines_are_predicted_to_need_may_change() -> None:
     release = grown(Release(inf), online=5)
     for _ in range(600):  # they have become slower
         sent = release.window

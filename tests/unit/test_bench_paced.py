@@ -140,7 +140,7 @@ def test_errors_are_told_of_all_predictors_over_all_seeds() -> None:
     assert "95.0% of the prompt tokens that engines found cached were predicted" in text
 
 
-def test_a_log_tells_what_was_foretold(tmp_path: Path) -> None:
+def test_a_log_tells_what_was_predicted(tmp_path: Path) -> None:
     entry = {
         "instance_id": "engine-0",
         "finished": True,

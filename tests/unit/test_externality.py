@@ -1,4 +1,4 @@
-"""What a newcomer adds to the others: against the twin run to the end with it and without."""
+"""What a new request adds to the others: against the twin run to the end with it and without."""
 
 import math
 from collections import deque
@@ -23,7 +23,7 @@ from foretell.model import (
 )
 
 CONFIG = EngineConfig("m", 16, 200, 8, 64, 1024)
-NEWCOMER = RequestSpec("new", 30, 0, LengthEstimate(25.0))
+NEW_REQUEST = RequestSpec("new", 30, 0, LengthEstimate(25.0))
 
 
 def decoding(name: str, output: int, total: float, prompt: int = 49) -> RequestState:
@@ -51,9 +51,11 @@ def predictor_of(seen: EngineSnapshot, *, sure: bool = True) -> SnapshotPredicto
 
 
 def added(
-    predictor: SnapshotPredictor, newcomer: RequestSpec = NEWCOMER, now: float = NOW
+    predictor: SnapshotPredictor, new_request: RequestSpec = NEW_REQUEST, now: float = NOW
 ) -> Prediction:
-    prediction = predictor.predict(newcomer, STEP_TIME, now, announced_only=True, externality=True)
+    prediction = predictor.predict(
+        new_request, STEP_TIME, now, announced_only=True, externality=True
+    )
     assert prediction is not None
     return prediction
 
@@ -79,7 +81,7 @@ def go_on(
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: bool) -> None:
-    """One gets the newcomer, one does not; both are stepped until nobody is left."""
+    """One gets the new request, one does not; both are stepped until nobody is left."""
     rng = Random(seed)
     engine = random_engine(rng, async_scheduling=async_scheduling)
     if engine is None:
@@ -94,7 +96,7 @@ def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: b
         return [(at, sequence_of(request, at)) for at, request in later]
 
     without = go_on(engine, seen, sequences())
-    beside = go_on(engine, seen, [(start, sequence_of(NEWCOMER, start)), *sequences()])
+    beside = go_on(engine, seen, [(start, sequence_of(NEW_REQUEST, start)), *sequences()])
     prediction = added(predictor, now=start)
     assert beside.first["new"] - start == pytest.approx(prediction.ttft_s)
     for seconds, before, after in (
@@ -108,7 +110,7 @@ def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: b
 def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
     predictor = predictor_of(snapshot())
     assert (added(predictor).added_ttft_s, added(predictor).added_e2e_s) == (0.0, 0.0)
-    unasked = predictor.predict(NEWCOMER, STEP_TIME, NOW, announced_only=True)
+    unasked = predictor.predict(NEW_REQUEST, STEP_TIME, NOW, announced_only=True)
     assert unasked is not None
     assert (unasked.added_ttft_s, unasked.added_e2e_s) == (None, None)
     assert added(predictor)._replace(added_ttft_s=None, added_e2e_s=None) == unasked
@@ -118,7 +120,7 @@ def test_a_prompt_delays_who_decodes_by_the_steps_that_it_shares() -> None:
     running = [decoding("short", 5, 6.0), decoding("long", 5, 500.0)]
     seen = added(predictor_of(snapshot(*running)))
     assert seen.added_ttft_s == 0.0  # both have their first token
-    # The first step has the newcomer's prompt beside both.
+    # The first step has the new request's prompt beside both.
     alone_s, shared_s = (
         STEP_TIME.step_s(BatchShape(prompts, prompt, prompt * (prompt + 1) // 2, 2, 108))
         for prompts, prompt in ((0, 0), (1, 30))
@@ -131,29 +133,29 @@ def test_offline_requests_pay_nothing_for_an_online_one() -> None:
     by_priority = replace(CONFIG, policy="priority")
     online = decoding("online", 5, 300.0)
     offline = replace(decoding("offline", 5, 300.0), priority=OFFLINE_PRIORITY)
-    offline_newcomer = replace(NEWCOMER, priority=OFFLINE_PRIORITY)
+    offline_new_request = replace(NEW_REQUEST, priority=OFFLINE_PRIORITY)
 
-    def added_s(newcomer: RequestSpec, *running: RequestState) -> float:
-        found = added(predictor_of(snapshot(*running, config=by_priority)), newcomer).added_e2e_s
+    def added_s(new_request: RequestSpec, *running: RequestState) -> float:
+        found = added(predictor_of(snapshot(*running, config=by_priority)), new_request).added_e2e_s
         assert found is not None
         return found
 
-    assert added_s(NEWCOMER, offline) == 0.0
-    assert added_s(offline_newcomer, offline) > 0.0
-    both = added_s(NEWCOMER, online, offline)
-    assert 0.0 < both < added_s(offline_newcomer, online, offline)
+    assert added_s(NEW_REQUEST, offline) == 0.0
+    assert added_s(offline_new_request, offline) > 0.0
+    both = added_s(NEW_REQUEST, online, offline)
+    assert 0.0 < both < added_s(offline_new_request, online, offline)
 
 
-def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_newcomer() -> None:
+def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_new_request() -> None:
     small = replace(CONFIG, max_num_seqs=2)
     running = [decoding("a", 5, 300.0)]
     waiting = [RequestState("w", "", 40, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
     urgent = replace(small, policy="priority")
-    ahead = replace(NEWCOMER, priority=-1)
+    ahead = replace(NEW_REQUEST, priority=-1)
     costs = [
-        added(predictor_of(snapshot(*running, waiting=waiting, config=config)), newcomer)
-        for config, newcomer in (
-            (small, NEWCOMER),  # behind the one that waits
+        added(predictor_of(snapshot(*running, waiting=waiting, config=config)), new_request)
+        for config, new_request in (
+            (small, NEW_REQUEST),  # behind the one that waits
             (urgent, ahead),
             (urgent, replace(ahead, length=LengthEstimate(200.0))),
         )
@@ -171,13 +173,13 @@ def test_keeping_somebody_from_ever_running_is_infinitely_bad() -> None:
     predictor = predictor_of(snapshot(waiting=waiting, config=tiny))
     stuck = added(predictor, RequestSpec("new", 500, 0, LengthEstimate(5.0), priority=-1))
     assert (stuck.e2e_s, stuck.added_ttft_s, stuck.added_e2e_s) == (math.inf,) * 3
-    # Who can never run anyway is not the newcomer's doing.
+    # Who can never run anyway is not the new request's doing.
     hopeless = [RequestState("w", "", 500, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
     seen = added(predictor_of(snapshot(waiting=hopeless, config=tiny)))
     assert (seen.e2e_s, seen.added_ttft_s, seen.added_e2e_s) == (math.inf, 0.0, 0.0)
 
 
-def test_the_run_without_a_newcomer_is_made_once() -> None:
+def test_the_run_without_a_new_request_is_made_once() -> None:
     predictor = predictor_of(snapshot(decoding("a", 5, 90.0), decoding("b", 5, 40.0)), sure=False)
 
     def made() -> int:
@@ -190,14 +192,14 @@ def test_the_run_without_a_newcomer_is_made_once() -> None:
     assert made() == 1
     assert first.added_e2e_s != other.added_e2e_s
     assert added(predictor) == first
-    predictor.reserve(NEWCOMER, NOW, ttl_s=9.0)  # one more is among the others
+    predictor.reserve(NEW_REQUEST, NOW, ttl_s=9.0)  # one more is among the others
     assert added(predictor, RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
     assert made() == 2
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_what_is_kept_is_what_would_be_found_anew(async_scheduling: bool) -> None:
-    """While a step is in flight the run without the newcomer does not depend on the instant."""
+    """While a step is in flight the run without the new request does not depend on the instant."""
     for seed in range(12):
         engine = random_engine(Random(seed), async_scheduling=async_scheduling)
         if engine is None:

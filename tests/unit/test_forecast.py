@@ -105,7 +105,7 @@ def test_the_step_in_flight_is_waited_for_even_when_it_is_late() -> None:
     assert late.ttft_s == pytest.approx(alone.ttft_s)
 
 
-def test_reservations_go_first_and_delay_the_newcomer() -> None:
+def test_reservations_go_first_and_delay_the_new_request() -> None:
     ahead = (NOW - 0.001, RequestSpec("other", 64, 0, LengthEstimate(5.0)))
     alone = forecast(snapshot(), spec(20, 3))
     behind = forecast(snapshot(), spec(20, 3), ahead=[ahead])
@@ -202,10 +202,10 @@ def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
     if engine is None:
         return
     seen = engine.snapshot()
-    newcomer = spec(30, 25, priority=0)
+    new_request = spec(30, 25, priority=0)
     start = engine.now
     later = later_requests(rng, start, engine.twin.config)
-    predicted = forecast(seen, newcomer, start, ahead=later)
+    predicted = forecast(seen, new_request, start, ahead=later)
     copy, in_flight = restore_twin(seen, known_length)
     copied = deque(in_flight)
     mine = [Sequence("new", 30, 25, 0, arrival_s=start) for _ in range(2)]
@@ -248,11 +248,11 @@ def test_uncertain_lengths_spread_the_latencies(seed: int) -> None:
     predictor.hear(
         snapshot(runs, steps=(Step(1, NOW, 0.0, BatchShape(decode_seqs=8, decode_pairs=440)),))
     )
-    newcomer = RequestSpec(f"new {rng.random()}", 20, 0, LengthEstimate(40.0, source="model"))
-    seen = predictor.predict(newcomer, STEP_TIME, NOW)
+    new_request = RequestSpec(f"new {rng.random()}", 20, 0, LengthEstimate(40.0, source="model"))
+    seen = predictor.predict(new_request, STEP_TIME, NOW)
     assert seen is not None
     for mean_s, quantiles in ((seen.ttft_s, seen.ttft_quantiles), (seen.e2e_s, seen.e2e_quantiles)):
         values = [value for _, value in quantiles]
         assert values == sorted(values)
         assert 0 < values[0] < mean_s < values[-1]
-    assert predictor.predict(newcomer, STEP_TIME, NOW) == seen  # nothing is left to chance
+    assert predictor.predict(new_request, STEP_TIME, NOW) == seen  # nothing is left to chance

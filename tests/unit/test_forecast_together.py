@@ -53,7 +53,7 @@ def forecaster(*ranks: tuple[EngineSnapshot, Sequence[int]]) -> Forecaster:
 
 
 def e2e_s(of: Forecaster, index: int = 0, output: int = SHORT, now_s: float = NOW) -> float:
-    """Of a newcomer with a prompt of one token."""
+    """Of a new request with a prompt of one token."""
     request = RequestSpec("new", 1, 0, LengthEstimate(output))
     question = Question(index, 1, 0, [], (), 1, 0.0)
     (found,) = of.forecast([question], arrival(request, certain(output), now_s), now_s)

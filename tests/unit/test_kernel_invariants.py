@@ -18,7 +18,7 @@ from foretell.model import EngineConfig, EngineSnapshot
 
 CONFIG = EngineConfig("m", 16, 8, 4, max_num_scheduled_tokens=8, max_model_len=128)
 STEP_TIME = LinearStepTime((0.01,) * 6).packed()
-NEWCOMER = Arrival((4.0,) * 8 + (0.0,), 0.0, 0.0, 0.0, 0.0, 8, 0, 0, 0, 1, 1)
+NEW_REQUEST = Arrival((4.0,) * 8 + (0.0,), 0.0, 0.0, 0.0, 0.0, 8, 0, 0, 0, 1, 1)
 SIMULATED = """
 from foretell.engine import Sequence, Twin
 from foretell.engine.table import EngineTable
@@ -59,7 +59,7 @@ def test_a_broken_invariant_of_its_own_engine_ends_the_process(
 
 
 def means(forecaster: Forecaster, question: Question) -> list[list[float]]:
-    call = forecaster.prepare([question], NEWCOMER, 0.0)
+    call = forecaster.prepare([question], NEW_REQUEST, 0.0)
     call.run()
     found: list[list[float]] = call.answers.means.tolist()
     return found
@@ -75,11 +75,11 @@ def test_a_picture_that_cannot_be_fails_its_forecast_only() -> None:
     row["prompt"], row["output"], row["computed"], row["blocks"] = 16, 1, 16, 1
     forecaster.finish_picture(0, Figures(1, 1, -3, 0, 1), [], 0.0, 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
-        forecaster.forecast([question], NEWCOMER, 0.0)
+        forecaster.forecast([question], NEW_REQUEST, 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
-        forecaster.forecast([question], NEWCOMER, 0.0, externality=True)
+        forecaster.forecast([question], NEW_REQUEST, 0.0, externality=True)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
-        forecaster.futures_s(question, NEWCOMER, 0.0)
+        forecaster.futures_s(question, NEW_REQUEST, 0.0)
     forecaster.finish_picture(0, Figures(0, 0, CONFIG.total_blocks, 0, 1), [], 0.0, 0.0)
     assert means(forecaster, question) == before
 

@@ -11,9 +11,9 @@ from foretell.model import BatchShape
 from tests.sweeps import cases
 
 ENGINE = LinearStepTime((8e-3, 60e-6, 20e-9, 100e-6, 100e-6, 200e-9))
-NEWCOMER = BatchShape(1, 60, 60 * 61 // 2, 0, 0)
+NEW_REQUEST = BatchShape(1, 60, 60 * 61 // 2, 0, 0)
 DECODE = BatchShape(0, 0, 0, 1, 60)
-PROBES = (NEWCOMER, DECODE)
+PROBES = (NEW_REQUEST, DECODE)
 pytestmark = pytest.mark.sweep
 SEEDS = range(cases(3, 1))
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from foretell.length import PromptTokenEstimator, SpokenTokens
+from foretell.length import ConversationTokens, PromptTokenEstimator
 
 
 def test_an_unknown_model_gets_the_prior() -> None:
@@ -78,20 +78,20 @@ def test_the_model_unheard_of_for_longest_is_forgotten() -> None:
 
 
 def test_of_spoken_prompts_the_latest_are_known() -> None:
-    spoken = SpokenTokens(most=2)
+    conversation_tokens = ConversationTokens(most=2)
     for name, tokens in ((1, 10), (2, 20), (1, 11), (3, 30)):
-        spoken.note(name, tokens)
-    assert [spoken.of("m", name) for name in range(4)] == [0, 11, 0, 30]
+        conversation_tokens.note(name, tokens)
+    assert [conversation_tokens.of("m", name) for name in range(4)] == [0, 11, 0, 30]
 
 
 def test_what_models_forget_to_repeat_tells_nothing() -> None:
     """Thoughts count among what was spoken, and are left out of the next prompt."""
-    spoken = SpokenTokens()
-    spoken.note(1, 1000)
-    spoken.check("m", 1, 950)
-    spoken.check("m", 2, 5)
-    spoken.check("thinks", 1, 300)
-    assert (spoken.of("m", 1), spoken.of("thinks", 1)) == (1000, 0)
+    conversation_tokens = ConversationTokens()
+    conversation_tokens.note(1, 1000)
+    conversation_tokens.check("m", 1, 950)
+    conversation_tokens.check("m", 2, 5)
+    conversation_tokens.check("thinks", 1, 300)
+    assert (conversation_tokens.of("m", 1), conversation_tokens.of("thinks", 1)) == (1000, 0)
     for number in range(64):
-        spoken.check(f"thinks-{number}", 1, 300)
-    assert spoken.of("thinks", 1) == 1000
+        conversation_tokens.check(f"thinks-{number}", 1, 300)
+    assert conversation_tokens.of("thinks", 1) == 1000

@@ -11,7 +11,7 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
     return ExternalityPolicy().choose(REQUEST, candidates, draw)
 
 
-def test_least_delay_to_all_wins_not_the_least_to_the_newcomer() -> None:
+def test_least_delay_to_all_wins_not_the_least_to_the_new_request() -> None:
     # Before there is a usual wait, the mean of the candidates' counts: 0.75 s.
     quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=12.0)  # 0.5 * (1 + 2/3) ** 3 + 12 s
     slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=1.5)  # 1 * (1 + 4/3) ** 3 + 1.5 s

@@ -52,7 +52,7 @@ def test_bursts_widen_the_margin() -> None:
     assert bursty.upper(2990.0, 60.0, 60.0, 0.9) > 1.1 * calm.upper(2990.0, 60.0, 60.0, 0.9)
 
 
-def test_what_came_over_what_was_foretold_becomes_the_margin() -> None:
+def test_what_came_over_what_was_predicted_becomes_the_margin() -> None:
     """So many of the coming windows stay below the upper rate as the confidence says."""
     draws, forecast = Random(2), ArrivalForecast()
     rates, uppers = [], []

@@ -29,7 +29,7 @@ def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:
     assert in_progress.now == 0
 
 
-def test_whoever_is_refused_comes_back_when_it_is_foretold_to_be_its_turn() -> None:
+def test_whoever_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None:
     """Not all at once: a second one is told when the second place will be free."""
     now_s = [100.0]
     ends_s = [131.0, 105.2, 99.0, 500.0]

@@ -83,7 +83,7 @@ def asked(predictor: SnapshotPredictor, request: RequestSpec, now_s: float) -> P
     return found
 
 
-def foretold(cache: SnapshotCache, request: RequestSpec, now_s: float) -> list[Prediction]:
+def predicted(cache: SnapshotCache, request: RequestSpec, now_s: float) -> list[Prediction]:
     fresh = cache.fresh([f"engine-{i}" for i in range(100)], now_s)
     return cache.predict(
         fresh, request, now_s, announced_only=True, externality=True, with_quantiles=True
@@ -124,22 +124,22 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         if rng.random() < 0.5:
             engine.hear(sent(predictor, now_s, notices=1), now_s)
         expected.append(asked(predictor, cases[0].new, now_s))
-    found = foretold(cache, cases[0].new, now_s)
+    found = predicted(cache, cases[0].new, now_s)
     assert [p._replace(snapshot_age_s=0.0) for p in found] == [
         p._replace(snapshot_age_s=0.0) for p in expected
     ], f"pytest tests/unit/test_snapshot_cache.py -k 'foretell and {seed}'"
     assert [p.approximations for p in found] == [(f"feature {i}",) for i in range(len(found))]
-    scene = cache.scene([p.instance_id for p in found], now_s)
+    inputs = cache.inputs([p.instance_id for p in found], now_s)
     for i, (predictor, case) in enumerate(zip(predictors, cases, strict=True)):  # time goes on
         snapshot = replace(case.snapshot, instance_id=f"engine-{i}", sequence=10**6, running=[])
         predictor.hear(replace(snapshot, waiting=[], taken_unix_s=now_s + 1.0))
         cache[f"engine-{i}"].hear(sent(predictor, now_s + 1.0), now_s + 1.0)
-        cache[f"engine-{i}"].reserve(newcomer(f"later-{i}"), now_s + 1.1)
+        cache[f"engine-{i}"].reserve(new_request(f"later-{i}"), now_s + 1.1)
     request, cached = cases[0].new, [p.cached_tokens for p in found]
-    again = replay(scene, request, knots, cached)
+    again = replay(inputs, request, knots, cached)
     assert [means(p) for p in again] == [means(p) for p in found]
-    assert [means(p) for p in foretold(cache, request, now_s + 1.1)] != [means(p) for p in found]
-    alone = replay(scene, request, knots, cached, idle=True)
+    assert [means(p) for p in predicted(cache, request, now_s + 1.1)] != [means(p) for p in found]
+    alone = replay(inputs, request, knots, cached, idle=True)
     assert all(a.ttft_s <= p.ttft_s for a, p in zip(alone, again, strict=True))
     assert all(a.load.running == a.load.reserved == 0 for a in alone)
 
@@ -157,7 +157,7 @@ def illustrated(snapshot: EngineSnapshot) -> EngineSnapshot:
     return replace(snapshot, config=config, waiting=tuple(waiting), encoder_cache=cache)
 
 
-def test_who_waits_with_images_delays_a_newcomer() -> None:
+def test_who_waits_with_images_delays_a_new_request() -> None:
     """Four of them are encoded in a step, where all would be computed in one."""
     rows = []
     for tell in (lambda snapshot: snapshot, illustrated):
@@ -167,7 +167,7 @@ def test_who_waits_with_images_delays_a_newcomer() -> None:
         waiting = tuple(replace(row, prompt_tokens=512) for row in snapshot.waiting)
         snapshot = tell(replace(snapshot, config=config, waiting=waiting))
         now_s = snapshot.taken_unix_s
-        rows.append(asked(new_predictor(snapshot), newcomer(), now_s).ttft_s)
+        rows.append(asked(new_predictor(snapshot), new_request(), now_s).ttft_s)
     assert rows[1] > rows[0]
 
 
@@ -183,7 +183,7 @@ def followed(
     return new_predictor(snapshot), cache.follow("engine-0"), snapshot.taken_unix_s
 
 
-def newcomer(request_id: str = "n", **fields: object) -> RequestSpec:
+def new_request(request_id: str = "n", **fields: object) -> RequestSpec:
     values: dict[str, object] = {"max_tokens": 0} | fields
     return RequestSpec(request_id, 500, length=LengthEstimate(100.0), **values)  # type: ignore[arg-type]
 
@@ -195,14 +195,14 @@ def test_lanes_show_what_becomes_of_each_request(seed: int) -> None:
     now_s = case.snapshot.taken_unix_s
     predictor, engine = new_predictor(case.snapshot), cache.follow(case.snapshot.instance_id)
     engine.hear(sent(predictor, now_s), now_s)
-    engine.reserve(newcomer("sent", sequences=1), now_s)
+    engine.reserve(new_request("sent", sequences=1), now_s)
     found = cache.lanes(case.snapshot.instance_id, now_s)
     load = cache.load(case.snapshot.instance_id)
     stages = [lane.stage for lane in found]
     assert stages == ["running"] * load.running + ["waiting"] * load.waiting + ["sent"]
     assert all(0 <= lane.first_s <= lane.last_s for lane in found)
     assert all(lane.first_s == 0 for lane in found if lane.output_tokens)
-    waits = cache.wait_s(case.snapshot.instance_id, newcomer("sent", sequences=1), now_s)
+    waits = cache.wait_s(case.snapshot.instance_id, new_request("sent", sequences=1), now_s)
     assert waits == found[-1].first_s > 0
 
 
@@ -212,8 +212,8 @@ def test_clocks_of_hosts_may_differ() -> None:
     engine.hear(sent(predictor, now_s), now_s)
     away = elsewhere.follow("engine-0")
     away.hear(sent(predictor, now_s), now_s - 1e9)
-    here = foretold(cache, newcomer(), now_s)[0]
-    there = foretold(elsewhere, newcomer(), now_s - 1e9)[0]
+    here = predicted(cache, new_request(), now_s)[0]
+    there = predicted(elsewhere, new_request(), now_s - 1e9)[0]
     assert there.e2e_s == pytest.approx(here.e2e_s, abs=1e-5)
     assert there.snapshot_age_s == pytest.approx(here.snapshot_age_s, abs=1e-5)
 
@@ -238,7 +238,7 @@ def test_own_requests_count_until_they_end_or_the_picture_has_them() -> None:
     predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
     for name in "abc":
-        engine.reserve(newcomer(name), now_s)
+        engine.reserve(new_request(name), now_s)
     assert cache.load("engine-0").reserved == 3
     engine.ended("b")
     assert cache.load("engine-0").reserved == 2
@@ -250,12 +250,12 @@ def test_what_is_learnt_later_replaces_what_was_announced() -> None:
     cache = SnapshotCache(knots)
     predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
-    engine.reserve(newcomer("a"), now_s)
-    longer = newcomer("a", max_tokens=900)
+    engine.reserve(new_request("a"), now_s)
+    longer = new_request("a", max_tokens=900)
     assert engine.revise(longer, now_s + 2) == 2.0
     assert cache.load("engine-0").reserved == 1
     assert engine.begin(now_s + 3) == [(longer, 3.0)]
-    assert engine.revise(newcomer("gone"), now_s) is None
+    assert engine.revise(new_request("gone"), now_s) is None
     assert cache.load("engine-0").reserved == 1
 
 
@@ -271,7 +271,7 @@ def test_a_single_rollout_is_of_the_medians_and_near_the_mean_of_several() -> No
     def seconds(*, single: bool) -> list[float]:
         found = cache.predict(
             fresh,
-            newcomer(),
+            new_request(),
             0.0,
             announced_only=True,
             externality=False,
@@ -288,8 +288,8 @@ def test_a_new_stream_is_told_of_open_requests_again() -> None:
     cache = SnapshotCache(knots)
     predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
-    engine.reserve(newcomer("a"), now_s)
-    engine.reserve(newcomer("b"), now_s + 1)
+    engine.reserve(new_request("a"), now_s)
+    engine.reserve(new_request("b"), now_s + 1)
     engine.ended("a")
     assert [(spec.request_id, age) for spec, age in engine.begin(now_s + 3)] == [("b", 2.0)]
     assert cache.load("engine-0").reserved == 1
@@ -315,10 +315,10 @@ def test_an_engine_that_hangs_does_not_look_idle() -> None:
     cache = SnapshotCache(knots)
     predictor, engine, now_s = followed(cache, running=30)
     engine.hear(sent(predictor, now_s), now_s)
-    before = foretold(cache, newcomer(), now_s)[0]
+    before = predicted(cache, new_request(), now_s)[0]
     for tick in range(1, 300):  # its predictor says that nothing has come
         engine.hear(Published(now_s + tick, now_s), now_s + tick)
-    after = foretold(cache, newcomer(), now_s + 299)[0]
+    after = predicted(cache, new_request(), now_s + 299)[0]
     assert after.e2e_s == pytest.approx(before.e2e_s, rel=0.2)
 
 
@@ -326,12 +326,12 @@ def test_a_clock_that_is_set_is_followed_at_once() -> None:
     cache = SnapshotCache(knots)
     predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
-    before = foretold(cache, newcomer(), now_s)[0]
+    before = predicted(cache, new_request(), now_s)[0]
     for jump_s in (-7200.0, 3600.0):
         message = bytes_of(predictor, now_s)
         message.sent_unix_s = now_s + jump_s
         engine.hear(Reader(tables_of, NO_TABLES).read(message), now_s)
-        assert foretold(cache, newcomer(), now_s)[0].e2e_s < before.e2e_s + 1.0
+        assert predicted(cache, new_request(), now_s)[0].e2e_s < before.e2e_s + 1.0
 
 
 def test_engines_leave_and_others_take_their_places() -> None:
@@ -355,16 +355,16 @@ def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
     caching = snapshot._replace(config=replace(config, enable_prefix_caching=True))
     told = message._replace(snapshot=caching, all_prefixes=True, cached_prefixes=prefix[:1])
     engine.hear(told, now_s)
-    request = newcomer("x", prefix=prefix, prefix_chunk_tokens=100.0)
-    assert foretold(cache, request, now_s)[0].cached_tokens == 96
-    engine.reserve(newcomer("y", prefix=prefix[:2], prefix_chunk_tokens=100.0), now_s)
-    assert foretold(cache, request, now_s)[0].cached_tokens == 192
-    later = newcomer("z", turn=Turn(5, 4, 150.0))
-    assert foretold(cache, later, now_s)[0].cached_tokens == 0
+    request = new_request("x", prefix=prefix, prefix_chunk_tokens=100.0)
+    assert predicted(cache, request, now_s)[0].cached_tokens == 96
+    engine.reserve(new_request("y", prefix=prefix[:2], prefix_chunk_tokens=100.0), now_s)
+    assert predicted(cache, request, now_s)[0].cached_tokens == 192
+    later = new_request("z", turn=Turn(5, 4, 150.0))
+    assert predicted(cache, later, now_s)[0].cached_tokens == 0
     engine.ended("y")
     engine.hear(Published(now_s, now_s, None, False, (4,), prefix[:1]), now_s)
-    assert foretold(cache, request, now_s)[0].cached_tokens == 0
-    assert foretold(cache, later, now_s)[0].cached_tokens == 144
+    assert predicted(cache, request, now_s)[0].cached_tokens == 0
+    assert predicted(cache, later, now_s)[0].cached_tokens == 144
 
 
 def with_values(column: predictor_pb2.Column, values: list[float]) -> None:
@@ -426,7 +426,7 @@ def test_columns_of_other_versions_are_ignored_or_defaulted() -> None:
     cache = SnapshotCache(knots)
     predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
-    before = foretold(cache, newcomer(), now_s)
+    before = predicted(cache, new_request(), now_s)
     message = bytes_of(predictor, now_s)
     snapshot = message.snapshot
     snapshot.version = VERSION + 1
@@ -438,14 +438,14 @@ def test_columns_of_other_versions_are_ignored_or_defaulted() -> None:
             column.kind, column.values = predictor_pb2.Column.INT64, values.tobytes()
     read = Reader(tables_of, NO_TABLES).read(message)
     engine.hear(read, now_s)
-    assert foretold(cache, newcomer(), now_s) == before
+    assert predicted(cache, new_request(), now_s) == before
     older = bytes_of(predictor, now_s)
     older.snapshot.version = VERSION - 1
     kept = [c for c in older.snapshot.requests.columns if c.name != "cached_tokens"]
     del older.snapshot.requests.columns[:]
     older.snapshot.requests.columns.extend(kept)
     engine.hear(Reader(tables_of, NO_TABLES).read(older), now_s)
-    assert foretold(cache, newcomer(), now_s)[0].load == before[0].load
+    assert predicted(cache, new_request(), now_s)[0].load == before[0].load
 
 
 def test_false_inputs_are_refused() -> None:
@@ -491,5 +491,5 @@ def test_rows_that_pass_the_checks_do_no_harm(seed: int) -> None:
     except SnapshotError:
         return
     engine.hear(message._replace(snapshot=changed), now_s)
-    (prediction,) = foretold(cache, newcomer(), now_s)
+    (prediction,) = predicted(cache, new_request(), now_s)
     assert prediction.ttft_s >= 0, f"pytest {__file__} -k 'harm and {seed}'"

@@ -87,7 +87,7 @@ def test_the_least_recently_used_block_is_reused_first_and_a_tail_before_its_hea
     assert p.cached_tokens < 8
 
 
-def test_blocks_that_a_newcomer_hits_are_not_free_for_it_as_well() -> None:
+def test_blocks_that_a_new_request_hits_are_not_free_for_it_as_well() -> None:
     twin = engine(4, reserve_full_isl=True)
     serve(twin, seq("a", ("p", 8)))
     hog = seq("hog", ("h", 5), output=20)
@@ -95,11 +95,11 @@ def test_blocks_that_a_newcomer_hits_are_not_free_for_it_as_well() -> None:
     batch = twin.schedule()  # takes the two blocks that were never used
     assert batch is not None
     twin.complete(batch)
-    newcomer = seq("b", ("p", 8), ("x", 1))
-    twin.add(newcomer)
+    new_request = seq("b", ("p", 8), ("x", 1))
+    twin.add(new_request)
     batch = twin.schedule()
     assert batch is not None
-    assert newcomer in twin.waiting  # two hits and one new block, and only the two are free
+    assert new_request in twin.waiting  # two hits and one new block, and only the two are free
 
 
 def test_a_request_of_unknown_content_shares_nothing() -> None:

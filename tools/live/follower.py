@@ -33,7 +33,7 @@ class Follower:
 
     def predict(self, spec: RequestSpec) -> Prediction | None:
         """What becomes of a request that is sent now, with those to be expected after it."""
-        return self._predictions.foretold(spec, _NAME, self._clock())
+        return self._predictions.predict_one(spec, _NAME, self._clock())
 
     def reserve(self, spec: RequestSpec) -> None:
         """The request is on its way."""

@@ -1,9 +1,9 @@
 // Forecasts from pictures of many engines, in one call.
 //
-// Each question asks what becomes of one newcomer on one engine. The arrivals of a call are, for
+// Each question asks what becomes of one new request on one engine. The arrivals of a call are, for
 // each question, those that are on their way to its engine, then those that are expected there
-// though nobody has announced them, and behind all of them the newcomer. What each array is for is
-// told at `foretell.kernel.forecasts`.
+// though nobody has announced them, and behind all of them the new request. What each array is for
+// is told at `foretell.kernel.forecasts`.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace foretell::forecasts {
 
 using namespace together;
 
-// The newcomer's future on each of q engines: instants, infinite where they never come.
+// The new request's future on each of q engines: instants, infinite where they never come.
 struct Answers {
     Table<double> first_token_s;  // (q, most samples)
     Table<double> last_token_s;   // (q, most samples * marks)
@@ -22,7 +22,7 @@ struct Answers {
     Table<Int> counts;
 };
 
-// The cost of a newcomer to the others on each of q engines, and memory to compute it.
+// The cost of a new request to the others on each of q engines, and memory to compute it.
 struct Costs {
     Array<Kept> kept;
     Table<double> without_s;  // (2 * pictures, most samples * most requests)
@@ -50,7 +50,7 @@ COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) 
 
 // Fill `answers` to the questions.
 COMPILED void forecast(const Call& call, const Answers& answers) {
-    auto& newcomer = call.arrivals.last();
+    auto& new_request = call.arrivals.last();
     forget_steps(call);
     for (Int i = 0; i < call.questions.size; i++) {
         auto& question = call.questions[i];
@@ -58,7 +58,7 @@ COMPILED void forecast(const Call& call, const Answers& answers) {
         const Together together = among_others(call, question.picture);
         const Int known = call.pictures.headers[question.picture].figures[REQUESTS];
         const Int expected = sequences_of(call.arrivals, question.first, question.end);
-        const Int count = known + expected + newcomer.sequences, samples = question.samples;
+        const Int count = known + expected + new_request.sequences, samples = question.samples;
         const Table<Int> totals = {call.scratch.totals.data, samples, count};
         begin(call, model, question, question.end, true, totals);
         join_others(call, question.picture, together);
@@ -67,14 +67,14 @@ COMPILED void forecast(const Call& call, const Answers& answers) {
                                  {answers.first_token_s[i].data, samples, 1},
                                  {answers.last_token_s[i].data, samples, answers.marks.size},
                                  answers.counts[i]};
-        sample_futures(call.scratch, model, count - known, newcomer.sequences, newcomer.length,
-                       together, futures);
+        sample_futures(call.scratch, model, count - known, new_request.sequences,
+                       new_request.length, together, futures);
         if (!is_whole(call.scratch.broken)) return;
         average(answers, i, samples, call.now_s);
     }
 }
 
-// Whether rollouts without a newcomer may differ from those kept; if so, note the new state.
+// Whether rollouts without a new request may differ from those kept; if so, note the new state.
 COMPILED bool is_new(Kept& kept, const Question& question, const Records& start) {
     auto& clock = start.clock;
     const double now_s = clock.in_flight < start.engine.depth ? clock.now_s : 0.0;
@@ -92,25 +92,26 @@ COMPILED bool is_new(Kept& kept, const Question& question, const Records& start)
     return true;
 }
 
-// Follow all requests of an engine to their ends, `newcomers` among them; their number.
+// Follow all requests of an engine to their ends, `new_requests` among them; their number.
 //
-// What is known without newcomers already is not computed again.
-COMPILED Int follow(const Call& call, const Question& question, Int newcomers, const Costs& costs) {
+// What is known without new requests already is not computed again.
+COMPILED Int follow(const Call& call, const Question& question, Int new_requests,
+                    const Costs& costs) {
     const Int index = question.picture, samples = question.samples;
     const StepTime model = model_at(call.models, index);
     const Int announced = sequences_of(call.arrivals, question.first, question.announced);
-    const Int arriving = announced + newcomers;
+    const Int arriving = announced + new_requests;
     const Int count = call.pictures.headers[index].figures[REQUESTS] + arriving;
     const Table<Int> totals = {call.scratch.totals.data, samples, count};
     auto& kept = costs.kept[index];
     const Together together = among_others(call, index);
-    begin(call, model, question, question.announced, newcomers > 0, totals);
+    begin(call, model, question, question.announced, new_requests > 0, totals);
     join_others(call, index, together);
     // What others do is no part of what is kept.
     if (together.with_others) kept.version = -1;
-    if (newcomers == 0 && !is_new(kept, question, call.scratch.records[START])) return count;
-    const Table<double>& seconds = newcomers > 0 ? costs.beside_s : costs.without_s;
-    const Int row = newcomers > 0 ? 0 : index, rows = seconds.rows / 2;
+    if (new_requests == 0 && !is_new(kept, question, call.scratch.records[START])) return count;
+    const Table<double>& seconds = new_requests > 0 ? costs.beside_s : costs.without_s;
+    const Int row = new_requests > 0 ? 0 : index, rows = seconds.rows / 2;
     const Futures futures = {totals,
                              costs.marks,
                              {seconds[row].data, samples, count},
@@ -119,7 +120,7 @@ COMPILED Int follow(const Call& call, const Question& question, Int newcomers, c
     const double* length = call.arrivals.last().length;
     sample_futures(call.scratch, model, arriving, 0, length, together, futures);
     // What a rollout left unfinished is not kept.
-    if (newcomers == 0 && !is_whole(call.scratch.broken)) kept.version = -1;
+    if (new_requests == 0 && !is_whole(call.scratch.broken)) kept.version = -1;
     return count;
 }
 
@@ -127,7 +128,7 @@ COMPILED Int follow(const Call& call, const Question& question, Int newcomers, c
 // if `spares_offline`.
 //
 // Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over the
-// others is averaged over the samples. What never comes without the newcomer either is not its
+// others is averaged over the samples. What never comes without the new request either is not its
 // doing; what it alone prevents is infinitely late.
 COMPILED double mean_delay_s(const double* without_s, const double* beside_s, Int samples,
                              const Array<Sequence>& others, Int requests, bool spares_offline) {
@@ -147,34 +148,34 @@ COMPILED double mean_delay_s(const double* without_s, const double* beside_s, In
 
 // Fill `costs.added_s` for the questions.
 //
-// A newcomer delays others in three ways: it takes tokens of a step's budget, so that prompts
+// A new request delays others in three ways: it takes tokens of a step's budget, so that prompts
 // behind it are computed later; it makes every step longer that it takes part in; and it takes
 // blocks and a seat, so that others are admitted later or preempted.
 //
 // The economists' externality: who is placed pays for its own latency, the others pay the rest.
 // Offline requests pay nothing for an online one: nobody waits for them. Otherwise online requests
 // would all meet on the engine where they hold offline work up already. Both runs of an engine use
-// the same lengths for the same requests, so that their difference is the newcomer's doing and no
-// accident of the draw. Nobody is expected but those who were announced: who may come later is not
+// the same lengths for the same requests, so that their difference is the new request's doing and
+// no accident of the draw. Nobody is expected but those who were announced: who may come later is not
 // there to be delayed, and will be placed where it suits.
 COMPILED void cost(const Call& call, const Costs& costs) {
-    auto& newcomer = call.arrivals.last();
-    const Int newcomers = newcomer.sequences;
+    auto& new_request = call.arrivals.last();
+    const Int new_requests = new_request.sequences;
     const Array<Sequence> rows = call.scratch.sequences[START];
-    const bool spares_offline = newcomer.priority != OFFLINE_PRIORITY;
+    const bool spares_offline = new_request.priority != OFFLINE_PRIORITY;
     const Int engines = costs.without_s.rows / 2;
     forget_steps(call);
     for (Int i = 0; i < call.questions.size; i++) {
         auto& question = call.questions[i];
         const Int others = follow(call, question, 0, costs);
         if (!is_whole(call.scratch.broken)) return;
-        follow(call, question, newcomers, costs);
+        follow(call, question, new_requests, costs);
         if (!is_whole(call.scratch.broken)) return;
         for (Int which = 0; which < 2; which++) {
             const double* without_s = costs.without_s[which * engines + question.picture].data;
             costs.added_s.at(i, which) =
                 mean_delay_s(without_s, costs.beside_s[which].data, question.samples,
-                             rows.first(others), others + newcomers, spares_offline);
+                             rows.first(others), others + new_requests, spares_offline);
         }
     }
 }

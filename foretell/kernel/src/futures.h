@@ -12,26 +12,26 @@ using namespace start;
 struct Futures {
     Table<Int> totals;  // (s, n): the output lengths they run with
     Array<Mark> marks;  // none where all requests are followed to their ends
-    // (s, 1): the first token of any newcomer; or (s, n), also infinite where it came before; or
+    // (s, 1): the first token of any new request; or (s, n), also infinite where it came before; or
     // (s, 0) where nobody asks.
     Table<double> first_token_s;
-    // (s, marks): the last token of all newcomers, had they as many tokens as the mark says; or
+    // (s, marks): the last token of all new requests, had they as many tokens as the mark says; or
     // (s, n).
     Table<double> last_token_s;
-    // (2,): preemptions and steps of the first rollout; for newcomers until they have ended.
+    // (2,): preemptions and steps of the first rollout; for new requests until they have ended.
     Array<Int> counts;
 };
 
 // Set the marks in the first rollout; later ones go no further than a first token.
-COMPILED void follow_newcomers(const Roll& work, const double* length, bool first) {
+COMPILED void follow_new_requests(const Roll& work, const double* length, bool first) {
     auto& state = work.loop.state;
     const Int count = work.marks.size;
     if (first) {
-        auto& newcomer = state.sequences[work.watched[0]];
+        auto& new_request = state.sequences[work.watched[0]];
         for (Int i = 0; i < count; i++) {
             const double level = (double(i) + 0.5) / double(count);
             const Int tokens = round_even(conditional_quantile(length, 0.0, level));
-            work.marks[i].tokens = limited(state.engine, newcomer, tokens);
+            work.marks[i].tokens = limited(state.engine, new_request, tokens);
             work.marks[i].at_s = -INFINITY;
         }
     } else {
@@ -40,7 +40,7 @@ COMPILED void follow_newcomers(const Roll& work, const double* length, bool firs
     for (auto& slot : work.watched) state.sequences[slot].stop_after = work.marks.last().tokens;
 }
 
-COMPILED void note_newcomers(const Roll& work, Int sample, bool ended, const Futures& futures) {
+COMPILED void note_new_requests(const Roll& work, Int sample, bool ended, const Futures& futures) {
     double first_s = INFINITY;
     if (ended) {
         for (auto& slot : work.watched) {
@@ -62,14 +62,14 @@ COMPILED void note_newcomers(const Roll& work, Int sample, bool ended, const Fut
 // Fill all of `futures` but its totals; the start in `scratch` is left as it is.
 //
 // `arriving` requests have not joined the queue at the start. The last `watched` sequences, whose
-// length is believed to be as `length` says, are newcomers. Where there are none, every rollout
+// length is believed to be as `length` says, are new requests. Where there are none, every rollout
 // goes on until nobody is left who can ever run. How many tokens that takes hardly matters
 // (`steady.h`): it costs what has to be admitted, and who ends.
 //
-// Newcomers run as far as the last of the marks: when they would have ended with any of them is
-// then known from one rollout, for a newcomer's end changes little for itself. The marks are set to
-// the middles of equally likely parts of its length. Only the first rollout goes on behind the
-// first token: how long others will be decides when a newcomer can begin, and says little of how
+// New requests run as far as the last of the marks: when they would have ended with any of them is
+// then known from one rollout, for a new request's end changes little for itself. The marks are set
+// to the middles of equally likely parts of its length. Only the first rollout goes on behind the
+// first token: how long others will be decides when a new request can begin, and says little of how
 // fast it then goes.
 //
 // The engine steps as `together` says.
@@ -103,7 +103,7 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
             auto& seq = state.sequences[slot];
             seq.stop_after = limited(state.engine, seq, futures.totals.at(sample, slot));
         }
-        if (watched > 0) follow_newcomers(work, length, sample == 0);
+        if (watched > 0) follow_new_requests(work, length, sample == 0);
         const bool ended = roll(work, model, INFINITY);
         if (!is_whole(scratch.broken)) return;
         if (sample == 0) {
@@ -111,7 +111,7 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
             futures.counts[1] = clock.iterations;
         }
         if (watched > 0) {
-            note_newcomers(work, sample, ended, futures);
+            note_new_requests(work, sample, ended, futures);
         } else if (futures.first_token_s.columns > 0) {
             for (Int slot = 0; slot < requests; slot++) {
                 auto& seq = state.sequences[slot];

@@ -35,7 +35,7 @@ COMPILED Int sequences_of(const Array<Arrival>& arrivals, Int first, Int end) {
 
 // Write the engine with the arrivals up to `end` to `scratch`, and draw their lengths.
 COMPILED void begin(const Call& call, const StepTime& model, const Question& question, Int end,
-                    bool with_newcomer, const Table<Int>& totals) {
+                    bool with_new_request, const Table<Int>& totals) {
     auto& scratch = call.scratch;
     auto& arrivals = call.arrivals;
     const Int index = question.picture;
@@ -51,11 +51,11 @@ COMPILED void begin(const Call& call, const StepTime& model, const Question& que
         draw_arrival(arrival, call.seed, totals, slot);
         slot += arrival.sequences;
     }
-    if (with_newcomer) {
-        auto& newcomer = arrivals.last();
-        expect(scratch, newcomer, question.delay_s, question.cached_tokens, slot);
-        draw_arrival(newcomer, call.seed, totals, slot);
-        slot += newcomer.sequences;
+    if (with_new_request) {
+        auto& new_request = arrivals.last();
+        expect(scratch, new_request, question.delay_s, question.cached_tokens, slot);
+        draw_arrival(new_request, call.seed, totals, slot);
+        slot += new_request.sequences;
     }
     sort_arrivals(scratch, first, slot);
 }
@@ -80,7 +80,7 @@ COMPILED Question question_of(const Call& call, Int index) {
     return {index, 1, 0, 0, 0, 0, 0, 0.0};
 }
 
-// Follow engine `index` by itself, without a newcomer, and note its steps.
+// Follow engine `index` by itself, without a new request, and note its steps.
 COMPILED void follow_alone(const Call& call, Int index) {
     auto& deployments = call.models.deployments;
     const Question question = question_of(call, index);

@@ -13,7 +13,7 @@ from foretell.v1 import snapshot_pb2
 from foretell.wire import encoder_inputs_to_proto
 
 _NOT_SCHEDULED = "images, audio or video"
-_NOT_FORETOLD = (
+_NOT_PREDICTED = (
     "which images, audio or video a new request has",
     "the time that encoding images, audio or video takes",
 )
@@ -23,7 +23,7 @@ def not_modelled(scheduler: Any) -> list[str]:
     """What the twin does not model of this engine's multimodal inputs."""
     if not has_encoder(scheduler):
         return []
-    return list(_NOT_FORETOLD) if is_modelled(scheduler) else [_NOT_SCHEDULED]
+    return list(_NOT_PREDICTED) if is_modelled(scheduler) else [_NOT_SCHEDULED]
 
 
 def described(scheduler: Any) -> dict[str, Any]:

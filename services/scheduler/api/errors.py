@@ -89,7 +89,7 @@ def model_not_found(name: str) -> ApiError:
 
 
 def retry_after(wait_s: float) -> dict[str, str]:
-    """The header that says when to come back, in whole seconds: once there is foretold to be room,
+    """The header that says when to come back, in whole seconds: once there is predicted to be room,
     in `wait_s`, but after a second at least."""
     return {"retry-after": str(ceil(min(LONGEST_RETRY_S, max(1.0, wait_s))))}
 

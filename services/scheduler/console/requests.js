@@ -124,8 +124,8 @@ function candidates(told) {
       [
         one.instance_id + (one.chosen ? " (chosen)" : ""),
         load,
-        seconds(one.foretold?.ttft_s),
-        seconds(one.foretold?.e2e_s),
+        seconds(one.predicted?.ttft_s),
+        seconds(one.predicted?.e2e_s),
         one.score === null ? "–" : one.score.toPrecision(3),
         seconds(one.hindsight?.e2e_s),
       ],

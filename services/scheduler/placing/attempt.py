@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from foretell.engine.hindsight import Exposure, Scene
+from foretell.engine.hindsight import Exposure, PredictionInputs
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.decision import Decision
 from foretell.services.scheduler.placing.pool import Instance
@@ -42,7 +42,7 @@ class Attempt:
     instance: Instance
     policy: str
     decision: Decision
-    inputs: Scene | None
+    inputs: PredictionInputs | None
     """What its predictions were made from; None where nothing was predicted, or too long ago."""
     spec: RequestSpec
     prediction: Prediction | None
@@ -182,7 +182,7 @@ class Traces:
         """The latest request of that id; None where it is not remembered."""
         return next((each for each in self.latest() if each.request_id == request_id), None)
 
-    def _keep(self, attempt: Attempt, inputs: Scene) -> None:
+    def _keep(self, attempt: Attempt, inputs: PredictionInputs) -> None:
         """Forget the oldest inputs where there are too many bytes."""
         before = {id(exposure.snapshot) for exposure in self._latest}
         added = sum([_bytes(e) for e in inputs.exposures if id(e.snapshot) not in before])

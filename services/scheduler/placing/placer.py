@@ -9,7 +9,7 @@ from random import Random
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
-from foretell.length import PromptTokenEstimator, SpokenTokens
+from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
@@ -65,7 +65,7 @@ class Estimators:
     lengths: Lengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
-    spoken: SpokenTokens
+    conversation_tokens: ConversationTokens
 
 
 class Placer:
@@ -204,8 +204,8 @@ class Placer:
         """What has come, what waits for an instance and how long answers took."""
         return self._demand.told(time.perf_counter(), self.core.held)
 
-    def foretold_ends_s(self) -> list[float]:
-        """When each request that is with an engine was foretold to end, as far as it was, in
+    def predicted_ends_s(self) -> list[float]:
+        """When each request that is with an engine was predicted to end, as far as it was, in
         `time.perf_counter`."""
         placed = [(r.began_s, r.attempt) for r in self._requests.values()]
         return [
@@ -272,8 +272,10 @@ class Placer:
         prefix = _NO_PREFIX
         if self.core.policy.needs.prediction and parsed.endpoint.generates:
             prefix = prefix_of(parsed, prompt_tokens)
-            if spoken := known.spoken.of(parsed.model, prefix.turn.before):
-                prompt_tokens, prefix = continued(prefix, prompt_tokens, spoken)
+            if conversation_tokens := known.conversation_tokens.of(
+                parsed.model, prefix.turn.before
+            ):
+                prompt_tokens, prefix = continued(prefix, prompt_tokens, conversation_tokens)
         return RequestSpec(
             request_id=key,
             prompt_tokens=prompt_tokens,

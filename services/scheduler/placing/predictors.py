@@ -202,12 +202,12 @@ class Predictors:
             logger.exception("predicting from snapshots failed")
             return {}
 
-    def foretold(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
+    def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """As `ports.Predict` has it."""
         self._learn_delays((instance_id,))
         with all_about(spec.x_request_id):
             try:
-                return self._cached.foretold(spec, instance_id, now_s)
+                return self._cached.predict_one(spec, instance_id, now_s)
             except ImpossibleState:
                 logger.exception("predicting from a snapshot failed")
                 return None

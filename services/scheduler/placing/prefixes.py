@@ -53,11 +53,11 @@ def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     return Prefix()
 
 
-def continued(prefix: Prefix, prompt_tokens: int, spoken: int) -> tuple[int, Prefix]:
+def continued(prefix: Prefix, prompt_tokens: int, conversation_tokens: int) -> tuple[int, Prefix]:
     """The tokens and names of a prompt of about `prompt_tokens`, where so many were spoken up to
     the end of its latest answer."""
-    tokens = spoken + max(1, round(prompt_tokens - prefix.turn.answered_tokens))
-    turn = replace(prefix.turn, answered_tokens=float(spoken))
+    tokens = conversation_tokens + max(1, round(prompt_tokens - prefix.turn.answered_tokens))
+    turn = replace(prefix.turn, answered_tokens=float(conversation_tokens))
     chunk_tokens = max(1.0, prefix.chunk_tokens * tokens / prompt_tokens) if prefix.hashes else 0.0
     return tokens, Prefix(prefix.hashes, chunk_tokens, turn)
 

@@ -8,7 +8,7 @@ _SORTED_FOR_S = 1.0
 
 
 class Ends:
-    """When the requests in progress are foretold to end."""
+    """When the requests in progress are predicted to end."""
 
     def __init__(
         self, ends_s: Callable[[], Iterable[float]], clock: Callable[[], float] = time.perf_counter
@@ -20,7 +20,7 @@ class Ends:
         self._sorted_s = float("-inf")
 
     def wait_s(self, number: int) -> float:
-        """Seconds until so many more of them have ended; 0 where nothing is foretold."""
+        """Seconds until so many more of them have ended; 0 where nothing is predicted."""
         now_s = self._clock()
         if now_s >= self._sorted_s + _SORTED_FOR_S:
             self._sorted, self._sorted_s = sorted(self._ends_s()), now_s

@@ -11,7 +11,7 @@ from foretell.policy import Policy
 from foretell.services.scheduler.placing.attempt import Attempt, Trace
 
 if TYPE_CHECKING:  # for who has no numpy, and calls
-    from foretell.engine.hindsight import Scene
+    from foretell.engine.hindsight import PredictionInputs
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def _candidate(one: Considered, hindsight: Predictions) -> dict[str, Any]:
         "chosen": one.chosen,
         "outstanding": one.outstanding,
         "load": one.load and _load(one.load),
-        "foretold": prediction and {name: getattr(prediction, name) for name in _PREDICTED},
+        "predicted": prediction and {name: getattr(prediction, name) for name in _PREDICTED},
         "compared": one.compared,
         "score": one.score,
         "tie_break": one.tie_break,
@@ -136,7 +136,7 @@ def _predicted_again(attempt: Attempt) -> tuple[Predictions, dict[str, Any] | No
     return hindsight, {**_latencies(idle), "output_tokens": spec.length.expected_tokens}
 
 
-def _only(inputs: "Scene", place: int) -> "Scene":
+def _only(inputs: "PredictionInputs", place: int) -> "PredictionInputs":
     return inputs._replace(
         exposures=inputs.exposures[place : place + 1],
         answer_delays_s=inputs.answer_delays_s[place : place + 1],

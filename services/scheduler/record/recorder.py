@@ -49,9 +49,12 @@ class Feedback:
                 request.model, request.characters, len(request.messages), attempt.prompt_tokens
             )
         if spec.turn.prompt and attempt.finished and attempt.prompt_tokens:
-            spoken, tokens = self._estimators.spoken, attempt.prompt_tokens
-            spoken.check(request.model, spec.turn.before, tokens)
-            spoken.note(spec.turn.prompt, tokens + attempt.output_tokens)
+            conversation_tokens, tokens = (
+                self._estimators.conversation_tokens,
+                attempt.prompt_tokens,
+            )
+            conversation_tokens.check(request.model, spec.turn.before, tokens)
+            conversation_tokens.note(spec.turn.prompt, tokens + attempt.output_tokens)
         if request.ignore_eos or attempt.output_tokens <= request.min_tokens:
             return  # the length is the client's, not the model's
         prompt_tokens = attempt.prompt_tokens or spec.prompt_tokens
@@ -120,7 +123,7 @@ class Recorder:
         self._prompt_tokens = series(metrics.prompt_tokens)
         self._output_tokens = series(metrics.output_tokens)
         self._cached_tokens = series(metrics.cached_tokens)
-        self._foretold_cached_tokens = series(metrics.foretold_cached_tokens)
+        self._predicted_cached_tokens = series(metrics.predicted_cached_tokens)
 
     def count(self, status: int, model: str = "", attempt: Attempt | None = None) -> None:
         """Count a request that has ended; `attempt` is its last one."""
@@ -208,10 +211,10 @@ class Recorder:
         self._prompt_tokens(*labels).inc(attempt.prompt_tokens)
         self._output_tokens(*labels).inc(attempt.output_tokens)
         # Also where nothing is known: a series without samples looks like a broken query.
-        cached, foretold = self._cached_tokens(*labels), self._foretold_cached_tokens(*labels)
+        cached, predicted = self._cached_tokens(*labels), self._predicted_cached_tokens(*labels)
         if attempt.cached_tokens is not None:
             cached.inc(attempt.cached_tokens)
-            foretold.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
+            predicted.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
 
     def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
         prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s

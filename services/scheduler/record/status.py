@@ -34,7 +34,7 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         gauge.clear()
     for instance_id, reason in predictors.all_unpredicted().items():
         metrics.unpredicted.labels(instance_id, reason).set(1)
-    for instance_id, prediction in foretold_now(predictors).items():
+    for instance_id, prediction in predicted_now(predictors).items():
         metrics.followed.labels(instance_id).set(prediction is not None)
         if prediction is None:
             continue
@@ -51,12 +51,12 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
         metrics.foreseen_e2e.labels(instance_id).set(prediction.e2e_s)
 
 
-def foretold_now(predictors: Predictors) -> dict[str, Prediction | None]:
-    """What is foretold of a request that would come now, by instance, of those that are followed;
+def predicted_now(predictors: Predictors) -> dict[str, Prediction | None]:
+    """What is predicted of a request that would come now, by instance, of those that are followed;
     None where nothing new is known."""
     now_s = asyncio.get_running_loop().time()
     return {
-        each.config.instance_id: predictors.foretold(_NEXT, each.config.instance_id, now_s)
+        each.config.instance_id: predictors.predict_one(_NEXT, each.config.instance_id, now_s)
         for each in predictors.followed
     }
 
@@ -75,12 +75,12 @@ class Latencies(NamedTuple):
 
 
 def instance_statuses(instances: Sequence[Instance], placer: Placer) -> list[dict[str, object]]:
-    foretold = foretold_now(placer.predictors)
+    predicted = predicted_now(placer.predictors)
     answers = _last_minute(placer.traces)
     return [
         {
             **_dispatched(instance, placer),
-            **_engine(foretold.get(instance.config.instance_id)),
+            **_engine(predicted.get(instance.config.instance_id)),
             "last_minute": _columns(answers.get(instance.config.instance_id, [])),
         }
         for instance in instances

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from math import exp
 
 TIMES = 4.0
-"""Silence that is given up, in multiples of the foretold one: forecasts err."""
+"""Silence that is given up, in multiples of the predicted one: forecasts err."""
 LEAST_S = 2.0
 """Engines are silent for so long without hanging: they collect garbage or compile for a shape."""
 AT_WORK = 4.0
 """An engine that makes steps does not hang, though its answers may be lost on their way: it has so
 many times as long for a first byte."""
 STREAM_S = 10.0
-"""Silence in which a stream that had begun is left alone: its tokens are not foretold one by one,
+"""Silence in which a stream that had begun is left alone: its tokens are not predicted one by one,
 and to go on elsewhere computes all of them again."""
 UNKNOWN_S = 60.0
 """Silence of an engine that has not answered yet since it came up: it loads and compiles."""
@@ -35,7 +35,7 @@ class _Attempt:
     begun: bool = False
 
 
-class Patience:
+class Silences:
     """The attempts that are awaited; pure, time is an argument.
 
     Without a forecast, and at least, an engine is given as long as first bytes took lately. The
@@ -47,14 +47,14 @@ class Patience:
         self._where: dict[str, str] = {}
         self._slowest_s, self._slowest_at_s = 0.0, 0.0
 
-    def sent(self, key: str, instance_id: str, foretold_s: float | None, now_s: float) -> None:
-        """An attempt begins. Its first byte is foretold after `foretold_s`; None: nobody knows,
+    def sent(self, key: str, instance_id: str, predicted_s: float | None, now_s: float) -> None:
+        """An attempt begins. Its first byte is predicted after `predicted_s`; None: nobody knows,
         infinite: it may take any time."""
-        if foretold_s is None:
-            foretold_s = self.usual_s(now_s) or UNKNOWN_S / TIMES
+        if predicted_s is None:
+            predicted_s = self.usual_s(now_s) or UNKNOWN_S / TIMES
         self._where[key] = instance_id
         attempts = self._attempts.setdefault(instance_id, {})
-        attempts[key] = _Attempt(instance_id, now_s, TIMES * foretold_s)
+        attempts[key] = _Attempt(instance_id, now_s, TIMES * predicted_s)
 
     def began(self, key: str, now_s: float, *, goes_on: bool) -> None:
         """The attempt's first byte has come; `goes_on`: another engine could go on from here."""

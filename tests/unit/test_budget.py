@@ -1,34 +1,34 @@
 """What is predicted for offline requests costs online ones nothing."""
 
 from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.placement.effort import Efforts, Plan
+from foretell.placement.budget import Plan, PredictionBudgets
 
 ENGINES = 2
 
 
-def busy_with_offline(efforts: Efforts) -> None:
+def busy_with_offline(budgets: PredictionBudgets) -> None:
     """Ten seconds of a batch: 20 requests a second, each of which takes 50 ms to predict for."""
     for number in range(200):
         now_s = 0.05 * number
-        offline = efforts.of(OFFLINE_PRIORITY)
+        offline = budgets.of(OFFLINE_PRIORITY)
         offline.arrived(now_s)
         plan = offline.plan(ENGINES, now_s)
         offline.took(plan, plan.candidates, 0.05)
         if number % 20 == 0:
-            efforts.of(0).arrived(now_s)
-            efforts.of(0).took(efforts.of(0).plan(ENGINES, now_s), ENGINES, 0.004)
+            budgets.of(0).arrived(now_s)
+            budgets.of(0).took(budgets.of(0).plan(ENGINES, now_s), ENGINES, 0.004)
 
 
 def test_online_requests_are_predicted_for_whatever_a_batch_sends() -> None:
-    efforts = Efforts()
-    busy_with_offline(efforts)
-    assert efforts.of(0).plan(ENGINES, 10.05) == Plan(ENGINES, single=False)
+    budgets = PredictionBudgets()
+    busy_with_offline(budgets)
+    assert budgets.of(0).plan(ENGINES, 10.05) == Plan(ENGINES, single=False)
 
 
 def test_offline_requests_are_predicted_for_as_far_as_there_is_time() -> None:
-    efforts = Efforts()
-    busy_with_offline(efforts)
-    offline = efforts.of(OFFLINE_PRIORITY)
+    budgets = PredictionBudgets()
+    busy_with_offline(budgets)
+    offline = budgets.of(OFFLINE_PRIORITY)
     offline.arrived(10.05)
     assert offline.plan(ENGINES, 10.05).candidates == 0
     offline.arrived(40.0)

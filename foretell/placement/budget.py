@@ -43,7 +43,7 @@ class Plan(NamedTuple):
     """One rollout with middling lengths for each, instead of several with drawn ones."""
 
 
-class Effort:
+class PredictionBudget:
     """Spends as much on each placement as the rate of arrivals allows; pure, time is an argument.
 
     The budget of one placement is `SHARE` of the time to the next, less while the scheduler does
@@ -113,7 +113,7 @@ class Effort:
         return self._rate_weight * exp(-max(0.0, now_s - self._latest_s) / _MEMORY_S)
 
 
-class Efforts:
+class PredictionBudgets:
     """What may be spent on online and on offline requests.
 
     An engine may keep hundreds of offline requests waiting. To predict for one of them means to go
@@ -122,9 +122,9 @@ class Efforts:
     """
 
     def __init__(self) -> None:
-        self.online = Effort()
-        self._offline = Effort(OFFLINE_SHARE)
+        self.online = PredictionBudget()
+        self._offline = PredictionBudget(OFFLINE_SHARE)
 
-    def of(self, priority: int) -> Effort:
+    def of(self, priority: int) -> PredictionBudget:
         """The one for requests of this priority."""
         return self._offline if priority == OFFLINE_PRIORITY else self.online
