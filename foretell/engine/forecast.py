@@ -1,6 +1,6 @@
-"""Forecasts from pictures of engines: when a new request would get its first and its last token.
+"""Forecasts from snapshots of engines: when a new request would get its first and its last token.
 
-A predictor service has the picture of one engine, a simulator those of all of its cluster. Either
+A predictor service has the snapshot of one engine, a simulator those of all of its cluster. Either
 way one compiled call answers for all the engines that a new request asks about.
 """
 
@@ -31,7 +31,7 @@ from foretell.kernel.forecasts import (
 )
 from foretell.kernel.layout import BLOCK, ENTRY, INPUT, MARK, PLACE
 from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.kernel.pictures import PICTURE, REQUEST, REQUESTS, Pictures
+from foretell.kernel.snapshot_rows import REQUEST, REQUESTS, SNAPSHOT, Snapshots
 from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
@@ -50,7 +50,7 @@ _MOST_STEPS = 4096
 class Call(NamedTuple):
     """The arguments of one compiled forecast."""
 
-    pictures: Pictures
+    snapshots: Snapshots
     scratch: Scratch
     models: StepTimes
     questions: bytes
@@ -65,7 +65,7 @@ class Call(NamedTuple):
 
 
 class Forecaster:
-    """The pictures of some engines, and forecasts from them. For one thread."""
+    """The snapshots of some engines, and forecasts from them. For one thread."""
 
     def __init__(self, engines: int = 1) -> None:
         self._engines = engines
@@ -85,15 +85,15 @@ class Forecaster:
         self._costs: Costs | None = None
         self._residues = np.zeros((2, 1), np.int32)
         self._capacity = self._most_shown = 0
-        self.pictures = Pictures(
-            np.zeros(engines, PICTURE),
+        self.snapshots = Snapshots(
+            np.zeros(engines, SNAPSHOT),
             np.zeros((engines, 0), REQUEST),
             np.zeros((engines, 0), INPUT),
         )
         self._grow(_FIRST_CAPACITY)
 
     def make_room(self, requests: int) -> None:
-        """Make room for pictures of that many requests, and for as many on their way."""
+        """Make room for snapshots of that many requests, and for as many on their way."""
         if requests > self._most_shown:
             self._most_shown = requests
             self._grow(2 * requests)
@@ -103,8 +103,8 @@ class Forecaster:
         if capacity <= self._capacity:
             return
         rows = np.zeros((self._engines, capacity), REQUEST)
-        rows[:, : self._capacity] = self.pictures.requests
-        self.pictures, self._capacity = self.pictures._replace(requests=rows), capacity
+        rows[:, : self._capacity] = self.snapshots.requests
+        self.snapshots, self._capacity = self.snapshots._replace(requests=rows), capacity
         self._costs = None
         self._look_at_bytes()
         self.scratch = self._new_scratch()
@@ -112,11 +112,11 @@ class Forecaster:
     def add(self) -> int:
         """One engine more; returns its index. Calls that were prepared are void."""
         self._engines += 1
-        pictures, models, room = self.pictures, self._models, (0, 1)
-        self.pictures = Pictures(
-            np.pad(pictures.headers, room),
-            np.pad(pictures.requests, (room, (0, 0))),
-            np.pad(pictures.inputs, (room, (0, 0))),
+        snapshots, models, room = self.snapshots, self._models, (0, 1)
+        self.snapshots = Snapshots(
+            np.pad(snapshots.headers, room),
+            np.pad(snapshots.requests, (room, (0, 0))),
+            np.pad(snapshots.inputs, (room, (0, 0))),
         )
         self._models = models._replace(
             coefficients=np.pad(models.coefficients, (room, (0, 0))),
@@ -131,8 +131,8 @@ class Forecaster:
         return self._engines - 1
 
     def describe(self, index: int, config: EngineConfig) -> None:
-        """Engine `index` has this configuration; until its first picture it is idle."""
-        header = self.pictures.headers[index : index + 1]
+        """Engine `index` has this configuration; until its first snapshot it is idle."""
+        header = self.snapshots.headers[index : index + 1]
         header["engine"], header["steps"] = engine_record(config), 0
         header["contents"] = header["inputs"] = 0
         header["version"] += 1
@@ -181,17 +181,17 @@ class Forecaster:
     def expect_online(self, index: int, ttft_s: float, usual_blocks: float) -> None:
         """What engine `index` expects of online requests, as `EngineSnapshot` has it.
 
-        To be called before its picture is completed.
+        To be called before its snapshot is completed.
         """
-        engine = self.pictures.headers[index : index + 1]["engine"]
+        engine = self.snapshots.headers[index : index + 1]["engine"]
         engine["online_ttft_s"], engine["usual_online_blocks"] = ttft_s, usual_blocks
 
     def expect_drafts(self, index: int, drafted: Seq[float], accepted: Seq[float]) -> None:
         """What engine `index` counted of draft tokens, as `EngineSnapshot` has it.
 
-        To be called before its picture is completed.
+        To be called before its snapshot is completed.
         """
-        engine = self.pictures.headers[index : index + 1]["engine"]
+        engine = self.snapshots.headers[index : index + 1]["engine"]
         for name, ratios in (("drafted_ratio", drafted), ("accepted_ratio", accepted)):
             if len(ratios):
                 engine[name][0, : len(ratios)] = ratios
@@ -200,26 +200,26 @@ class Forecaster:
         """Which step of engine `index` is next, and whether it puts off prompts, as
         `EngineSnapshot` has it.
 
-        To be called before its picture is completed.
+        To be called before its snapshot is completed.
         """
-        engine = self.pictures.headers[index : index + 1]["engine"]
+        engine = self.snapshots.headers[index : index + 1]["engine"]
         engine["step_counter"], engine["prefill_capacity_bound"] = step_counter, capacity_bound
 
     def show_inputs(self, index: int, rows: NDArray[np.void], contents: int) -> None:
-        """The multimodal inputs of engine `index`, as `Pictures.inputs`; the first are `contents`.
+        """The multimodal inputs of engine `index`, as `Snapshots.inputs`; the first are `contents`.
 
-        To be called before its picture is completed.
+        To be called before its snapshot is completed.
         """
-        header, count, known = self.pictures.headers[index : index + 1], len(rows), self.pictures
+        header, count, known = self.snapshots.headers[index : index + 1], len(rows), self.snapshots
         header["contents"], header["inputs"] = contents, count - contents
         if count > known.inputs.shape[1]:
             more = np.zeros((self._engines, 2 * count), INPUT)
             more[:, : known.inputs.shape[1]] = known.inputs
-            self.pictures = known._replace(inputs=more)
+            self.snapshots = known._replace(inputs=more)
             self.scratch = self._new_scratch()
-        self.pictures.inputs[index, :count] = rows
+        self.snapshots.inputs[index, :count] = rows
 
-    def finish_picture(
+    def finish_snapshot(
         self,
         index: int,
         figures: Figures,
@@ -227,12 +227,12 @@ class Forecaster:
         known_s: float,
         begun_s: float,
     ) -> None:
-        """Complete a picture of engine `index` whose rows have been filled in.
+        """Complete a snapshot of engine `index` whose rows have been filled in.
 
         `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. Until
-        `known_s` nothing has happened but what the picture shows.
+        `known_s` nothing has happened but what the snapshot shows.
         """
-        header = self.pictures.headers[index : index + 1]
+        header = self.snapshots.headers[index : index + 1]
         header["version"] += 1
         header["figures"], header["steps"] = figures, len(shapes)
         header["known_s"], header["begun_s"] = known_s, begun_s
@@ -247,50 +247,50 @@ class Forecaster:
         inputs: bytes,
         shift_s: float,
     ) -> None:
-        """Make these rows the picture of engine `index`, one of `PICTURE`, of `REQUEST` and of
+        """Make these rows the snapshot of engine `index`, one of `SNAPSHOT`, of `REQUEST` and of
         `INPUT`; all instants are `shift_s` later."""
         count = len(requests) // REQUEST.itemsize
         self.make_room(count)
-        version, at = self._versions[index] + 1, index * PICTURE.itemsize
+        version, at = self._versions[index] + 1, index * SNAPSHOT.itemsize
         # As bytes: numpy copies records field by field.
         self._header_bytes[at : at + len(header)] = header
         at = index * self._capacity * REQUEST.itemsize
         self._request_bytes[at : at + len(requests)] = requests
         self._versions[index] = version
         if shift_s:
-            self.pictures.headers["begun_s"][index] += shift_s
-            self.pictures.requests["arrival_s"][index, :count] += shift_s
+            self.snapshots.headers["begun_s"][index] += shift_s
+            self.snapshots.requests["arrival_s"][index, :count] += shift_s
         if inputs:
-            contents = int(self.pictures.headers["contents"][index])
+            contents = int(self.snapshots.headers["contents"][index])
             self.show_inputs(index, np.frombuffer(inputs, INPUT), contents)
 
     def packed(self, index: int) -> tuple[bytes, bytes, bytes]:
-        """The picture of engine `index`, as `put` takes it."""
-        at, inputs = index * PICTURE.itemsize, b""
-        header = bytes(self._header_bytes[at : at + PICTURE.itemsize])
+        """The snapshot of engine `index`, as `put` takes it."""
+        at, inputs = index * SNAPSHOT.itemsize, b""
+        header = bytes(self._header_bytes[at : at + SNAPSHOT.itemsize])
         at = index * self._capacity * REQUEST.itemsize
         requests = bytes(
             self._request_bytes[at : at + int(self._figures[index, REQUESTS]) * REQUEST.itemsize]
         )
-        if self.pictures.inputs.shape[1]:
-            count = sum(self.pictures.headers[["contents", "inputs"]][index].tolist())
-            inputs = self.pictures.inputs[index, :count].tobytes()
+        if self.snapshots.inputs.shape[1]:
+            count = sum(self.snapshots.headers[["contents", "inputs"]][index].tolist())
+            inputs = self.snapshots.inputs[index, :count].tobytes()
         return header, requests, inputs
 
     def _look_at_bytes(self) -> None:
-        """The arrays of `pictures` are other ones."""
-        headers, requests = self.pictures.headers, self.pictures.requests
+        """The arrays of `snapshots` are other ones."""
+        headers, requests = self.snapshots.headers, self.snapshots.requests
         self._header_bytes = headers.view(np.uint8).reshape(-1).data
         self._request_bytes = requests.view(np.uint8).reshape(-1).data
         self._versions, self._known_s = headers["version"], headers["known_s"]
         self._figures = headers["figures"]
 
     def still_true(self, index: int, known_s: float) -> None:
-        """Until `known_s` nothing has happened on engine `index` but what its picture shows."""
+        """Until `known_s` nothing has happened on engine `index` but what its snapshot shows."""
         self._known_s[index] = known_s
 
     def figures(self, index: int) -> Figures:
-        """The load that an engine's picture shows."""
+        """The load that an engine's snapshot shows."""
         return Figures(*self._figures[index].tolist())
 
     def offline_blocks(self, index: int) -> int:
@@ -298,7 +298,7 @@ class Forecaster:
 
         Blocks that requests share count for each of them.
         """
-        rows = self.pictures.requests[index, : self.figures(index).running]
+        rows = self.snapshots.requests[index, : self.figures(index).running]
         return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
 
     def prepare(
@@ -310,7 +310,7 @@ class Forecaster:
         """The arguments of a forecast that is yet to be made; good until the next call."""
         rows, arrivals = self._rows(questions, new_request)
         return Call(
-            self.pictures,
+            self.snapshots,
             self.scratch,
             self._models,
             rows,
@@ -361,26 +361,26 @@ class Forecaster:
     ) -> tuple[Values, Values]:
         """When each request of the engine gets its first and its last token, without `new_request`.
 
-        Means of instants, (requests,) each: those of the picture in its order, then those on their
-        way. A first token that came before the picture was made is no later than that.
+        Means of instants, (requests,) each: those of the snapshot in its order, then those on their
+        way. A first token that came before the snapshot was made is no later than that.
         """
         call, costs = self.prepare((question,), new_request, now_s), self._costs_for(1)
         count = follow_others(*call[:-1], costs)
-        found = costs.without_s[:, question.picture, : question.samples * count]
+        found = costs.without_s[:, question.engine, : question.samples * count]
         first_s, last_s = found.reshape(2, question.samples, count).mean(axis=1)
         return first_s, last_s
 
-    def has_begun(self, picture: int, key: int) -> bool:
-        """Whether the engine has computed any of that request, as far as its picture goes."""
-        figures = self.figures(picture)
-        rows = self.pictures.requests[picture, : figures.requests]
+    def has_begun(self, index: int, key: int) -> bool:
+        """Whether the engine has computed any of that request, as far as its snapshot goes."""
+        figures = self.figures(index)
+        rows = self.snapshots.requests[index, : figures.requests]
         begun = (rows["output"] > 0) | (np.arange(figures.requests) < figures.running)
         return bool(np.any(begun & (rows["key"] == key)))
 
     def _waiting_slot(self, question: Question, key: int) -> int | None:
         """The slot in rollouts of a request that waits in the queue or is on its way to it."""
-        figures = self.figures(question.picture)
-        rows = self.pictures.requests[question.picture, figures.running : figures.requests]
+        figures = self.figures(question.engine)
+        rows = self.snapshots.requests[question.engine, figures.running : figures.requests]
         found = np.flatnonzero((rows["key"] == key) & (rows["output"] == 0))  # not preempted
         if len(found):
             return figures.running + int(found[0])
@@ -426,5 +426,5 @@ class Forecaster:
             np.zeros(MOST_SAMPLES * capacity, np.int64),
             np.zeros(0, BLOCK),
             np.zeros(0, PLACE),
-            np.zeros((2, self.pictures.inputs.shape[1]), INPUT),
+            np.zeros((2, self.snapshots.inputs.shape[1]), INPUT),
         )

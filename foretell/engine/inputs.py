@@ -90,7 +90,7 @@ class Inputs:
 
 
 def input_rows(snapshot: EngineSnapshot) -> tuple[NDArray[np.void], dict[int, int]]:
-    """The rows of a picture, and which of them are contents."""
+    """The rows of a snapshot, and which of them are contents."""
     tables = map(RequestTable.of, (snapshot.running, snapshot.waiting))
     inputs = [each for table in tables for row in table.encoder_inputs for each in row]
     embeds = dict(snapshot.encoder_cache)

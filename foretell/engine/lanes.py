@@ -31,7 +31,7 @@ def lanes(predictor: EnginePredictor, now_s: float) -> list[Lane]:
         question, arrival(_NOBODY, certain(1.0), now_s), now_s
     )
     figures = predictor.figures
-    rows = predictor.forecaster.pictures.requests[predictor.index, : figures.requests]
+    rows = predictor.forecaster.snapshots.requests[predictor.index, : figures.requests]
     outputs = [int(tokens) for tokens in rows["output"]]
     found = []
     for slot, (first, last) in enumerate(zip(first_s.tolist(), last_s.tolist(), strict=True)):

@@ -34,7 +34,7 @@ class EnginePredictor:
         ledger: Underway,
         model: StepTime,
     ) -> None:
-        """`index` is the place of the engine's picture in `forecaster`; its steps are believed to
+        """`index` is the place of the engine's snapshot in `forecaster`; its steps are believed to
         take as long as `model` says."""
         self.forecaster = forecaster
         self.index = index
@@ -46,7 +46,7 @@ class EnginePredictor:
         self.answer_delay_s = 0.0
         """From a token in the engine to who asks; predictions include it."""
         self._model = model
-        self._version = 0  # of the picture and the step-time model
+        self._version = 0  # of the snapshot and the step-time model
         self._figures: Figures | None = None
         self._load: Load | None = None
         self._loaded_at = -1
@@ -77,13 +77,13 @@ class EnginePredictor:
             self.forecaster.believe(self.index, model)
 
     def published(self) -> None:
-        """The engine's picture is another one, or is about to be."""
+        """The engine's snapshot is another one, or is about to be."""
         self._version += 1
         self._figures = None
 
     @property
     def figures(self) -> Figures:
-        """The engine's load as its picture shows it."""
+        """The engine's load as its snapshot shows it."""
         return self._figures or self._figures_anew()
 
     def _figures_anew(self) -> Figures:
@@ -157,7 +157,7 @@ class EnginePredictor:
         return None if found is None else found + self.answer_delay_s
 
     def has_begun(self, request_id: str) -> bool:
-        """Whether the engine has computed any of that request, as far as its picture goes."""
+        """Whether the engine has computed any of that request, as far as its snapshot goes."""
         return self.forecaster.has_begun(self.index, key_of(request_id))
 
 

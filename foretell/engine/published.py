@@ -18,7 +18,7 @@ from foretell.engine.arrays import engine_record
 from foretell.engine.questions import Arrival, Figures, unpacked
 from foretell.kernel.compiled import untrue_arrivals, untrue_requests
 from foretell.kernel.layout import ENGINE, INPUT
-from foretell.kernel.pictures import PICTURE, REQUEST, SHAPE, STEPS
+from foretell.kernel.snapshot_rows import REQUEST, SHAPE, SNAPSHOT, STEPS
 from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
 from foretell.model import EngineConfig
 
@@ -49,11 +49,11 @@ class Snapshot(NamedTuple):
     taken_s: float
     """When the engine was in the state that it shows."""
     header: bytes
-    """One row of `kernel.pictures.PICTURE`."""
+    """One row of `kernel.snapshot_rows.SNAPSHOT`."""
     requests: bytes
-    """Rows of `kernel.pictures.REQUEST`."""
+    """Rows of `kernel.snapshot_rows.REQUEST`."""
     inputs: bytes
-    """Rows of `kernel.layout.INPUT`, as `kernel.pictures.Pictures` has them."""
+    """Rows of `kernel.layout.INPUT`, as `kernel.snapshot_rows.Snapshots` has them."""
     reservations: Sequence[Arrival]
     """The requests on their way, in the order in which they were dispatched."""
     expected: Sequence[Arrival]
@@ -122,7 +122,7 @@ def header_of(
 
 @lru_cache(maxsize=16)
 def _idle_header(config: EngineConfig) -> bytes:
-    header = np.zeros(1, PICTURE)
+    header = np.zeros(1, SNAPSHOT)
     header["engine"] = engine_record(config)
     return header.tobytes()
 
@@ -168,8 +168,8 @@ def _check_inputs(rows: NDArray[np.void], contents: int, config: EngineConfig) -
 
 
 def arrivals_of(rows: bytes | bytearray, latest_s: float = inf) -> list[Arrival]:
-    """Rows of `kernel.pictures.ARRIVAL` as requests on their way; SnapshotError where they cannot
-    be true.
+    """Rows of `kernel.snapshot_rows.ARRIVAL` as requests on their way; SnapshotError where they
+    cannot be true.
 
     What was sent after `latest_s` was sent before the predictor's clock was set back.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretell.kernel.forecasts import QUESTION, Answers
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.pictures import ARRIVAL
+from foretell.kernel.snapshot_rows import ARRIVAL
 from foretell.length.distribution import Row
 from foretell.model import RequestSpec
 
@@ -21,7 +21,7 @@ assert (_ROW.size, _QUESTION.size) == (ARRIVAL.itemsize, QUESTION.itemsize)
 
 
 class Arrival(NamedTuple):
-    """A request on its way to an engine: the fields of `kernel.pictures.ARRIVAL`."""
+    """A request on its way to an engine: the fields of `kernel.snapshot_rows.ARRIVAL`."""
 
     length: Row
     at_s: float
@@ -39,7 +39,8 @@ class Arrival(NamedTuple):
 class Question(NamedTuple):
     """One engine that a new request asks about: the fields of `kernel.forecasts.QUESTION`."""
 
-    picture: int
+    engine: int
+    """Its place among the engines of the forecaster."""
     samples: int
     cached_tokens: int
     announced: Seq[Arrival]
@@ -47,13 +48,13 @@ class Question(NamedTuple):
     expected: Seq[Arrival] = ()
     """The requests that will come though nobody has announced them."""
     version: int = 0
-    """Another number when the picture, `announced` or the step-time model is another."""
+    """Another number when the snapshot, `announced` or the step-time model is another."""
     delay_s: float = 0.0
     """From the `at_s` of those announced, and of the new request, to the engine's queue."""
 
 
 class Figures(NamedTuple):
-    """An engine's load as its picture shows it."""
+    """An engine's load as its snapshot shows it."""
 
     requests: int
     running: int
@@ -119,7 +120,7 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
 
 
 def packed(rows: Seq[Arrival]) -> bytes:
-    """Rows of `kernel.pictures.ARRIVAL`: numpy takes several times as long."""
+    """Rows of `kernel.snapshot_rows.ARRIVAL`: numpy takes several times as long."""
     return b"".join([_ROW.pack(*row[0], *row[1:]) for row in rows])
 
 
@@ -133,13 +134,13 @@ def rows_of(questions: Seq[Question], new_request: Arrival) -> tuple[bytes, byte
     rows: list[bytes] = []
     arrivals: list[Arrival] = []
     first = 0
-    for picture, samples, cached, announced, expected, version, delay_s in questions:
+    for engine, samples, cached, announced, expected, version, delay_s in questions:
         arrivals += announced
         behind = end = len(arrivals)
         if expected:
             arrivals += expected
             end = len(arrivals)
-        rows.append(_QUESTION.pack(picture, samples, cached, first, behind, end, version, delay_s))
+        rows.append(_QUESTION.pack(engine, samples, cached, first, behind, end, version, delay_s))
         first = end
     arrivals.append(new_request)
     return b"".join(rows), packed(arrivals), sum([row.sequences for row in arrivals])
@@ -151,7 +152,7 @@ def shifted(rows: Seq[Arrival], shift_s: float) -> Seq[Arrival]:
 
 
 def key_of(request_id: str) -> int:
-    """The number that stands for a request in pictures and draws."""
+    """The number that stands for a request in snapshots and draws."""
     return crc32(request_id.encode())
 
 

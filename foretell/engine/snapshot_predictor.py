@@ -9,7 +9,7 @@ from foretell.engine.ledger import Ledger, Observed
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import Snapshot
-from foretell.engine.snapshots import fill_picture
+from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.features import FEATURES
 from foretell.latency.linear import LinearStepTime, StepTimeModel
@@ -51,7 +51,7 @@ class SnapshotPredictor:
         self._prior_row = length_row(LengthEstimate(prior_tokens))
         self._forecaster = Forecaster()
         self._predictor: EnginePredictor | None = None
-        self._shown = False  # the picture is that of the latest snapshot
+        self._shown = False  # the snapshot is that of the latest snapshot
         self._asked = False
 
     @property
@@ -193,7 +193,7 @@ class SnapshotPredictor:
         )
 
     def _show(self) -> EnginePredictor | None:
-        """The engine's predictor with the picture of the latest snapshot."""
+        """The engine's predictor with the snapshot of the latest snapshot."""
         snapshot, predictor = self.snapshot, self._predictor
         if snapshot is None or predictor is None or self._shown:
             return predictor
@@ -203,7 +203,7 @@ class SnapshotPredictor:
             believed = map(prefixes.believed, waiting.foretell_id)
             cached_tokens = list(map(max, waiting.cached_tokens, believed))
         rows = [row for table in (running, waiting) for row in self._length_rows(table)]
-        fill_picture(self._forecaster, 0, snapshot, rows, cached_tokens)
+        fill_snapshot(self._forecaster, 0, snapshot, rows, cached_tokens)
         predictor.published()
         self._shown = True
         return predictor

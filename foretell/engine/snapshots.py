@@ -1,4 +1,4 @@
-"""Published snapshots as pictures, and as twins that go on where the engine stands."""
+"""Published snapshots as snapshots, and as twins that go on where the engine stands."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -12,7 +12,7 @@ from foretell.engine.inputs import input_rows
 from foretell.engine.questions import Figures, is_certain, key_of
 from foretell.engine.twin import Twin
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.pictures import STEPS
+from foretell.kernel.snapshot_rows import STEPS
 from foretell.kernel.start import START, restore
 from foretell.latency.linear import sums
 from foretell.length.distribution import Row, certain
@@ -24,14 +24,14 @@ ExpectedOutput = Callable[[RequestState], float]
 """Total output tokens a request is expected to generate, given how far it has come."""
 
 
-def fill_picture(
+def fill_snapshot(
     forecaster: Forecaster,
     index: int,
     snapshot: EngineSnapshot,
     length_rows: Sequence[Row],
     waiting_cached_tokens: Sequence[int] | None = None,
 ) -> None:
-    """Make `snapshot` the picture of engine `index`.
+    """Make `snapshot` the snapshot of engine `index`.
 
     `length_rows` are what is believed of the output lengths, for the running and then the waiting
     requests. An engine looks for cached blocks when it admits a request, so of those who wait it
@@ -42,7 +42,7 @@ def fill_picture(
     running, count = len(runs), len(runs) + len(waits)
     forecaster.make_room(count)
     forecaster.describe(index, config)
-    rows = forecaster.pictures.requests[index]
+    rows = forecaster.snapshots.requests[index]
     _fill_rows(rows[:running], runs, runs.cached_tokens)
     _fill_rows(rows[running:count], waits, waiting_cached_tokens or waits.cached_tokens)
     # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
@@ -70,7 +70,7 @@ def fill_picture(
     forecaster.defer_prefills(index, snapshot.step_counter, snapshot.prefill_capacity_bound)
     forecaster.expect_drafts(index, snapshot.drafted_ratio, snapshot.accepted_ratio)
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
-    forecaster.finish_picture(
+    forecaster.finish_snapshot(
         index,
         Figures(count, running, snapshot.free_blocks, wanted, int(sure)),
         [sums(step.shape) for step in steps],
@@ -104,9 +104,9 @@ def restore_twin(
     """
     requests = (*snapshot.running, *snapshot.waiting)
     forecaster = Forecaster()
-    fill_picture(forecaster, 0, snapshot, [certain(0.0)] * len(requests))
+    fill_snapshot(forecaster, 0, snapshot, [certain(0.0)] * len(requests))
     scratch = forecaster.scratch
-    restore(forecaster.pictures, 0, scratch)
+    restore(forecaster.snapshots, 0, scratch)
     inputs, contents = input_rows(snapshot)
     names = {slot: r.foretell_id or r.request_id for slot, r in enumerate(requests)}
     twin, batches = Twin.adopt(

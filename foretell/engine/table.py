@@ -1,4 +1,4 @@
-"""The simulated engines of a cluster: compiled code runs their steps and takes their pictures."""
+"""The simulated engines of a cluster: compiled code runs their steps and takes their snapshots."""
 
 from math import inf
 
@@ -7,7 +7,7 @@ import numpy as np
 from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.engine.twin import Twin
 from foretell.kernel.engines import PLACED, Engines, publish_all, run, step
-from foretell.kernel.pictures import Pictures
+from foretell.kernel.snapshot_rows import Snapshots
 from foretell.kernel.step_time import StepTime
 
 
@@ -84,9 +84,9 @@ class EngineTable:
         """The index of the engine that made the latest step."""
         return int(self._engines.outcome[0])
 
-    def publish(self, pictures: Pictures, index: int, now_s: float) -> None:
-        """Take a picture of an engine; it has its engine's index in `pictures`."""
-        publish_all(self._engines, pictures, self._indices[index], now_s)
+    def publish(self, snapshots: Snapshots, index: int, now_s: float) -> None:
+        """Take a snapshot of an engine; it has its engine's index in `snapshots`."""
+        publish_all(self._engines, snapshots, self._indices[index], now_s)
 
     def _ended(self) -> list[EngineSequence]:
         index, count, batch = self._engines.outcome.tolist()

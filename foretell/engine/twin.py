@@ -213,7 +213,7 @@ class Twin:
     def add(self, seq: Sequence, length_row: Row | None = None) -> None:
         """Add a new request to the waiting queue.
 
-        `length_row` is what predictors believe of its length, for pictures of this engine.
+        `length_row` is what predictors believe of its length, for snapshots of this engine.
         """
         self._forget_ended()
         if not self._unused:

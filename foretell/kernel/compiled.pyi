@@ -12,7 +12,7 @@ from foretell.kernel.engines import Engines
 from foretell.kernel.forecasts import Answers, Costs
 from foretell.kernel.layout import Record, State
 from foretell.kernel.live import Live
-from foretell.kernel.pictures import Pictures
+from foretell.kernel.snapshot_rows import Snapshots
 from foretell.kernel.start import Scratch
 from foretell.kernel.step_time import StepTime, StepTimes, Sums
 
@@ -61,7 +61,9 @@ def accepted_tokens(engine: Record, seq: Record, drafts: int, /) -> int: ...
 # engines.h
 def step(engines: Engines, index: int, now_s: float, /) -> None: ...
 def run(engines: Engines, until_s: float, each: bool, /) -> bool: ...
-def publish_all(engines: Engines, pictures: Pictures, indices: _Ints, now_s: float, /) -> None: ...
+def publish_all(
+    engines: Engines, snapshots: Snapshots, indices: _Ints, now_s: float, /
+) -> None: ...
 
 # received.h
 def fill_column(
@@ -73,7 +75,7 @@ def are_certain(rows: bytes | bytearray, /) -> bool: ...
 
 # forecasts.h
 def forecast(
-    pictures: Pictures,
+    snapshots: Snapshots,
     scratch: Scratch,
     models: StepTimes,
     questions: bytes,
@@ -84,7 +86,7 @@ def forecast(
     /,
 ) -> None: ...
 def cost(
-    pictures: Pictures,
+    snapshots: Snapshots,
     scratch: Scratch,
     models: StepTimes,
     questions: bytes,
@@ -95,7 +97,7 @@ def cost(
     /,
 ) -> None: ...
 def follow_others(
-    pictures: Pictures,
+    snapshots: Snapshots,
     scratch: Scratch,
     models: StepTimes,
     questions: bytes,
@@ -105,7 +107,7 @@ def follow_others(
     costs: Costs,
     /,
 ) -> int: ...
-def restore(pictures: Pictures, index: int, scratch: Scratch, /) -> None: ...
+def restore(snapshots: Snapshots, index: int, scratch: Scratch, /) -> None: ...
 
 # step_time.h, tables.h
 def step_s(

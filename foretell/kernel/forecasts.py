@@ -1,12 +1,12 @@
-"""Forecasts from pictures of many engines, in one call (`forecasts.h`).
+"""Forecasts from snapshots of many engines, in one call (`forecasts.h`).
 
 Each question asks what becomes of one new request on one engine. The arrivals of a call are rows of
-`pictures.ARRIVAL`: for each question those that are on their way to its engine, then those that are
-expected there though nobody has announced them, and behind all of them the new request.
+`snapshot_rows.ARRIVAL`: for each question those that are on their way to its engine, then those
+that are expected there though nobody has announced them, and behind all of them the new request.
 
-Until the moment up to which a picture is known to be true, silence means that the step in flight is
-still running; the engine is rolled on from there. `compiled.ImpossibleState` where a picture shows
-one.
+Until the moment up to which a snapshot is known to be true, silence means that the step in flight
+is still running; the engine is rolled on from there. `compiled.ImpossibleState` where a snapshot
+shows one.
 """
 
 from typing import NamedTuple
@@ -21,13 +21,13 @@ __all__ = ["KEPT", "QUESTION", "Answers", "Costs", "cost", "follow_others", "for
 
 QUESTION = np.dtype(
     [
-        ("picture", np.int64),
+        ("engine", np.int64),
         ("samples", np.int64),  # rollouts, each with other output lengths
         ("cached_tokens", np.int64),  # of the new request's prompt, as is believed
         ("first", np.int64),  # the first arrival that is on its way to this engine
         ("announced", np.int64),  # behind the last of those that somebody announced
         ("end", np.int64),  # behind the last of those that are expected besides
-        ("version", np.int64),  # of the picture, the announced arrivals and the model together
+        ("version", np.int64),  # of the snapshot, the announced arrivals and the model together
         (
             "delay_s",
             np.float64,
@@ -72,9 +72,9 @@ class Costs(NamedTuple):
     """The cost of a new request to the others on each of q engines, and memory to compute it."""
 
     kept: NDArray[np.void]
-    """(pictures,): rows of `KEPT`."""
+    """(snapshots,): rows of `KEPT`."""
     without_s: NDArray[np.float64]
-    """(2, pictures, most samples * most requests): first and last tokens of rollouts without the
+    """(2, snapshots, most samples * most requests): first and last tokens of rollouts without the
     new request, kept from call to call."""
     beside_s: NDArray[np.float64]
     """(2, 1, most samples * most requests): the same with it, of one engine at a time."""

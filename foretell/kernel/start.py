@@ -1,4 +1,4 @@
-"""What forecasts work on: the state that a picture becomes, and memory for rollouts (`start.h`)."""
+"""What forecasts work on: a snapshot's state, and memory for rollouts (`start.h`)."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ RECORDS = np.dtype(
         ("newer", BATCH),
         ("clock", CLOCK),
         ("sums", SUMS),
-        ("picture", np.int64),  # which picture `restore` has written here
+        ("index", np.int64),  # which snapshot `restore` has written here
         ("version", np.int64),  # and which version of it
         ("inputs", np.int64),  # rows of multimodal inputs and of their contents
     ],
@@ -51,7 +51,7 @@ class Scratch(NamedTuple):
     totals: NDArray[np.int64]
     """(most samples * most requests,): output lengths that rollouts run with."""
     blocks: NDArray[np.void]
-    """This and the next are empty: a picture shows no block's identity."""
+    """This and the next are empty: a snapshot shows no block's identity."""
     places: NDArray[np.void]
     inputs: NDArray[np.void]
     """(2, most inputs) of `layout.INPUT`: by `START`, `WORK`."""

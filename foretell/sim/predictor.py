@@ -31,7 +31,7 @@ class Camera:
     def take(self, index: int, most: int, now_s: float) -> tuple[bytes, bytes, bytes]:
         """The state of engine `index`, which has at most `most` requests, as `Snapshot` has it."""
         self._taken.make_room(most)
-        self._table.publish(self._taken.pictures, index, now_s)
+        self._table.publish(self._taken.snapshots, index, now_s)
         return self._taken.packed(index)
 
 

@@ -24,7 +24,7 @@ from foretell.engine.published import (
 from foretell.engine.questions import Figures, packed
 from foretell.kernel.compiled import are_certain
 from foretell.kernel.layout import INPUT
-from foretell.kernel.pictures import ARRIVAL, PICTURE, REQUEST
+from foretell.kernel.snapshot_rows import ARRIVAL, REQUEST, SNAPSHOT
 from foretell.kernel.step_time import StepTime, Sums
 from foretell.model import BatchShape
 from foretell.v1 import predictor_pb2
@@ -156,7 +156,7 @@ class Reader:
 
 def snapshot_to_proto(snapshot: Snapshot) -> predictor_pb2.Snapshot:
     """One pass over each column."""
-    (header,) = np.frombuffer(snapshot.header, PICTURE)
+    (header,) = np.frombuffer(snapshot.header, SNAPSHOT)
     _, running, free_blocks, waiting_blocks, _ = header["figures"].tolist()
     engine, steps = header["engine"], int(header["steps"])
     return predictor_pb2.Snapshot(

@@ -27,7 +27,7 @@ BLOCK_TOKENS = 128  # of vLLM on a CPU
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 Chat = list[dict[str, str]]
-PICTURES_S = 1.0
+SNAPSHOT_S = 1.0
 """Time until every scheduler has surely heard what a predictor was told by others."""
 
 
@@ -72,10 +72,10 @@ def reserved(running: Cluster, instance: str) -> Iterator[None]:
             spec = RequestSpec(name, 1500, 0, LengthEstimate(10.0))
             told.append(pb.Notice(reserved=wire.request_to_proto(spec)))
         _send(stream, told)
-        time.sleep(PICTURES_S)
+        time.sleep(SNAPSHOT_S)
         yield
         _send(stream, [pb.Notice(ended=pb.RequestEnded(request_id=name)) for name in names])
-        time.sleep(PICTURES_S)
+        time.sleep(SNAPSHOT_S)
 
 
 def _send(stream: socket.socket, messages: list[Any]) -> None:

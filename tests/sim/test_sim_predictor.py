@@ -14,7 +14,7 @@ from foretell.engine.published import Snapshot
 from foretell.engine.publishing import PrefixNews
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.engine.table import EngineTable
-from foretell.kernel.pictures import PICTURE, REQUEST
+from foretell.kernel.snapshot_rows import REQUEST, SNAPSHOT
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import LinearStepTime
 from foretell.length import PRIOR_TOKENS
@@ -135,7 +135,7 @@ def content_of(spec: RequestSpec, block_size_tokens: int) -> Content:
 
 def assert_equal(ours: Snapshot, theirs: Snapshot, depth: int) -> None:
     """They show the same engine; how often they were taken does not matter."""
-    (mine,), (other,) = (np.frombuffer(each.header, PICTURE) for each in (ours, theirs))
+    (mine,), (other,) = (np.frombuffer(each.header, SNAPSHOT) for each in (ours, theirs))
     assert mine["figures"].tolist() == other["figures"].tolist()
     steps = int(mine["steps"])
     assert steps == other["steps"]

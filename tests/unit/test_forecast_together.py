@@ -9,7 +9,7 @@ from stepped_engine import NOW, STEP_TIME
 from foretell.engine.forecast import Forecaster
 from foretell.engine.questions import Question, arrival
 from foretell.engine.sequence import Sequence as EngineSequence
-from foretell.engine.snapshots import fill_picture
+from foretell.engine.snapshots import fill_snapshot
 from foretell.engine.twin import Twin
 from foretell.length.distribution import certain
 from foretell.model import (
@@ -47,7 +47,7 @@ def rank(
 def forecaster(*ranks: tuple[EngineSnapshot, Sequence[int]]) -> Forecaster:
     result = Forecaster(len(ranks))
     for index, (snapshot, outputs) in enumerate(ranks):
-        fill_picture(result, index, snapshot, list(map(certain, outputs)))
+        fill_snapshot(result, index, snapshot, list(map(certain, outputs)))
         result.believe(index, STEP_TIME.packed())
     return result
 
@@ -96,7 +96,7 @@ def test_others_delay_is_kept_for_no_other_state_of_the_ranks() -> None:
     question = Question(0, 1, 0, [], (), 1, 0.0)
     coming = arrival(request, certain(1), NOW)
     before, _ = found.futures_s(question, coming, NOW)
-    fill_picture(found, 1, rank((LONG,), waits=True), [certain(LONG), certain(1)])
+    fill_snapshot(found, 1, rank((LONG,), waits=True), [certain(LONG), certain(1)])
     after, lasts_s = found.futures_s(question, coming, NOW)
     assert len(before) == len(after) == 6
     longer = STEP_TIME.step_s(

@@ -71,16 +71,16 @@ def test_a_picture_that_cannot_be_fails_its_forecast_only() -> None:
     forecaster.believe(0, STEP_TIME)
     question = Question(0, 2, 0, ())
     before = means(forecaster, question)
-    row = forecaster.pictures.requests[0, 0]
+    row = forecaster.snapshots.requests[0, 0]
     row["prompt"], row["output"], row["computed"], row["blocks"] = 16, 1, 16, 1
-    forecaster.finish_picture(0, Figures(1, 1, -3, 0, 1), [], 0.0, 0.0)
+    forecaster.finish_snapshot(0, Figures(1, 1, -3, 0, 1), [], 0.0, 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.forecast([question], NEW_REQUEST, 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.forecast([question], NEW_REQUEST, 0.0, externality=True)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.futures_s(question, NEW_REQUEST, 0.0)
-    forecaster.finish_picture(0, Figures(0, 0, CONFIG.total_blocks, 0, 1), [], 0.0, 0.0)
+    forecaster.finish_snapshot(0, Figures(0, 0, CONFIG.total_blocks, 0, 1), [], 0.0, 0.0)
     assert means(forecaster, question) == before
 
 

@@ -1,4 +1,4 @@
-"""A follower predicts what the predictor that it follows predicts, and lets in no false picture."""
+"""A follower predicts what its predictor predicts, and lets in no false snapshot."""
 
 from collections.abc import Callable
 from dataclasses import replace

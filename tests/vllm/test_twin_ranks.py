@@ -22,7 +22,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 
 from foretell.engine.forecast import Forecaster
 from foretell.engine.questions import Question, arrival
-from foretell.engine.snapshots import fill_picture
+from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import certain
 from foretell.model import (
@@ -260,7 +260,7 @@ def traffic(rng: Random, ranks: int, most: int) -> list[list[tuple[int, str, int
     ]
 
 
-def picture_of(rank: Rank, step: int, begun_s: Sequence[float]) -> EngineSnapshot:
+def snapshot_of(rank: Rank, step: int, begun_s: Sequence[float]) -> EngineSnapshot:
     """The rank's latest snapshot at that step, with the instants at which its passes began."""
     known = max(k for k in rank.snapshots if k <= step)
     snapshot = rank.snapshots[known]
@@ -277,7 +277,7 @@ def forecaster_of(snapshots: Sequence[EngineSnapshot], outputs: dict[str, int]) 
     forecaster = Forecaster(len(snapshots))
     for index, snapshot in enumerate(snapshots):
         lengths = [certain(outputs[row.request_id]) for row in rows_of(snapshot)]
-        fill_picture(forecaster, index, snapshot, lengths)
+        fill_snapshot(forecaster, index, snapshot, lengths)
         forecaster.believe(index, MODEL.packed())
     return forecaster
 
@@ -313,7 +313,7 @@ def test_each_rank_waits_for_the_slowest(
     ends_s = np.cumsum(ranks[0].passes)
     begun_s = [0.0, *ends_s.tolist()]
     for step in range(9, len(ends_s), 7):
-        snapshots = [picture_of(rank, step, begun_s) for rank in ranks]
+        snapshots = [snapshot_of(rank, step, begun_s) for rank in ranks]
         forecaster = forecaster_of(snapshots, outputs)
         now_s = max(snapshot.taken_unix_s for snapshot in snapshots)
         for rank, snapshot in zip(ranks, snapshots, strict=True):
@@ -348,7 +348,7 @@ def test_whoever_comes_waits_for_a_step_of_the_others(
     # An engine core with a step in flight looks at its queue when the one before has ended.
     in_flight = is_async and rank.shapes[comes - 1] != DUMMY
     at_s = begun_s[comes - 1 - in_flight] + 1e-4
-    snapshots = [picture_of(each, comes - 4, begun_s) for each in ranks]
+    snapshots = [snapshot_of(each, comes - 4, begun_s) for each in ranks]
     request = RequestSpec("newcomer", prompt, output, LengthEstimate(output))
     (found,) = forecaster_of(snapshots, outputs).forecast(
         [Question(number, 1, 0, [], (), 1, 0.0)], arrival(request, certain(output), at_s), at_s

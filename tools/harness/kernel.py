@@ -9,7 +9,7 @@ from foretell.engine.forecast import Call, Forecaster
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
 from foretell.engine.predictor import samples_behind
 from foretell.engine.questions import Arrival, Question, arrival
-from foretell.engine.snapshots import fill_picture
+from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
@@ -50,9 +50,9 @@ def prepare(
     ]
     now = snapshot.taken_unix_s
     forecaster = Forecaster()
-    fill_picture(forecaster, 0, snapshot, rows)
+    fill_snapshot(forecaster, 0, snapshot, rows)
     question = Question(
-        picture=0,
+        engine=0,
         samples=samples or samples_behind(len(snapshot.waiting) + len(case.reserved)),
         cached_tokens=0,
         announced=[_arrival(request, now) for request in case.reserved],

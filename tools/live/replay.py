@@ -14,7 +14,7 @@ from foretell.engine import Forecaster, SnapshotPredictor
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
 from foretell.engine.questions import Arrival
-from foretell.engine.snapshots import fill_picture
+from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length import PRIOR_TOKENS
@@ -178,5 +178,5 @@ def _forecaster(snapshot: EngineSnapshot) -> Forecaster:
     live = (*snapshot.running, *snapshot.waiting)
     forecaster = Forecaster()
     rows = [certain(state.predicted_output_tokens) for state in live]
-    fill_picture(forecaster, 0, snapshot, rows)
+    fill_snapshot(forecaster, 0, snapshot, rows)
     return forecaster

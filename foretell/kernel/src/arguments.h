@@ -108,9 +108,9 @@ class Arguments {
                 array_of<Int>(at(parts, 2)), array_of<double>(at(parts, 3)),
                 array_of<Int>(at(parts, 4))};
     }
-    start::Pictures pictures() {
+    start::Snapshots snapshots() {
         PyObject* parts = tuple_of(next(), 3);
-        return {array_of<Picture>(at(parts, 0)), table_of<Request>(at(parts, 1), false),
+        return {array_of<Snapshot>(at(parts, 0)), table_of<Request>(at(parts, 1), false),
                 table_of<Input>(at(parts, 2), false)};
     }
     start::Scratch scratch(Broken& broken) {
@@ -131,7 +131,7 @@ class Arguments {
             PyErr_SetString(PyExc_RuntimeError, "foretell.kernel.lengths is not loaded");
             ok_ = false;
         }
-        return {pictures(),        scratch(broken), step_times(), packed<Question>(),
+        return {snapshots(),        scratch(broken), step_times(), packed<Question>(),
                 packed<Arrival>(), number(),        integer()};
     }
     forecasts::Answers answers() {

@@ -218,7 +218,7 @@ INLINED void free_inputs(const State& state, Int slot) {
     }
 }
 
-// Count who holds what, from the rows of a picture, the first `contents` of which are contents.
+// Count who holds what, from the rows of a snapshot, the first `contents` of which are contents.
 //
 // Those of them that are cached and held by nobody are listed in the order in which they would be
 // dropped.

@@ -73,11 +73,11 @@ COMPILED bool run(const Engines& engines, double until_s, bool each, Broken& bro
     }
 }
 
-// `live.publish` of each engine in `indices`; its picture has the same index.
-COMPILED void publish_all(const Engines& engines, const Pictures& pictures,
+// `live.publish` of each engine in `indices`; its snapshot has the same index.
+COMPILED void publish_all(const Engines& engines, const Snapshots& snapshots,
                           const Array<Int>& indices, double now_s) {
     for (const Int index : indices) {
-        live::publish(live_of(engines, index), pictures, index, now_s);
+        live::publish(live_of(engines, index), snapshots, index, now_s);
     }
 }
 

@@ -1,4 +1,4 @@
-// Forecasts from pictures of many engines, in one call.
+// Forecasts from snapshots of many engines, in one call.
 //
 // Each question asks what becomes of one new request on one engine. The arrivals of a call are, for
 // each question, those that are on their way to its engine, then those that are expected there
@@ -25,7 +25,7 @@ struct Answers {
 // The cost of a new request to the others on each of q engines, and memory to compute it.
 struct Costs {
     Array<Kept> kept;
-    Table<double> without_s;  // (2 * pictures, most samples * most requests)
+    Table<double> without_s;  // (2 * snapshots, most samples * most requests)
     Table<double> beside_s;   // (2, most samples * most requests)
     Array<Mark> marks;
     Array<Int> counts;
@@ -54,14 +54,14 @@ COMPILED void forecast(const Call& call, const Answers& answers) {
     forget_steps(call);
     for (Int i = 0; i < call.questions.size; i++) {
         auto& question = call.questions[i];
-        const StepTime model = model_at(call.models, question.picture);
-        const Together together = among_others(call, question.picture);
-        const Int known = call.pictures.headers[question.picture].figures[REQUESTS];
+        const StepTime model = model_at(call.models, question.engine);
+        const Together together = among_others(call, question.engine);
+        const Int known = call.snapshots.headers[question.engine].figures[REQUESTS];
         const Int expected = sequences_of(call.arrivals, question.first, question.end);
         const Int count = known + expected + new_request.sequences, samples = question.samples;
         const Table<Int> totals = {call.scratch.totals.data, samples, count};
         begin(call, model, question, question.end, true, totals);
-        join_others(call, question.picture, together);
+        join_others(call, question.engine, together);
         const Futures futures = {totals,
                                  answers.marks,
                                  {answers.first_token_s[i].data, samples, 1},
@@ -97,11 +97,11 @@ COMPILED bool is_new(Kept& kept, const Question& question, const Records& start)
 // What is known without new requests already is not computed again.
 COMPILED Int follow(const Call& call, const Question& question, Int new_requests,
                     const Costs& costs) {
-    const Int index = question.picture, samples = question.samples;
+    const Int index = question.engine, samples = question.samples;
     const StepTime model = model_at(call.models, index);
     const Int announced = sequences_of(call.arrivals, question.first, question.announced);
     const Int arriving = announced + new_requests;
-    const Int count = call.pictures.headers[index].figures[REQUESTS] + arriving;
+    const Int count = call.snapshots.headers[index].figures[REQUESTS] + arriving;
     const Table<Int> totals = {call.scratch.totals.data, samples, count};
     auto& kept = costs.kept[index];
     const Together together = among_others(call, index);
@@ -172,7 +172,7 @@ COMPILED void cost(const Call& call, const Costs& costs) {
         follow(call, question, new_requests, costs);
         if (!is_whole(call.scratch.broken)) return;
         for (Int which = 0; which < 2; which++) {
-            const double* without_s = costs.without_s[which * engines + question.picture].data;
+            const double* without_s = costs.without_s[which * engines + question.engine].data;
             costs.added_s.at(i, which) =
                 mean_delay_s(without_s, costs.beside_s[which].data, question.samples,
                              rows.first(others), others + new_requests, spares_offline);

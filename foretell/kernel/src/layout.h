@@ -102,7 +102,7 @@ FORETELL_STRUCT(SteadySums, STEADYSUMS_FIELDS)
 
 #define RECORDS_FIELDS(F) \
     F(Engine, engine, ) F(Counts, older, ) F(Counts, newer, ) F(Clock, clock, ) F(SteadySums, sums, ) \
-    F(Int, picture, ) F(Int, version, ) F(Int, inputs, )
+    F(Int, index, ) F(Int, version, ) F(Int, inputs, )
 FORETELL_STRUCT(Records, RECORDS_FIELDS)
 
 #define TALLY_FIELDS(F) \
@@ -131,10 +131,10 @@ FORETELL_STRUCT(Mark, MARK_FIELDS)
     F(Int32, inputs, ) F(Int32, older, )
 FORETELL_STRUCT(Request, REQUEST_FIELDS)
 
-#define PICTURE_FIELDS(F) \
+#define SNAPSHOT_FIELDS(F) \
     F(Engine, engine, ) F(Int, version, ) F(Int, figures,[5]) F(Int, steps, ) F(Int, shapes,[2][6]) \
     F(double, begun_s, ) F(double, known_s, ) F(Int, contents, ) F(Int, inputs, )
-FORETELL_STRUCT(Picture, PICTURE_FIELDS)
+FORETELL_STRUCT(Snapshot, SNAPSHOT_FIELDS)
 
 #define ARRIVAL_FIELDS(F) \
     F(double, length,[9]) F(double, at_s, ) F(double, every_s, ) F(double, ttft_target_s, ) \
@@ -143,7 +143,7 @@ FORETELL_STRUCT(Picture, PICTURE_FIELDS)
 FORETELL_STRUCT(Arrival, ARRIVAL_FIELDS)
 
 #define QUESTION_FIELDS(F) \
-    F(Int, picture, ) F(Int, samples, ) F(Int, cached_tokens, ) F(Int, first, ) F(Int, announced, ) \
+    F(Int, engine, ) F(Int, samples, ) F(Int, cached_tokens, ) F(Int, first, ) F(Int, announced, ) \
     F(Int, end, ) F(Int, version, ) F(double, delay_s, )
 FORETELL_STRUCT(Question, QUESTION_FIELDS)
 

@@ -158,7 +158,7 @@ COMPILED bool publish_request(const Live& live, Int slot, Request& request) {
     return belief.length[0] == belief.length[WIDTH - 2] && belief.length[WIDTH - 1] == 0.0;
 }
 
-COMPILED void publish_steps(const Live& live, Picture& header) {
+COMPILED void publish_steps(const Live& live, Snapshot& header) {
     auto& at = live.records[0].at;
     auto& clock = at.clock;
     header.steps = clock.in_flight;
@@ -175,13 +175,13 @@ COMPILED void publish_steps(const Live& live, Picture& header) {
     }
 }
 
-// Make the engine's picture from what a published snapshot would say of it at this moment.
-COMPILED void publish(const Live& live, const Pictures& pictures, Int index, double now_s) {
-    auto& header = pictures.headers[index];
+// Make the engine's snapshot from what a published snapshot would say of it at this moment.
+COMPILED void publish(const Live& live, const Snapshots& snapshots, Int index, double now_s) {
+    auto& header = snapshots.headers[index];
     auto& at = live.records[0].at;
     auto& engine = at.engine;
     auto& clock = at.clock;
-    const Array<Request> requests = pictures.requests[index];
+    const Array<Request> requests = snapshots.requests[index];
     header.engine = engine;
     header.known_s = now_s;
     header.contents = header.inputs = 0;  // simulated prompts have no multimodal inputs

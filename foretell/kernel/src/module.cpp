@@ -159,11 +159,11 @@ FUNCTION(run) {
 FUNCTION(publish_all) {
     Arguments a(given, count, 4);
     const auto engines = a.engines();
-    const auto pictures = a.pictures();
+    const auto snapshots = a.snapshots();
     const auto indices = a.array<Int>();
     const double now_s = a.number();
     READ(a);
-    WITHOUT_GIL(engines::publish_all(engines, pictures, indices, now_s));
+    WITHOUT_GIL(engines::publish_all(engines, snapshots, indices, now_s));
     return nothing();
 }
 
@@ -244,11 +244,11 @@ FUNCTION(follow_others) {
 FUNCTION(restore) {
     Arguments a(given, count, 3);
     Broken broken = {false, nullptr};
-    const auto pictures = a.pictures();
+    const auto snapshots = a.snapshots();
     const Int index = a.integer();
     const auto scratch = a.scratch(broken);
     READ(a);
-    start::restore(pictures, index, scratch);
+    start::restore(snapshots, index, scratch);
     return nothing();
 }
 
@@ -672,7 +672,7 @@ static PyObject* make_module() {
         nullptr, nullptr);
     PyObject* layouts =
         describe_all<Sequence, Engine, Block, Counts, Entry, Place, Input, Clock, SteadySums,
-                     Records, Tally, LiveRecord, Belief, Mark, Request, Picture, Arrival, Question,
+                     Records, Tally, LiveRecord, Belief, Mark, Request, Snapshot, Arrival, Question,
                      Kept, At, PlacedModel, Placed>();
     Py_XINCREF(IMPOSSIBLE_STATE);
     if (add(module, "ImpossibleState", IMPOSSIBLE_STATE) && add(module, "LAYOUTS", layouts) &&

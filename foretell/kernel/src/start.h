@@ -1,4 +1,4 @@
-// The start of forecasts: the engine of a picture, and the requests that are on their way to it.
+// The start of forecasts: the engine of a snapshot, and the requests that are on their way to it.
 
 #pragma once
 
@@ -10,7 +10,7 @@ namespace foretell::start {
 using namespace lengths;
 using namespace rollout;
 
-// Places in `Picture.figures`, and the most steps in flight.
+// Places in `Snapshot.figures`, and the most steps in flight.
 constexpr Int REQUESTS = 0, RUNNING_REQUESTS = 1, FREE_BLOCKS = 2, WAITING_BLOCKS = 3, CERTAIN = 4;
 
 // Places in `Scratch`: the state from which every rollout starts, the one that a rollout changes,
@@ -19,9 +19,9 @@ constexpr Int START = 0, WORK = 1, BLANK = 2;
 constexpr Int OLDER = 0, NEWER = 1;
 constexpr Int RUNNING_SLOTS = 0, ARRIVALS = 1, WATCHED = 2, DUE = 3;
 
-// The pictures of m engines, each with room for so many requests.
-struct Pictures {
-    Array<Picture> headers;
+// The snapshots of m engines, each with room for so many requests.
+struct Snapshots {
+    Array<Snapshot> headers;
     Table<Request> requests;
     Table<Input> inputs;
 };
@@ -41,23 +41,23 @@ struct Scratch {
     Broken& broken;
 };
 
-COMPILED void restore_picture_inputs(const Pictures& pictures, Int index, const Scratch& scratch) {
-    auto& header = pictures.headers[index];
+COMPILED void restore_snapshot_inputs(const Snapshots& snapshots, Int index, const Scratch& scratch) {
+    auto& header = snapshots.headers[index];
     auto& records = scratch.records[START];
     const Array<Input> rows = scratch.inputs[START];
     records.inputs = header.contents + header.inputs;
-    for (Int i = 0; i < records.inputs; i++) rows[i] = pictures.inputs.at(index, i);
+    for (Int i = 0; i < records.inputs; i++) rows[i] = snapshots.inputs.at(index, i);
     const Array<Int32> none = {scratch.slots.data, 0};
     const State state = {records.engine,  scratch.sequences[START], none, scratch.blocks,
                          scratch.places, none,                     rows, scratch.broken};
     restore_inputs(state, header.contents);
 }
 
-COMPILED void restore_steps(const Pictures& pictures, Int index, const Scratch& scratch) {
-    auto& header = pictures.headers[index];
+COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch& scratch) {
+    auto& header = snapshots.headers[index];
     auto& records = scratch.records[START];
     auto& clock = records.clock;
-    const Array<Request> requests = pictures.requests[index];
+    const Array<Request> requests = snapshots.requests[index];
     const Array<Sequence> rows = scratch.sequences[START];
     const Array<Entry> older_entries = scratch.entries[2 * START + OLDER];
     const Array<Entry> newer_entries = scratch.entries[2 * START + NEWER];
@@ -126,7 +126,7 @@ COMPILED void restore_steps(const Pictures& pictures, Int index, const Scratch& 
     clock.launched = clock.in_flight;
 }
 
-// Write the engine of a picture to `START`: its state and its steps in flight.
+// Write the engine of a snapshot to `START`: its state and its steps in flight.
 //
 // Its requests get the first slots, in their order, and end with their next token. What the newest
 // step in flight computes is published. With async scheduling, who samples a token in the one
@@ -135,14 +135,14 @@ COMPILED void restore_steps(const Pictures& pictures, Int index, const Scratch& 
 // preempted before it ends. Who waits for a grammar is taken to have it. Prefix sharing in a real
 // engine lets the blocks that requests hold add up to more than exist; the free ones are as
 // published. Nothing is done where that was the last to be written: rollouts leave it as it is.
-COMPILED void restore(const Pictures& pictures, Int index, const Scratch& scratch) {
-    auto& header = pictures.headers[index];
+COMPILED void restore(const Snapshots& snapshots, Int index, const Scratch& scratch) {
+    auto& header = snapshots.headers[index];
     auto& records = scratch.records[START];
-    const Array<Request> requests = pictures.requests[index];
+    const Array<Request> requests = snapshots.requests[index];
     const Array<Sequence> rows = scratch.sequences[START];
-    if (records.picture == index && records.version == header.version) return;
+    if (records.index == index && records.version == header.version) return;
     records = scratch.records[BLANK];
-    records.picture = index;
+    records.index = index;
     records.version = header.version;
     records.engine = header.engine;
     auto& engine = records.engine;
@@ -188,8 +188,8 @@ COMPILED void restore(const Pictures& pictures, Int index, const Scratch& scratc
     engine.free = header.figures[FREE_BLOCKS];
     engine.held = held;
     engine.owned = engine.free + held;
-    if (header.contents > 0) restore_picture_inputs(pictures, index, scratch);
-    restore_steps(pictures, index, scratch);
+    if (header.contents > 0) restore_snapshot_inputs(snapshots, index, scratch);
+    restore_steps(snapshots, index, scratch);
 }
 
 // Write the sequences of `arrival` to `START`, from `slot` on.
@@ -233,11 +233,11 @@ COMPILED void sort_arrivals(const Scratch& scratch, Int first, Int end) {
 
 // Say when the steps in flight end, by when they began and what they should take.
 //
-// Until the moment up to which the picture is known to be true, silence means that the step in flight
+// Until the moment up to which the snapshot is known to be true, silence means that the step in flight
 // is still running; the engine is rolled on from there.
-COMPILED void set_clock(const Pictures& pictures, Int index, const StepTime& model,
+COMPILED void set_clock(const Snapshots& snapshots, Int index, const StepTime& model,
                         const Scratch& scratch) {
-    auto& header = pictures.headers[index];
+    auto& header = snapshots.headers[index];
     auto& clock = scratch.records[START].clock;
     clock.now_s = header.known_s;
     double first_s = clock.now_s, last_s = clock.now_s, end_s = header.begun_s;
@@ -252,11 +252,11 @@ COMPILED void set_clock(const Pictures& pictures, Int index, const StepTime& mod
     clock.last_end_s = last_s;
 }
 
-// Draw the output lengths of a picture's requests: the first columns of `totals`.
-COMPILED void draw_requests(const Pictures& pictures, Int index, Int seed,
+// Draw the output lengths of a snapshot's requests: the first columns of `totals`.
+COMPILED void draw_requests(const Snapshots& snapshots, Int index, Int seed,
                             const Table<Int>& totals) {
-    const Array<Request> requests = pictures.requests[index];
-    for (Int i = 0; i < pictures.headers[index].figures[REQUESTS]; i++) {
+    const Array<Request> requests = snapshots.requests[index];
+    for (Int i = 0; i < snapshots.headers[index].figures[REQUESTS]; i++) {
         auto& request = requests[i];
         draw_levels(request.length, request.output, request.key, seed, totals, i);
     }

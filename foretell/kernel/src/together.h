@@ -18,7 +18,7 @@ constexpr double STALE_S = 2.5;
 
 // What all questions of a call have in common.
 struct Call {
-    Pictures pictures;
+    Snapshots snapshots;
     Scratch scratch;
     StepTimes models;
     Array<Question> questions;
@@ -38,11 +38,11 @@ COMPILED void begin(const Call& call, const StepTime& model, const Question& que
                     bool with_new_request, const Table<Int>& totals) {
     auto& scratch = call.scratch;
     auto& arrivals = call.arrivals;
-    const Int index = question.picture;
-    restore(call.pictures, index, scratch);
-    set_clock(call.pictures, index, model, scratch);
-    draw_requests(call.pictures, index, call.seed, totals);
-    const Int first = call.pictures.headers[index].figures[REQUESTS];
+    const Int index = question.engine;
+    restore(call.snapshots, index, scratch);
+    set_clock(call.snapshots, index, model, scratch);
+    draw_requests(call.snapshots, index, call.seed, totals);
+    const Int first = call.snapshots.headers[index].figures[REQUESTS];
     Int slot = first;
     for (Int j = question.first; j < end; j++) {
         auto& arrival = arrivals[j];
@@ -68,14 +68,14 @@ COMPILED void forget_steps(const Call& call) {
 // Whether engine `other` steps together with engine `index`.
 INLINED bool steps_with(const Call& call, Int index, Int other) {
     auto& numbers = call.models.deployments.numbers;
-    const bool is_silent = call.pictures.headers[other].known_s + STALE_S < call.now_s;
+    const bool is_silent = call.snapshots.headers[other].known_s + STALE_S < call.now_s;
     return other != index && numbers[other] == numbers[index] && !is_silent;
 }
 
 // The question about an engine in this call; where there is none, one without arrivals.
 COMPILED Question question_of(const Call& call, Int index) {
     for (auto& question : call.questions) {
-        if (question.picture == index) return question;
+        if (question.engine == index) return question;
     }
     return {index, 1, 0, 0, 0, 0, 0, 0.0};
 }
@@ -86,7 +86,7 @@ COMPILED void follow_alone(const Call& call, Int index) {
     const Question question = question_of(call, index);
     const StepTime model = model_at(call.models, index);
     const Int arriving = sequences_of(call.arrivals, question.first, question.announced);
-    const Int count = call.pictures.headers[index].figures[REQUESTS] + arriving;
+    const Int count = call.snapshots.headers[index].figures[REQUESTS] + arriving;
     const Table<Int> totals = {call.scratch.totals.data, 1, count};
     begin(call, model, question, question.announced, false, totals);
     auto& clock = call.scratch.records[START].clock;

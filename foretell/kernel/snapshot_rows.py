@@ -1,10 +1,10 @@
-"""Pictures of engines: what is known of them from outside, as rows of numbers.
+"""Snapshots of engines: what is known of them from outside, as rows of numbers.
 
-A picture shows an engine as last published: a header, and a row for each of its requests, first
+A snapshot shows an engine as last published: a header, and a row for each of its requests, first
 those that run, in the order of admission, then those that wait, in the order in which they will be
 admitted. `engine.snapshots` fills it from a published snapshot, `live.h` from a simulated
 engine. Both say the same, and `forecasts.h` predicts from either. A row refers to nothing
-outside its picture, so a picture can be copied, kept and sent as bytes.
+outside its snapshot, so a snapshot can be copied, kept and sent as bytes.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ REQUEST = np.dtype(
         ("arrival_s", np.float64),
         ("ttft_target_s", np.float64),  # 0: none
         ("tpot_target_s", np.float64),
-        ("key", np.int64),  # stands for the request in draws; the same in every picture
+        ("key", np.int64),  # stands for the request in draws; the same in every snapshot
         ("prompt", np.int32),
         ("output", np.int32),  # generated and known
         ("max_tokens", np.int32),  # 0: no limit
@@ -42,28 +42,28 @@ REQUEST = np.dtype(
 """One request in an engine."""
 
 REQUESTS, RUNNING, FREE_BLOCKS, WAITING_BLOCKS, CERTAIN = range(5)
-"""Places in `PICTURE.figures`: requests, those of them that run, free KV blocks, blocks that those
+"""Places in `SNAPSHOT.figures`: requests, those of them that run, free KV blocks, blocks that those
 who wait need, and whether the output lengths of all are certain (1) or not (0)."""
 FIGURES = 5
 
 STEPS, SHAPE = 2, 6
 """Most steps in flight, and the numbers that describe one: the fields of `model.BatchShape`."""
 
-PICTURE = np.dtype(
+SNAPSHOT = np.dtype(
     [
         ("engine", ENGINE),  # the configuration; the counters are not looked at
-        ("version", np.int64),  # another number, above 0, for every change of the picture
+        ("version", np.int64),  # another number, above 0, for every change of the snapshot
         ("figures", np.int64, (FIGURES,)),
         ("steps", np.int64),  # steps in flight
         ("shapes", np.int64, (STEPS, SHAPE)),  # of the steps in flight, the oldest first
         ("begun_s", np.float64),  # when the oldest step in flight began
-        ("known_s", np.float64),  # until when nothing happened but what the picture shows
+        ("known_s", np.float64),  # until when nothing happened but what the snapshot shows
         ("contents", np.int64),  # contents of multimodal inputs that are cached or wanted
         ("inputs", np.int64),  # inputs of all requests
     ],
     align=True,
 )
-"""The header of a picture."""
+"""The header of a snapshot."""
 
 ARRIVAL = np.dtype(
     [
@@ -83,14 +83,14 @@ ARRIVAL = np.dtype(
 )
 """A request on its way to an engine."""
 
-check_rows(Request=REQUEST, Picture=PICTURE, Arrival=ARRIVAL)
+check_rows(Request=REQUEST, Snapshot=SNAPSHOT, Arrival=ARRIVAL)
 
 
-class Pictures(NamedTuple):
-    """The pictures of m engines, each with room for so many requests."""
+class Snapshots(NamedTuple):
+    """The snapshots of m engines, each with room for so many requests."""
 
     headers: NDArray[np.void]
-    """(m,) of `PICTURE`."""
+    """(m,) of `SNAPSHOT`."""
     requests: NDArray[np.void]
     """(m, most requests) of `REQUEST`; `figures` says how many of them are in use."""
     inputs: NDArray[np.void]
