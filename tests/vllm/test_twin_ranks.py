@@ -154,6 +154,7 @@ class Core(DPEngineCoreProc):  # type: ignore[misc]
         self.publish_dp_lb_stats = self.log_stats = self.enable_fault_tolerance = False
         self.check_for_draft_tokens = self.use_spec_decode = False
         self.is_mm_encoder_only = self.is_pooling_model = False
+        self.is_ec_consumer = True  # of 0.30
         self.async_scheduling = rank.config.async_scheduling
         self.eep_scaling_state = None
         self._weight_version = "default"
