@@ -32,7 +32,7 @@ POST to these paths goes to an engine that serves `model`, with all its fields; 
 model does not offer the path answers 404. The scheduler itself answers GET `/v1/models`,
 `/v1/models/NAME`, `/health`, `/ready`, `/status`, `/metrics`, `/explain/REQUEST_ID`, `/console`,
 `/docs` and `/openapi.json`. GET and DELETE `/v1/responses/ID`, and POST to its `/cancel`, go to
-the engine that keeps the response."""
+the engine that keeps the response, for the tenant that it was made for."""
 
 REQUEST_HEADERS = (
     ("authorization", "`Bearer KEY`, where the scheduler has API keys; or `x-api-key: KEY`."),
