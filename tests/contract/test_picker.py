@@ -347,3 +347,19 @@ async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> Non
             await call.write(message)
         assert endpoint_of(await call.read())
         call.cancel()
+
+
+async def test_a_gateway_may_leave_each_call_once_it_is_answered(tmp_path: Path) -> None:
+    """As Envoy does: more calls than one connection's credit would last for."""
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+
+        async def ask(calls: int) -> None:
+            for _ in range(calls):
+                call = process(channel)
+                for message in asked(PROMPT):
+                    await call.write(message)
+                assert endpoint_of(await call.read()) == f"127.0.0.1:{engine.port}"
+                call.cancel()
+
+        await asyncio.gather(*(ask(100) for _ in range(16)))
+        await scheduler.until_idle()

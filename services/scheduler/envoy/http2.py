@@ -75,8 +75,8 @@ class Stream:
     """One call as its handler sees it: messages go out, until it is ended."""
 
     __slots__ = (
-        "_begun",
         "_connection",
+        "begun",
         "call",
         "closed",
         "half_closed",
@@ -87,7 +87,7 @@ class Stream:
 
     def __init__(self, connection: "Connection", stream_id: int) -> None:
         self._connection = connection
-        self._begun = False
+        self.begun = False
         self.id = stream_id
         self.call: Call | None = None
         self.closed = False
@@ -101,8 +101,8 @@ class Stream:
     def send(self, *messages: bytes) -> None:
         if self.closed:
             return
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             self._connection.send_headers(self, _HEAD, ends=False)
         data = b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
         self.outgoing.append(memoryview(data))
@@ -113,10 +113,10 @@ class Stream:
         is ended when its caller is through with it, or when something is wrong."""
         if self.closed:
             return
-        if self._begun and status == OK:
+        if self.begun and status == OK:
             self._connection.earn()
         fields = [("grpc-status", str(status)), ("grpc-message", text)][: 2 if text else 1]
-        self._connection.send_headers(self, fields if self._begun else _HEAD + fields, ends=True)
+        self._connection.send_headers(self, fields if self.begun else _HEAD + fields, ends=True)
 
 
 class Connection(asyncio.Protocol):
@@ -347,6 +347,8 @@ class Connection(asyncio.Protocol):
     def _reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id or 0)
         if stream is not None:
+            if stream.begun:  # as Envoy ends each call that was answered
+                self.earn()
             self._lose(stream)
 
     # What streams write.
