@@ -56,8 +56,14 @@ RESPONSE_HEADERS = (
     ("x-request-id", "The request's id, also in the request log."),
     ("x-foretell-instance", "The instance that answered."),
     ("x-foretell-policy", "The policy that chose it."),
-    ("x-foretell-predicted-ttft-s", "Predicted seconds from placement to the first token."),
-    ("x-foretell-predicted-e2e-s", "Predicted seconds from placement to the last token."),
+    (
+        "x-foretell-predicted-ttft-s",
+        "Predicted seconds from placement to the first token: the median, or less, so that at most "
+        "one answer in ten is told more than twice its latency.",
+    ),
+    ("x-foretell-predicted-ttft-p90-s", "Seconds that nine in ten of them keep to."),
+    ("x-foretell-predicted-e2e-s", "The same, to the last token."),
+    ("x-foretell-predicted-e2e-p90-s", "Seconds that nine in ten of them keep to."),
     (
         "x-foretell-calibration",
         "Engine steps calibrated on, and what is not modelled: `412 steps; not modelled: LoRA`.",

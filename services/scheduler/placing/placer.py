@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
+from foretell.engine.told import Calibration, Told
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
@@ -21,7 +22,7 @@ from foretell.services.process.loop_clock import LoopClock
 from foretell.services.scheduler.api.headers import unique_ids
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
+from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces, kind_of
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
 from foretell.services.scheduler.placing.demand import Demand
 from foretell.services.scheduler.placing.kept import KeptResponses
@@ -60,12 +61,14 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class Estimators:
-    """The estimators of prompt and output lengths, which learn from finished requests."""
+    """The estimators of lengths and of what predictions are worth, which learn from finished
+    requests."""
 
     lengths: Lengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
     conversation_tokens: ConversationTokens
+    told: Calibration = field(default_factory=Calibration)
 
 
 class Placer:
@@ -343,6 +346,7 @@ class Placer:
             inputs=effect.decision.inputs,
             spec=effect.spec,
             prediction=effect.prediction,
+            told=self._told(request.parsed, effect),
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - request.began_s,
         )
@@ -354,13 +358,23 @@ class Placer:
         if not awaited.done():  # otherwise its caller is being cancelled
             awaited.set_result(attempt)
 
+    def _told(self, parsed: ApiRequest, effect: effects.Dispatch) -> Told | None:
+        if effect.prediction is None:
+            return None
+        return self._estimators.told.tell(kind_of(parsed, effect.spec), effect.prediction)
+
     def sent_elsewhere(self, attempt: Attempt, instance: Instance) -> Attempt:
         """A gateway has sent the request to another instance than the one that was chosen.
 
         Its lease stays where it was: the answer's end gives it back.
         """
         another = replace(
-            attempt, number=attempt.number + 1, instance=instance, inputs=None, prediction=None
+            attempt,
+            number=attempt.number + 1,
+            instance=instance,
+            inputs=None,
+            prediction=None,
+            told=None,
         )
         self.traces.add(self._requests[attempt.key].trace, another)
         return another

@@ -41,10 +41,14 @@ FIELDS = {
     "predicted_output_tokens": "Estimate for each sequence.",
     "length_source": "Source of that estimate: `hint`, `model`, `history` or `prior`.",
     "output_tokens": "Tokens of all sequences.",
-    "predicted_ttft_s": "Predicted seconds from placement to the first token.",
+    "predicted_ttft_s": "Predicted seconds from placement to the first token, in the mean.",
+    "told_ttft_s": "What its client was told to expect, and the P90 that it was told.",
+    "told_ttft_p90_s": "See `told_ttft_s`.",
     "ttft_s": "Actual seconds from placement to the first token; for errors of predictions use "
     "lines with `stream` true.",
-    "predicted_e2e_s": "Predicted seconds from placement to the last token.",
+    "predicted_e2e_s": "Predicted seconds from placement to the last token, in the mean.",
+    "told_e2e_s": "What its client was told to expect, and the P90 that it was told.",
+    "told_e2e_p90_s": "See `told_e2e_s`.",
     "e2e_s": "Actual seconds from placement to the last token.",
     "snapshot_age_s": "Age of the snapshot that the prediction is based on.",
     "calibration_steps": "Engine steps that the prediction's step times were learned from.",
@@ -87,7 +91,7 @@ class RequestLog:
     def ended(self, request: ApiRequest, attempt: Attempt, outcome: Outcome | None) -> None:
         if self._file is None:
             return
-        prediction, spec = attempt.prediction, attempt.spec
+        prediction, told, spec = attempt.prediction, attempt.told, attempt.spec
         line = {
             "request_id": request.request_id,
             "time_unix_s": _rounded(time.time(), 1e3),
@@ -110,8 +114,12 @@ class RequestLog:
             "length_source": spec.length.source,
             "output_tokens": attempt.output_tokens or None,
             "predicted_ttft_s": _seconds(prediction.ttft_s) if prediction else None,
+            "told_ttft_s": _seconds(told.ttft.typical_s) if told else None,
+            "told_ttft_p90_s": _seconds(told.ttft.p90_s) if told else None,
             "ttft_s": _seconds(attempt.ttft_s or inf),
             "predicted_e2e_s": _seconds(prediction.e2e_s) if prediction else None,
+            "told_e2e_s": _seconds(told.e2e.typical_s) if told else None,
+            "told_e2e_p90_s": _seconds(told.e2e.p90_s) if told else None,
             "e2e_s": _seconds(attempt.e2e_s or inf),
             "snapshot_age_s": _seconds(prediction.snapshot_age_s) if prediction else None,
             "calibration_steps": prediction.calibration_steps if prediction else None,

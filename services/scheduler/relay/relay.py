@@ -7,7 +7,9 @@ engine can go on with most streams.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
+from functools import partial
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import (
@@ -73,7 +75,8 @@ class Relay:
         answer = client
         if request.stream and self._keep_alive_s > 0:
             path = request.endpoint.path
-            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s)
+            left = partial(_left, context)
+            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s, left)
         try:
             return await Delivery(self._engines, context, headers, answer).run(client)
         finally:
@@ -91,6 +94,11 @@ class Relay:
             raise
         except ClientLeft:
             pass  # it may come back
+
+
+def _left(context: RequestContext) -> str:
+    """What is left of an answer, by what its client was told of it."""
+    return context.attempt.left(time.time()) if context.attempt is not None else ""
 
 
 class Delivery:
