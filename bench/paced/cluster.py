@@ -5,14 +5,21 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.paced.engines import MODEL_NAME, EngineSpec, forget_prefixes, start_launchers
+from bench.paced.engines import (
+    MODEL_NAME,
+    EngineSpec,
+    engine_args,
+    forget_prefixes,
+    start_launchers,
+    warm_up,
+)
 from bench.paced.load import send, single_tokens
 from bench.paced.requests import Chain, Turn, draw, read_conversations
 from bench.paced.runs import MOST_LATE, Run, predicted
@@ -27,6 +34,8 @@ from foretell.tools.harness.schedulers import Engines, running_schedulers
 _WARM_UP = 30
 """Requests of each run that come first and do not count: they fill the engines."""
 _QUICK_REQUESTS = 15
+OBSERVED = "slo, observed"
+"""The default policy, asked of predictors that hear nothing from the engines' plugin."""
 
 
 def arguments(parser: argparse.ArgumentParser, rounds: int, requests: int = 90) -> None:
@@ -112,9 +121,13 @@ async def _make(plan: Plan, setting: Setting, kept: Kept, todo: Sequence[tuple[i
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
             engines = await start_paced(services, setting.engines, plan.python, plan.model)
+            observed = engines
+            if any(policy == OBSERVED for _, policy in todo):
+                observed = await _observed(services, engines, setting.engines)
             async with _watching(engines, setting) as watches:
                 for round_, policy in todo:
-                    run = await _run(plan, setting, round_, policy, engines, services, watches)
+                    asked = observed if policy == OBSERVED else engines
+                    run = await _run(plan, setting, round_, policy, asked, services, watches)
                     if run.step_lateness <= plan.most_late:
                         kept.keep((setting.name, round_, policy, plan.requests), asdict(run))
                     print(run.line(), file=sys.stderr, flush=True)
@@ -130,6 +143,33 @@ async def start_paced(
         tuple(str(each.facts[name]) for each in started) for name in ("url", "predictor")
     )
     return Engines(MODEL_NAME, urls, predictors, tuple(feeds))
+
+
+async def _observed(services: Services, engines: Engines, specs: Sequence[EngineSpec]) -> Engines:
+    """The same engines behind predictors that know their flags and profile, and observe them.
+
+    They learn the engines' pace from a warm-up through a scheduler, as the others have."""
+    started = await asyncio.gather(
+        *(
+            services.start(
+                f"observing-{index}",
+                "foretell.services.predictor",
+                f"--name=engine-{index}",
+                f"--listen=unix:{services.folder}/observing-{index}.sock",
+                f"--engine-url={url}",
+                f"--engine-args={engine_args(spec)}",
+                f"--profile={spec.pace.profile}",
+            )
+            for index, (url, spec) in enumerate(zip(engines.urls, specs, strict=True))
+        )
+    )
+    observed = replace(engines, predictors=tuple(str(one.facts["address"]) for one in started))
+    folder = services.folder / "warm-up"
+    folder.mkdir()
+    async with running_schedulers(folder, observed, "round_robin", 1) as schedulers:
+        for _ in engines.urls:
+            await warm_up(schedulers.urls)
+    return observed
 
 
 @asynccontextmanager
@@ -154,7 +194,7 @@ async def _run(
 ) -> Run:
     """One round of one policy, with a tagger and a scheduler that have learned nothing yet."""
     chains = plan.chains(setting, round_)
-    name = f"{setting.name}-{round_}-{policy}"
+    name = f"{setting.name}-{round_}-{policy}".replace(", ", "-")
     folder = services.folder / name
     folder.mkdir()
     await forget_prefixes(engines.urls)
@@ -163,7 +203,8 @@ async def _run(
             "tagger", "foretell.services.tagger", f"--listen=unix:{folder}/tagger.sock"
         )
         flags = (f"--tagger={tagger.facts['address']}",)
-        async with running_schedulers(folder, engines, policy, 1, *flags) as schedulers:
+        deployed = "slo" if policy == OBSERVED else policy
+        async with running_schedulers(folder, engines, deployed, 1, *flags) as schedulers:
             for watch in watches:
                 watch.reset()
             psutil.cpu_percent()  # the next call tells of the time since this one
