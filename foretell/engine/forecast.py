@@ -23,8 +23,10 @@ from foretell.engine.questions import (
     rows_of,
 )
 from foretell.kernel.forecasts import (
+    RECORDS,
     Answers,
     Costs,
+    Scratch,
     cost,
     follow_others,
     forecast,
@@ -32,7 +34,6 @@ from foretell.kernel.forecasts import (
 from foretell.kernel.layout import BLOCK, ENTRY, INPUT, MARK, PLACE
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.snapshot_rows import REQUEST, REQUESTS, SNAPSHOT, Snapshots
-from foretell.kernel.start import RECORDS, Scratch
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.model import EngineConfig

@@ -11,9 +11,9 @@ from foretell.engine.forecast import Forecaster
 from foretell.engine.inputs import input_rows
 from foretell.engine.questions import Figures, is_certain, key_of
 from foretell.engine.twin import Twin
+from foretell.kernel.forecasts import START, restore
 from foretell.kernel.lengths import WIDTH
 from foretell.kernel.snapshot_rows import STEPS
-from foretell.kernel.start import START, restore
 from foretell.latency.linear import sums
 from foretell.length.distribution import Row, certain
 from foretell.model import EngineSnapshot, RequestState, RequestTable

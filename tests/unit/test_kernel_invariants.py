@@ -11,7 +11,6 @@ from foretell.engine import Sequence, restore_twin
 from foretell.engine.forecast import Forecaster
 from foretell.engine.questions import Arrival, Figures, Question
 from foretell.kernel.compiled import ImpossibleState
-from foretell.kernel.layout import PLACE, check_rows
 from foretell.kernel.step_time import Sums, own_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, EngineSnapshot
@@ -100,12 +99,6 @@ def test_a_step_that_takes_no_time_is_the_models_fault() -> None:
     twin.add(Sequence("a", 64, 4, 4))
     with pytest.raises(ImpossibleState, match="took no time"):
         twin.schedule(0.0, nothing)
-
-
-def test_rows_that_are_laid_out_otherwise_are_refused() -> None:
-    check_rows(Place=PLACE)
-    with pytest.raises(ImportError, match="rows of Place"):
-        check_rows(Place=np.dtype([("block", np.int32), ("content", np.int32)]))
 
 
 def test_arrays_of_other_items_are_refused() -> None:
