@@ -108,7 +108,7 @@ def tables(page: Numbers) -> Blocks:
         [f"{name}: `{policy}`", *(_off(setting["policies"][policy], kind) for kind in LATENCIES)]
         for name, setting in page["settings"].items()
         for policy in (REFERENCE, cluster.OBSERVED)
-        if policy in setting["policies"]
+        if "errors" in setting["policies"].get(policy, ())
     ]
     rounds = {setting["rounds"] for setting in page["settings"].values()}
     settings = "; ".join(f"*{name}*: {one['what']}" for name, one in page["settings"].items())
