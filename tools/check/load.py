@@ -9,7 +9,6 @@ from random import Random
 from typing import Any
 
 from foretell.tools.check.engine_args import LENGTH_KEY
-from foretell.tools.check.engines import MODEL_NAME
 from foretell.tools.live.load import MixedLengths, bursty
 from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
@@ -31,6 +30,8 @@ class Answered:
     """Counted from the first moment of its run."""
     ttft_s: float
     e2e_s: float
+    cached_tokens: int = 0
+    """Of the prompt, as far as the engine tells."""
 
     @property
     def tpot_s(self) -> float:
@@ -45,26 +46,24 @@ class Answered:
 Body = Callable[[Arrival], dict[str, Any]]
 
 
-def online(most_tokens: int, prefix: str, **more: Any) -> Body:
-    """Makes the bodies of requests whose lengths the engine alone knows; `more` goes into each.
+def online(most_tokens: int, model: str, prefix: str) -> Body:
+    """Makes the bodies of requests to `model` whose lengths the engine alone knows.
 
-    All allow `most_tokens`, which tells nothing of their lengths.
-
-    Prompts are token ids that begin alike nowhere, in no run of another `prefix`.
+    All allow `most_tokens`, which tells nothing of their lengths. Prompts are token ids that begin
+    alike nowhere, in no run of another `prefix`.
     """
 
     def body(arrival: Arrival) -> dict[str, Any]:
         draws = Random(f"{prefix} {arrival.request_id}")
         ids = range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1)
         return {
-            "model": MODEL_NAME,
+            "model": model,
             "prompt": draws.choices(ids, k=arrival.prompt_tokens),
             "max_tokens": most_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
             "vllm_xargs": {LENGTH_KEY: arrival.output_tokens},
-            **more,
         }
 
     return body
@@ -124,7 +123,7 @@ def questions(seed: int, texts: int, text_tokens: int, most_output: int) -> Iter
         yield Arrival(0.0, text_tokens, output, f"offline-{seed}-{text}-{number}")
 
 
-def offline(prefix: str) -> Body:
+def offline(model: str, prefix: str) -> Body:
     """Makes the bodies of `questions`: those of one text begin alike."""
 
     def body(arrival: Arrival) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def offline(prefix: str) -> Body:
         start = Random(f"{prefix} text {text}").choices(ids, k=arrival.prompt_tokens - 16)
         question = Random(f"{prefix} {arrival.request_id}").choices(ids, k=16)
         return {
-            "model": MODEL_NAME,
+            "model": model,
             "prompt": start + question,
             "max_tokens": arrival.output_tokens + 1,
             "temperature": 0,
@@ -156,6 +155,7 @@ async def _ask(client: StreamClient, arrival: Arrival, body: Body, began: float)
         arrival.t_s,
         timing.first_unix_s - due,
         timing.last_unix_s - due,
+        timing.cached_tokens,
     )
 
 
