@@ -23,14 +23,14 @@ from bench.paced import cluster
 from bench.paced.engines import (
     CO_SCHEDULER,
     MODEL_NAME,
-    PROFILE,
     EngineSpec,
     forget_prefixes,
     start_paced,
 )
 from bench.paced.load import Answered, send
+from bench.paced.pace import PROFILE, step_time
 from bench.paced.requests import Chain, draw
-from bench.paced.settings import requests_per_s
+from bench.paced.settings import mean_lengths, requests_per_s
 from bench.processes import running_services
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.tools.check import load as check
@@ -71,7 +71,7 @@ ENGINES = (
 def chains_of(plan: cluster.Plan, round_: int, burst: float, *, told: bool) -> list[Chain]:
     """The online requests of a round, the same for each contender."""
     turns = [turn for conversation in plan.conversations for turn in conversation]
-    rate = UTILISATION * requests_per_s(ENGINES[0], turns, ENGINES[0].pace.step_time())
+    rate = UTILISATION * requests_per_s(ENGINES[0], *mean_lengths(turns), step_time())
     targets = [TARGETS_S] if told else []
     chains = draw(plan.conversations, plan.requests, rate, round_, targets_s=targets)
     return with_burst(chains, 0.5 * plan.requests / rate, burst)

@@ -21,8 +21,9 @@ from typing import Any
 import httpx
 
 from bench.paced.engines import MODEL_NAME, EngineSpec, engine_args
+from bench.paced.pace import PROFILE, step_time
+from bench.paced.settings import requests_per_s
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
-from foretell.model import BatchShape
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT
 from foretell.tools.check.load import online, send
 from foretell.tools.intervals import percentile, ratio_interval
@@ -58,14 +59,8 @@ class Setting:
 
     def rate_per_s(self) -> float:
         """What full ranks could serve, times `UTILISATION`."""
-        step_time, output = SPEC.pace.step_time(), fmean(self.outputs)
-        prompt = round(fmean(PROMPT_TOKENS))
-        decodes = BatchShape(decode_seqs=SEATS, decode_pairs=SEATS * prompt)
-        pairs = prompt * (prompt + 1) // 2
-        beside = BatchShape(1, prompt, pairs, SEATS, SEATS * prompt)
-        decode_s = step_time.step_s(decodes)
-        one_s = step_time.step_s(beside) - decode_s + output * decode_s / SEATS
-        return UTILISATION * RANKS / (SPEC.slowdown * one_s)
+        means = fmean(PROMPT_TOKENS), fmean(self.outputs)
+        return UTILISATION * RANKS * requests_per_s(SPEC, *means, step_time())
 
 
 SETTINGS = {
@@ -114,7 +109,7 @@ def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
         "kind": "vllm",
         "ranks": RANKS,
         "python": str(options.python),
-        "profile": SPEC.pace.profile,
+        "profile": PROFILE,
         "args": shlex.join(args),
     }
     content = {
