@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from foretell.engine import SnapshotPredictor
+from foretell.engine.published import Published
+from foretell.engine.publishing import PrefixNews
 from foretell.engine.questions import Arrival
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length import PRIOR_TOKENS
 from foretell.length.distribution import knots
@@ -104,6 +107,18 @@ class _Replay:
         self._call_until(now)
         return now
 
+    def prediction(self, request: RequestSpec, now: float) -> Prediction:
+        """That of a scheduler which is told all that the predictor knows."""
+        predictor, model = self.predictor, self.model
+        snapshot = predictor.publish(model, now, model.variances, model.steps)
+        silent_s = predictor.silent_s(model, now)
+        message = Published(now, predictor.heard_unix_s, snapshot, silent_s=silent_s)
+        cache = SnapshotCache(knots)
+        cache.follow("").hear(PrefixNews().add(message, predictor.ledger.prefixes), now)
+        options = {"announced_only": False, "externality": False, "with_quantiles": True}
+        (found,) = cache.predict([""], request, now, **options)
+        return found
+
     def _end(self, served: Served) -> int:
         """The index behind the last snapshot that the predictor had heard.
 
@@ -145,7 +160,7 @@ def states(
     for served in recording.requests:
         now = replay.until(served)
         predictor = replay.predictor
-        prediction = predictor.predict(spec_of(served), replay.model.current(), now)
-        if predictor.snapshot is None or prediction is None:
+        if predictor.snapshot is None:
             raise ValueError("the recording begins after its first prediction")
+        prediction = replay.prediction(spec_of(served), now)
         yield State(served, predictor.snapshot, predictor.ledger.rows(), prediction)
