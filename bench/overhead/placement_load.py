@@ -35,17 +35,12 @@ BENCH = Benchmark(
     needs="Linux",
     packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
 )
-ENGINES, MANY = 12, 1000
+ENGINES = 12
 MODEL, MOST_TOKENS, RATE_PER_S = "emulated", 32, 100.0
 RELAYING = "`least_outstanding`"
-VARIANTS = {
-    RELAYING: ("least_outstanding", 0),
-    "`predicted_latency`": ("predicted_latency", ENGINES),
-    "`slo`": ("slo", ENGINES),
-    f"`slo`, {MANY:,} instances": ("slo", MANY),
-}
-"""The policy, and the number of instances that it is asked of; 0: of none. Of more than `ENGINES`
-several share an engine."""
+POLICIES = ("least_outstanding", "predicted_latency", "slo")
+RELAYING = POLICIES[0]
+"""It is asked of no predictor, and without a tagger."""
 GROUPS = ("scheduler", "others")
 """Those that take time; others are the predictors, and the tagger without its length model, which
 runs when nobody else wants to."""
@@ -55,34 +50,26 @@ _LOGGED_S = 0.6
 _SYLLABLES = ["".join(pair) for pair in product("bcdfghlmnprstw", "aeiou")]
 _MEDIAN_WORDS, _MOST_WORDS, _SIGMA = 40.0, 300, 1.0
 Point = dict[str, float]
-"""What one variant did in one round."""
+"""What one policy did in one round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What stays while variants come and go."""
+    """What stays while policies take turns."""
 
     folder: Path
     engines: Engines
     tagger: str
     others: list[psutil.Process]
 
-    def before(self, instances: int) -> Engines:
-        """As many instances, or all engines without their predictors."""
-        if not instances:
-            return Engines(MODEL, self.engines.urls)
-        times = -(-instances // ENGINES)
-        each = self.engines.urls * times, self.engines.predictors * times
-        return Engines(MODEL, *(column[:instances] for column in each))
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=3, help="Rounds over all variants.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds over all policies.")
     parser.add_argument("--seconds", type=float, default=5.0, help="Seconds of load.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Load all variants in turn, round after round."""
+    """Load all policies in turn, round after round."""
     if options.quick:
         options.rounds, options.seconds = 1, 1.0
     with (
@@ -92,16 +79,16 @@ def measure(options: argparse.Namespace) -> Numbers:
         found = runner.run(_measure(Path(folder), options))
     return {
         "setup": {"rounds": options.rounds, "seconds": options.seconds},
-        "variants": {title: _summary(found[title], found[RELAYING]) for title in VARIANTS},
+        "policies": {policy: _summary(found[policy], found[RELAYING]) for policy in POLICIES},
     }
 
 
 async def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {title: [] for title in VARIANTS}
+    found: dict[str, list[Point]] = {policy: [] for policy in POLICIES}
     async with running_services(folder) as services:
         cluster = await _started(services)
-        for number, title in product(range(options.rounds), VARIANTS):
-            found[title].append(await _round(cluster, title, options.seconds, number))
+        for number, policy in product(range(options.rounds), POLICIES):
+            found[policy].append(await _round(cluster, policy, options.seconds, number))
     return found
 
 
@@ -123,10 +110,10 @@ async def _started(services: Services) -> Cluster:
     )
 
 
-async def _round(cluster: Cluster, title: str, seconds: float, number: int) -> Point:
-    policy, instances = VARIANTS[title]
-    name = f"{policy}-{instances}-{number}"
-    tagger, engines = cluster.tagger if instances else "", cluster.before(instances)
+async def _round(cluster: Cluster, policy: str, seconds: float, number: int) -> Point:
+    name, engines, tagger = f"{policy}-{number}", cluster.engines, cluster.tagger
+    if policy == RELAYING:
+        engines, tagger = Engines(MODEL, engines.urls), ""
     async with running_schedulers(
         cluster.folder / name, engines, policy, 1, f"--tagger={tagger}"
     ) as schedulers:
@@ -203,25 +190,25 @@ def _summary(own: Sequence[Point], base: Sequence[Point]) -> Point:
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """A row for each variant."""
+    """A row for each policy."""
     setup = numbers["setup"]
     text = (
         f"*As deployed* but for the engines: {ENGINES} emulated at the pace of {PROFILE}; "
         f"{RATE_PER_S:g} requests/s, Poisson, answers of up to {MOST_TOKENS} tokens, not streamed; "
         f"medians over {setup['rounds']} rounds of {setup['seconds']:g} s, a seed each. CPU in ms "
-        f"a request; *beyond*: less that of {RELAYING}, which asks neither predictors nor tagger. "
-        "*Others*: predictors and tagger. *Placing*: until an engine is chosen.\n"
+        f"a request; *beyond*: less that of `{RELAYING}`, which asks neither "
+        "predictors nor tagger. *Others*: predictors and tagger. *Placing*: until an engine is chosen.\n"
     )
     rows = [
         (
-            title,
+            f"`{policy}`",
             *(f"{point[f'{group}_ms']:.2f}" for group in GROUPS),
             *(f"{point[f'{group}_ms_beyond']:.2f}" for group in GROUPS),
             f"{point['placed_p50_ms']:.1f} / {point['placed_p99_ms']:.1f}",
             f"{point['failed']:.0f}",
             f"{point['blind_ratio']:.1%}",
         )
-        for title, point in numbers["variants"].items()
+        for policy, point in numbers["policies"].items()
     ]
     header = (
         *("placed by", "scheduler, ms", "others, ms", "scheduler beyond", "others beyond"),
