@@ -196,8 +196,8 @@ def tables(numbers: Numbers) -> Blocks:
         f"*As deployed* but for the engines: {ENGINES} emulated at the pace of {PROFILE}; "
         f"{RATE_PER_S:g} requests/s, Poisson, answers of up to {MOST_TOKENS} tokens, not streamed; "
         f"medians over {setup['rounds']} rounds of {setup['seconds']:g} s, a seed each. CPU in ms "
-        f"a request; *beyond*: less that of `{RELAYING}`, which asks neither "
-        "predictors nor tagger. *Others*: predictors and tagger. *Placing*: until an engine is chosen.\n"
+        f"a request; *beyond*: less that of `{RELAYING}`, which asks no predictor and no tagger. "
+        "*Others*: predictors and tagger. *Placing*: until an engine is chosen.\n"
     )
     rows = [
         (
