@@ -23,7 +23,7 @@ def benchmarks() -> dict[str, Benchmark]:
 
 def answers(benchmark: Benchmark) -> list[Path]:
     """The files that hold its answer, as far as there are any."""
-    return [path for path in (benchmark.page, benchmark.result(".json")) if path.exists()]
+    return [path for path in (benchmark.page, benchmark.result) if path.exists()]
 
 
 def needs(benchmark: Benchmark) -> str:
