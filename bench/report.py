@@ -30,11 +30,7 @@ Blocks = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The declaration of one benchmark.
-
-    `python -m bench` reads it without importing the module, so all arguments but the first two are
-    literals.
-    """
+    """The declaration of one benchmark."""
 
     file: str
     doc: str | None
@@ -107,7 +103,7 @@ class Benchmark:
         if options.write:
             target = self.result(".json")
             target.parent.mkdir(exist_ok=True)
-            target.write_text(dumped(numbers), encoding="utf-8")
+            target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
             self.write(blocks)
 
     def write(self, blocks: Blocks) -> None:
@@ -143,17 +139,6 @@ class Benchmark:
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": describe_machine(*self.packages),
         }
-
-
-def dumped(numbers: Mapping[str, Any]) -> str:
-    """JSON with a line for each key, and for each entry of a list of objects."""
-    lines = []
-    for name, value in numbers.items():
-        text = json.dumps(value)
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
-        lines.append(f" {json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _argument(name: str) -> str:

@@ -113,13 +113,12 @@ def _row(load: str, contender: str, runs: list[dict[str, Any]]) -> tuple[str, ..
         means = (1e3 * fmean(one[f"{what}_p{level}_s"] for one in runs) for level in (50, 99))
         return " / ".join(f"{mean:,.0f}" for mean in means)
 
-    per_s = [one["offline_per_s"] for one in runs]
     return (
         f"{load}: {contender}",
         pair("ttft"),
         pair("tpot"),
         f"{fmean(one['met'] for one in runs):.1%}",
-        plus_minus(per_s, 2) if len(per_s) > 1 else f"{per_s[0]:.2f}",
+        plus_minus([one["offline_per_s"] for one in runs], 2),
         f"{fmean(one['hit_ratio'] for one in runs):.0%}",
     )
 
