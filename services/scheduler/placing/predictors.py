@@ -170,8 +170,10 @@ class Predictors:
         single: bool,
     ) -> Predicted:
         """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
-        wanted = {"needs": needs, "with_quantiles": with_quantiles, "single": single}
-        ask = partial(self._cached.predict, spec, instance_ids, now_s, **wanted)
+        wanted = partial(
+            self._cached.predict, needs=needs, with_quantiles=with_quantiles, single=single
+        )
+        ask = partial(wanted, spec, instance_ids, now_s)
         return self._if_possible(ask, spec.x_request_id, instance_ids) or Predicted()
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
