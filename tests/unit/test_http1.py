@@ -206,3 +206,11 @@ def test_steps_that_are_not_due_are_defects() -> None:
                     after(state, step)
     with pytest.raises(LocalProtocolError):
         ServerProtocol().answered()
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("method", [b"NONSENSE", b"PROPFIND", b"SETUP", b"get", b"GETS"])
+def test_a_method_that_http_does_not_have_is_not_implemented(method: bytes, size: int) -> None:
+    _, _, error = told(ServerProtocol(), *split(method + GET.removeprefix(b"GET"), size))
+    assert error is not None
+    assert error.status == 501

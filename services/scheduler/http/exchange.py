@@ -75,7 +75,7 @@ class Answering:
     """The client may have seen a part: from here on nothing can be repeated."""
     status: int
     """What metrics count: the HTTP status; 502 for an answer that broke off."""
-    on_left: Callable[[], None] | None
+    on_left: Callable[[], object] | None
     """Called when the client leaves before its answer has ended."""
 
     @property

@@ -19,6 +19,8 @@ _METHODS = frozenset(map(str, HTTPMethod))
 """The parser knows some of other protocols, too."""
 _HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
 """RFC 9110, section 7.2: a host and perhaps a port."""
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+( |$)")
+"""A method, whether or not there is such a one."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,9 @@ class HeadParser:
         except httptools.HttpParserUpgrade:
             pass  # an offer to speak something else, such as h2c: it is not taken up
         except httptools.HttpParserError as error:
+            is_method = isinstance(error, httptools.HttpParserInvalidMethodError)
+            if str(error).startswith("Invalid method for") or (is_method and _TOKEN.match(part)):
+                raise _unknown_method() from error
             raise malformed(str(error)) from error
         if len(self._headers) + self._repeated > self._bounds.headers:
             raise self._too_long()
@@ -92,13 +97,11 @@ class HeadParser:
         if not self._method:
             return None
         if self._method not in _METHODS:
-            raise malformed("its method is none of HTTP's")
+            raise _unknown_method()
         if self._wrong:
             raise malformed(self._wrong)
         if self._version not in ("1.1", "1.0"):
             raise RemoteProtocolError(505, "this server speaks HTTP/1.1 and 1.0")
-        if self._method == "CONNECT":
-            raise RemoteProtocolError(405, "Method Not Allowed: CONNECT")
         is_1_1 = self._version == "1.1"
         host = self._headers.get("host")
         if is_1_1 if host is None else not _is_host(host):
@@ -110,7 +113,7 @@ class HeadParser:
             query,
             self._headers,
             is_1_1,
-            is_1_1 and self._keep_alive,
+            is_1_1 and self._keep_alive and self._method != "CONNECT",
             self._length_bytes(is_1_1),
         )
 
@@ -159,6 +162,10 @@ class HeadParser:
         self._method = self._parser.get_method().decode("latin-1")
         self._version = self._parser.get_http_version()
         self._keep_alive = self._parser.should_keep_alive()
+
+
+def _unknown_method() -> RemoteProtocolError:
+    return RemoteProtocolError(501, "its method is none of HTTP's")
 
 
 @lru_cache(256)
