@@ -28,7 +28,7 @@ _MODULES: dict[Kind, str] = {
     "scheduler": "foretell.services.scheduler",
     "provisioner": "foretell.services.provisioner",
     "batch": "foretell.services.batch",
-    "envoy": "foretell.services.process.program",
+    "envoy": "foretell.services.process.exec_child",
 }
 
 
