@@ -29,6 +29,7 @@ from bench.paced.engines import (
     PROFILE,
     EngineSpec,
     forget_prefixes,
+    start_paced,
 )
 from bench.paced.load import Answered, send
 from bench.paced.requests import MAX_TOKENS, Chain, draw
@@ -148,7 +149,7 @@ async def run(plan: cluster.Plan) -> list[dict[str, Any]]:
     found = []
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
-            engines = await cluster.start_paced(services, ENGINES, plan.python, plan.model)
+            engines = await start_paced(services, ENGINES, plan.python, plan.model)
             for round_ in range(plan.rounds):
                 for scene, contender in product(SCENES, CONTENDERS):
                     await forget_prefixes(engines.urls)

@@ -23,8 +23,9 @@ from foretell.model import Slo
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
+from foretell.provision.config import TUNING
 from foretell.provision.strategies import make_strategy
-from foretell.provision.strategies.foresight import WINDOW_S, Foresight
+from foretell.provision.strategies.foresight import Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.tools.intervals import plus_minus
 
@@ -145,7 +146,7 @@ def _foresight(case: Case, known: Known) -> Foresight:
         now_s = begins_s + number * EVERY_S
         found.forecast.observe(now_s, arrived - before)
         for ahead_s in (0.0, case.cold_start_s):
-            found.forecast.upper(now_s, ahead_s, WINDOW_S, CONFIDENCE)
+            found.forecast.upper(now_s, ahead_s, TUNING.window_s, CONFIDENCE)
     return found
 
 

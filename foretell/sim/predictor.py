@@ -7,18 +7,23 @@ real ones learn it.
 from collections.abc import Callable
 from functools import partial
 
-from foretell.engine.forecast import Forecaster
+import numpy as np
+
 from foretell.engine.ledger import Ledger
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import Published, Snapshot
 from foretell.engine.publishing import PrefixNews, Publisher
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.engine.table import EngineTable
+from foretell.kernel.layout import INPUT
+from foretell.kernel.snapshot_rows import REQUEST, REQUESTS, SNAPSHOT, Snapshots
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.sim.events import Events, Timer, VirtualClock
 from foretell.sim.instance import Instance
+
+_FIRST_CAPACITY = 256  # requests of an engine
 
 
 class Camera:
@@ -26,13 +31,21 @@ class Camera:
 
     def __init__(self, table: EngineTable, engines: int) -> None:
         self._table = table
-        self._taken = Forecaster(engines)
+        self._taken = Snapshots(
+            np.zeros(engines, SNAPSHOT),
+            np.zeros((engines, _FIRST_CAPACITY), REQUEST),
+            np.zeros((engines, 0), INPUT),
+        )
 
     def take(self, index: int, most: int, now_s: float) -> tuple[bytes, bytes, bytes]:
         """The state of engine `index`, which has at most `most` requests, as `Snapshot` has it."""
-        self._taken.make_room(most)
-        self._table.publish(self._taken.snapshots, index, now_s)
-        return self._taken.packed(index)
+        if most > self._taken.requests.shape[1]:
+            requests = np.zeros((len(self._taken.headers), 2 * most), REQUEST)
+            self._taken = self._taken._replace(requests=requests)
+        self._table.publish(self._taken, index, now_s)
+        headers, requests, _ = self._taken
+        count = headers["figures"][index, REQUESTS]
+        return headers[index : index + 1].tobytes(), requests[index, :count].tobytes(), b""
 
 
 class SimPredictor:

@@ -20,7 +20,6 @@ async def attach(context: Context, seconds: float) -> dict[str, Any]:
     """Ask each predictor about its engine, and have one request placed by the default policy."""
     engines = [await _engine(address) for address in context.engines.predictors]
     folder = context.services.folder / "attach"
-    folder.mkdir()
     async with running_schedulers(folder, context.engines, "slo", 1) as schedulers:
         body = online(context.most_tokens, "attach")(Arrival(0.0, 64, 16, "one"))
         body |= {"stream": False}

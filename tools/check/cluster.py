@@ -110,7 +110,6 @@ async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
     the scheduler started."""
     began_s = time.monotonic()
     engines, folder = context.engines, context.services.folder / "capacity"
-    folder.mkdir()
     concurrency = round(_CONCURRENCY_PER_SEAT * context.max_num_seqs * len(engines.urls))
     context.say("cluster: finding the capacity of all engines")
     async with running_schedulers(folder, engines, "least_outstanding", 1) as schedulers:
@@ -127,7 +126,6 @@ async def _run(context: Context, round_: int, policy: str, rate: float, run_s: f
     name = f"{round_}-{policy}"
     context.say(f"cluster: round {round_ + 1}, {policy}")
     folder = context.services.folder / f"cluster-{name}"
-    folder.mkdir()
     arrivals = context.arrivals(rate, run_s, _seed(round_))
     async with running_schedulers(folder, context.engines, policy, 1) as schedulers:
         async with StreamClient(schedulers.urls[0]) as client:

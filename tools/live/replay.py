@@ -13,7 +13,10 @@ from itertools import accumulate
 from foretell.engine import Forecaster, SnapshotPredictor
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine.published import Published
+from foretell.engine.publishing import PrefixNews
 from foretell.engine.questions import Arrival
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
@@ -115,6 +118,18 @@ class _Replay:
         self._call_until(now)
         return now
 
+    def prediction(self, request: RequestSpec, now: float) -> Prediction:
+        """That of a scheduler which is told all that the predictor knows."""
+        predictor, model = self.predictor, self.model
+        snapshot = predictor.publish(model, now, model.variances, model.steps)
+        silent_s = predictor.silent_s(model, now)
+        message = Published(now, predictor.heard_unix_s, snapshot, silent_s=silent_s)
+        cache = SnapshotCache(knots)
+        cache.follow("").hear(PrefixNews().add(message, predictor.ledger.prefixes), now)
+        options = {"announced_only": False, "externality": False, "with_quantiles": True}
+        (found,) = cache.predict([""], request, now, **options)
+        return found
+
     def _end(self, served: Served) -> int:
         """The index behind the last snapshot that the predictor had heard.
 
@@ -157,8 +172,7 @@ def states(
     for served in recording.requests:
         now = replay.until(served)
         predictor, step_time = replay.predictor, replay.model.current()
-        prediction = predictor.predict(spec_of(served), step_time, now)
-        if predictor.snapshot is None or prediction is None:
+        if predictor.snapshot is None:
             raise ValueError("the recording begins after its first prediction")
         yield State(
             served=served,
@@ -169,7 +183,7 @@ def states(
             pending=predictor.ledger.rows(),
             dispatch_delay_s=predictor.dispatch_delay_s,
             expected=replay.arrivals.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED),
-            prediction=prediction,
+            prediction=replay.prediction(spec_of(served), now),
         )
 
 

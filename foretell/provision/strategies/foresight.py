@@ -10,24 +10,12 @@ import numpy as np
 from foretell.model import Slo
 from foretell.provision.arrivals import ArrivalForecast
 from foretell.provision.base import Proposal, StrategyPlan
-from foretell.provision.config import DAY_S
+from foretell.provision.config import DAY_S, TUNING
 from foretell.provision.facts import Facts, Phase
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 
 TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
 """Targets where none are given, and the ratio of requests that shall be within both."""
-WINDOW_S = 60.0
-"""The time after a cold start for which the target must be kept."""
-CATCH_UP_S = 30.0
-"""The time in it that new instances have to catch up with what waits by then: they are paid for
-long after."""
-LENGTHS = 512
-"""Lengths of the latest requests, from which those to come are taken."""
-KEEPS_FOR_S, FAILS_FOR_S = 300.0, 1800.0
-"""How long it counts that so many instances kept the targets, or failed to: to take away one that
-is wanted back costs more than to keep one too many."""
-SPARE = 1.1
-"""One instance less must serve so many times the rate: otherwise it would be wanted back soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +53,11 @@ class Foresight:
         self._slo = Slo(ttft_s, tpot_s)
         if not (0 < within < 1 and 0 < confidence < 1):
             raise ValueError("within and confidence must lie between 0 and 1")
-        self._within = within
+        self.within = within
+        """The ratio of requests that must be within the targets."""
         self._confidence = confidence
         self.forecast = ArrivalForecast(day_s=day_s)
-        self._lengths: deque[tuple[int, float]] = deque(maxlen=LENGTHS)
+        self._lengths: deque[tuple[int, float]] = deque(maxlen=TUNING.lengths)
         self._kind: EngineKind | None = None
         self._found: deque[_Found] = deque(maxlen=256)
 
@@ -81,7 +70,7 @@ class Foresight:
         if self._kind is None or not self.forecast.known or not self._lengths:
             return Proposal(plan.instances, "nothing is known of arrivals or engines yet")
         rates = tuple(
-            self.forecast.upper(facts.now_s, ahead_s, WINDOW_S, self._confidence)
+            self.forecast.upper(facts.now_s, ahead_s, TUNING.window_s, self._confidence)
             for ahead_s in (0.0, plan.cold_start_s)
         )
         if not (rates[0] or rates[1] or facts.requests):
@@ -93,7 +82,7 @@ class Foresight:
             f"{share:.1%} within the targets"
         )
         expected = self.forecast.mean(facts.now_s, plan.cold_start_s)
-        if share < self._within:  # the rollout was not run to its end, or not at all
+        if share < self.within:  # the rollout was not run to its end, or not at all
             return Proposal(wanted, why, None, expected)
         return Proposal(wanted, why, self._confidence, expected, share)
 
@@ -108,15 +97,15 @@ class Foresight:
         """The share within the targets on `places`, with the rate going from one of `rates` to the
         other in the time of a cold start; `from_now`: before that too."""
         coming = self._coming(rates[0], rates[1], cold_start_s, kind.config.max_model_len)
-        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s + CATCH_UP_S]
-        return share_within(places, kind, coming, self._slo, begins_s, self._within)
+        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s + TUNING.catch_up_s]
+        return share_within(places, kind, coming, self._slo, begins_s, self.within)
 
     def _coming(self, rate: float, later: float, ramp_s: float, longest: int) -> list[Coming]:
         """Requests up to the window's end. The draws are always the same ones, so that numbers of
         instances and moments are compared by what differs."""
         draws = np.random.default_rng(0)
-        until_s = ramp_s + WINDOW_S
-        total = (rate + later) / 2 * ramp_s + later * WINDOW_S
+        until_s = ramp_s + TUNING.window_s
+        total = (rate + later) / 2 * ramp_s + later * TUNING.window_s
         if total <= 0:
             return []
         count = max(1, round(total))
@@ -142,9 +131,9 @@ class Foresight:
 
         Where rollouts contradict each other, the one that failed counts.
         """
-        while self._found and facts.now_s - self._found[0].at_s > FAILS_FOR_S:
+        while self._found and facts.now_s - self._found[0].at_s > TUNING.fails_for_s:
             self._found.popleft()
-        requests, since_s = facts.requests, facts.now_s - KEEPS_FOR_S
+        requests, since_s = facts.requests, facts.now_s - TUNING.keeps_for_s
         if any(
             not f.keeps
             and (f.from_now <= from_now and f.instances >= instances)
@@ -166,11 +155,6 @@ class Foresight:
         """A rollout has shown whether so many instances keep the targets."""
         found = _Found(facts.now_s, instances, rate, facts.requests, from_now, keeps)
         self._found.append(found)
-
-    @property
-    def within(self) -> float:
-        """The share of requests that must be within the targets."""
-        return self._within
 
 
 class _Search:
@@ -216,7 +200,7 @@ class _Search:
 
     def _keeps(self, instances: int) -> bool:
         from_now = instances < self._plan.instances
-        rates = tuple(SPARE * rate for rate in self._rates) if from_now else self._rates
+        rates = tuple(TUNING.spare * rate for rate in self._rates) if from_now else self._rates
         rate = max(rates)
         known = self._strategy.recall(instances, rate, self._facts, from_now)
         if known is not None:

@@ -79,11 +79,10 @@ class Attempt:
     """It has ended, and all that there is to know of it is known."""
     continued: bool = False
     """It went on with what another engine had begun: its latencies are not those of the request."""
+    instance_id: str = field(init=False)
 
-    @property
-    def instance_id(self) -> str:
-        """The name of its instance."""
-        return self.instance.config.instance_id
+    def __post_init__(self) -> None:
+        self.instance_id = self.instance.config.instance_id
 
     @property
     def answered(self) -> bool:
@@ -148,16 +147,12 @@ class Traces:
         self._most_bytes = most_bytes
         self._with_inputs: deque[tuple[Attempt, int]] = deque()
         """Attempts with inputs, each with the bytes that the one before did not have."""
-        self._bytes = 0
+        self.snapshot_bytes = 0
+        """Bytes of the snapshots that are remembered, about."""
         self._latest: Collection[Exposure] = ()
 
     def __len__(self) -> int:
         return len(self._traces)
-
-    @property
-    def snapshot_bytes(self) -> int:
-        """Bytes of the snapshots that are remembered, about."""
-        return self._bytes
 
     def add(self, trace: Trace, attempt: Attempt) -> None:
         """An attempt of a request has been placed."""
@@ -188,12 +183,12 @@ class Traces:
         added = sum([_bytes(e) for e in inputs.exposures if id(e.snapshot) not in before])
         self._latest = inputs.exposures
         self._with_inputs.append((attempt, added))
-        self._bytes += added
+        self.snapshot_bytes += added
         most = self._traces.maxlen or 0
-        while self._bytes > self._most_bytes or len(self._with_inputs) > most:
+        while self.snapshot_bytes > self._most_bytes or len(self._with_inputs) > most:
             oldest, size = self._with_inputs.popleft()
             oldest.inputs = None
-            self._bytes -= size
+            self.snapshot_bytes -= size
 
 
 def _bytes(exposure: Exposure) -> int:

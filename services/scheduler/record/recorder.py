@@ -4,13 +4,14 @@ import asyncio
 from contextlib import suppress
 from math import isfinite
 
+import grpc
+
 from foretell import wire
 from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
 from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
@@ -87,8 +88,8 @@ class Feedback:
         message = tagger_pb2.ObserveRequest(observations=observations[-_MOST_TOGETHER:])
         if not observations:
             return
-        with suppress(NoAnswer):  # the next feedback will do as well
-            await answer_of(tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S))
+        with suppress(grpc.aio.AioRpcError):  # the next feedback will do as well
+            await tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S)
 
 
 _CLOCK_SLACK_S = 0.1
