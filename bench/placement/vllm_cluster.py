@@ -126,7 +126,9 @@ def tables(page: Numbers) -> Blocks:
         "brackets the simple predictor with the least median, of the same requests.\n"
     )
     errors = markdown_table(("setting: policy", "TTFT", "e2e"), off)
-    parts = [made_by(page), text, markdown_table(header, rows), predictions, errors]
+    parts = [made_by(page), text, markdown_table(header, rows)]
+    if off:
+        parts += [predictions, errors]
     return {"tables": "\n".join(parts)}
 
 
