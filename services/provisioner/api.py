@@ -7,8 +7,7 @@ from typing import Any
 import aiohttp
 
 from foretell.services.provisioner.driver import DriverFailed
-
-MAX_ANSWER_BYTES = 8 << 20
+from foretell.services.provisioner.tuning import TUNING
 
 
 async def call(
@@ -21,9 +20,9 @@ async def call(
     """The body of the answer. DriverFailed if its status is none of `good`, or it is too long."""
     async with client.request(method, url, allow_redirects=False, **options) as answer:
         body = b""
-        while more := await answer.content.read(MAX_ANSWER_BYTES + 1 - len(body)):
+        while more := await answer.content.read(TUNING.platform_answer_bytes + 1 - len(body)):
             body += more
-        if len(body) > MAX_ANSWER_BYTES:
+        if len(body) > TUNING.platform_answer_bytes:
             raise DriverFailed("its answer is too long")
         if answer.status not in good:
             raise DriverFailed(f"{answer.status} {_message(body)}")

@@ -9,10 +9,9 @@ import aiohttp
 from foretell.provision.batches import BatchDemand, Due
 from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
+from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
-
-_ANSWER = aiohttp.ClientTimeout(total=3.0)
 
 
 class BatchService:
@@ -47,7 +46,8 @@ class BatchService:
 
     async def _status(self) -> Any:
         if self._opened is None:
-            self._opened = open_peer(self._address, self._traffic, timeout=_ANSWER)
+            limit = aiohttp.ClientTimeout(total=TUNING.answer_s)
+            self._opened = open_peer(self._address, self._traffic, timeout=limit)
         url, session = self._opened
         async with session.get(f"{url}/status", headers=self._traffic.headers("")) as answer:
             answer.raise_for_status()
