@@ -1,5 +1,6 @@
 """Asks the batch service which batches are due when, and how much of them is left."""
 
+import json
 import logging
 from dataclasses import replace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import aiohttp
 
 from foretell.provision.batches import BatchDemand, Due
-from foretell.services.process.peer import open_peer
+from foretell.services.process.peer import open_peer, read_bounded
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.tuning import TUNING
 
@@ -51,7 +52,7 @@ class BatchService:
         url, session = self._opened
         async with session.get(f"{url}/status", headers=self._traffic.headers("")) as answer:
             answer.raise_for_status()
-            return await answer.json()
+            return json.loads(await read_bounded(answer, TUNING.status_bytes))
 
     def _complain(self, complaint: str) -> None:
         if not self._complaint:

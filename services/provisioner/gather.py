@@ -18,6 +18,7 @@ from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import EngineSnapshot, Load
 from foretell.provision import Facts, InstanceFacts, Phase
 from foretell.services.process import calls
+from foretell.services.process.peer import read_bounded
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
 from foretell.services.provisioner.fleet import FleetView
@@ -196,11 +197,7 @@ class Gatherer:
                 self._client.get(f"{scheduler.url}/status", headers=self._headers) as answer,
             ):
                 answer.raise_for_status()
-                body = await answer.content.read(TUNING.status_bytes)
-                while more := await answer.content.read(TUNING.status_bytes - len(body) or 1):
-                    body += more
-                    if len(body) > TUNING.status_bytes:
-                        raise ValueError("the status is too long")
+                body = await read_bounded(answer, TUNING.status_bytes)
                 reports = scheduler.take(json.loads(body), now_s)
                 scheduler.complaint = ""
                 return reports

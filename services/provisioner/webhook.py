@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import aiohttp
 
 from foretell.provision import Decision
+from foretell.services.process.peer import read_bounded
 from foretell.services.provisioner.fleet import WatchedFleet
 from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
 
 
-class WebhookRefused(Exception):
+class WebhookRefused(ValueError):
     """The message was not taken, or its answer cannot be believed; the text says why."""
 
 
@@ -69,7 +70,7 @@ class WebhookFleet(WatchedFleet):
             return 0
         try:
             asked_for = await self._post(message, now_s)
-        except (WebhookRefused, aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (ValueError, aiohttp.ClientError, OSError, TimeoutError) as error:
             pause_s = min(TUNING.webhook_pause_s, 2.0**message.attempts)
             message.attempts, message.again_s = message.attempts + 1, now_s + pause_s
             logger.warning("the webhook did not take %d instances: %r", message.desired, error)
@@ -112,11 +113,7 @@ class WebhookFleet(WatchedFleet):
         ) as answer:
             if not 200 <= answer.status < 300:
                 raise WebhookRefused(f"status {answer.status}")
-            body = b""
-            async for part in answer.content.iter_any():
-                body += part
-                if len(body) > TUNING.webhook_answer_bytes:
-                    raise WebhookRefused("the answer is too long")
+            body = await read_bounded(answer, TUNING.webhook_answer_bytes)
             said = {name.lower(): value for name, value in answer.headers.items()}
         return _believed(self._secret, message.message_id, body, said, now_s) if body else None
 
