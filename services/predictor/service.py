@@ -14,8 +14,8 @@ from foretell.engine.published import Published, Snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length.distribution import LengthRule, knots
 from foretell.model import EngineSnapshot, RequestSpec
+from foretell.services.predictor.metrics import SPREAD_STEPS, PredictorMetrics
 from foretell.services.process.logs import about
-from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
