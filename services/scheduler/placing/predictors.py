@@ -8,7 +8,7 @@ from contextlib import suppress
 from heapq import nsmallest
 from math import inf
 
-from foretell.engine.lanes import Lane
+from foretell.engine.predictor import Lane
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
 from foretell.length.distribution import knots
