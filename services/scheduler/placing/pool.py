@@ -21,7 +21,7 @@ from foretell.placement.events import (
     InstanceTakenBack,
     InstanceUp,
 )
-from foretell.services.process.files import file_version
+from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.resting import Rest, Resting
