@@ -67,14 +67,6 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 }
 
 
-def after(state: State, step: Step) -> State:
-    """The state that follows; raises `LocalProtocolError` where the step is not due."""
-    try:
-        return TRANSITIONS[state][step]
-    except KeyError:
-        raise LocalProtocolError(f"{step.name} is not due in the state {state.name}") from None
-
-
 _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
 
@@ -128,8 +120,10 @@ class ServerProtocol:
         `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
         in progress, if there is one that was not answered, is still to be answered."""
         try:
-            if self.state is _IDLE:
-                return self._next_head()
+            while self.state is _IDLE and self._has_data():
+                self._at = self._head.feed(self._data, self._at)
+                if (head := self._head.head()) is not None:
+                    return self._begin(head)
             if self.state is _RECEIVING or self.state is _DRAINING:
                 return self._next_part()
         except RemoteProtocolError:
@@ -146,15 +140,7 @@ class ServerProtocol:
         self._later.clear()
         return bool(self._data)
 
-    def _next_head(self) -> RequestHead | None:
-        while self._has_data():
-            self._at = self._head.feed(self._data, self._at)
-            if (head := self._head.head()) is not None:
-                self._begin(head)
-                return head
-        return None
-
-    def _begin(self, head: RequestHead) -> None:
+    def _begin(self, head: RequestHead) -> RequestHead:
         self._head = HeadParser(self._bounds)
         self.keep_alive = head.keep_alive
         self._go(Step.HEAD)
@@ -167,6 +153,7 @@ class ServerProtocol:
             self._go(Step.BODY_END)
         else:
             self._body = Counted(length_bytes)
+        return head
 
     def _next_part(self) -> bytes | None:
         while not self._body.done:
@@ -185,9 +172,13 @@ class ServerProtocol:
         self._go(Step.CLOSE)
 
     def _go(self, step: Step) -> None:
-        state = after(self.state, step)
+        """To the state that follows; raises `LocalProtocolError` where the step is not due."""
+        try:
+            state = TRANSITIONS[self.state][step]
+        except KeyError:
+            raise LocalProtocolError(f"{step.name} in the state {self.state.name}") from None
         if state is _DONE:
-            state = after(state, Step.NEXT if self.keep_alive else Step.CLOSE)
+            state = TRANSITIONS[state][Step.NEXT if self.keep_alive else Step.CLOSE]
         self.state = state
         if state is _CLOSING:
             self._forget()

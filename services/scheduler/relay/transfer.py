@@ -23,6 +23,7 @@ from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
 from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
+    TOO_LONG,
     Broken,
     End,
     Event,
@@ -266,9 +267,6 @@ class Transfer:
                     self._end_answer(event)
                 elif type(event) is Broken:
                     self._break(event)
-                else:
-                    text = f"the answer is longer than {LONGEST_BODY_BYTES} bytes"
-                    raise ApiError(502, text, code="answer_too_long")
         except Exception as error:
             self._end_attempt(error)
         else:
@@ -329,6 +327,9 @@ class Transfer:
         attempt, reported = self._attempt, event.reported
         said = reported.message if reported is not None else ""
         if not self._begun:
+            if event.reason == TOO_LONG:
+                text = f"the answer is longer than {LONGEST_BODY_BYTES} bytes"
+                raise ApiError(502, text, code="answer_too_long")
             if reported is None or attempt.continued:
                 raise AttemptFailed(lost(event.reason), said=said)
             self._refuse(reported)
