@@ -11,7 +11,7 @@ from typing import Protocol
 from foretell.engine.hindsight import Exposure, PredictionInputs
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.decision import Decision
-from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.instance import Instance
 
 MOST_TRACES = 1000
 """Requests that are remembered."""

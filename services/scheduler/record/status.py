@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.services.scheduler.placing.attempt import Traces
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.placer import Placer
-from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.telemetry import SchedulerMetrics
 
