@@ -43,7 +43,7 @@ def demo(
     seed: Seed = 1,
 ) -> None:
     """Send the chats that ship to a running cluster, and show how predictions met reality."""
-    from foretell.tools.demo.command import demo as run_demo
+    from foretell.tools.demo import demo as run_demo
 
     run_demo(url, api_key, rate, seconds, seed)
 

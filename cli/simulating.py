@@ -70,7 +70,7 @@ def simulate(
 ) -> None:
     """Run a cluster in virtual time and print what came of it as JSON."""
     with refusing("simulate", needs=_NEEDS):
-        from foretell.tools.simulate.provisioning import provisioning_of
+        from foretell.tools.simulate.cluster import provisioning_of
         from foretell.tools.simulate.run import run_showing_progress
     with refusing("simulate", ValueError):
         options = engines.added_to(options)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.record.request_log import FIELDS
@@ -14,17 +14,13 @@ from foretell.workload import traces
 
 _TEMPLATE = Path(__file__).with_suffix(".md")
 """The page but for what is generated, which is `<named>` on a line of its own."""
-_SIMULATING = ("simulate", "capacity", "plan")
-_SIMULATED_LINK = "the [options of a simulated cluster](#options-of-a-simulated-cluster)."
 
 
 def markdown(foretell: TyperGroup) -> str:
     """The whole of docs/reference.md; `foretell` is the command with all its subcommands."""
-    commands, simulated = _commands(foretell)
     generated = {
         "settings": _settings(),
-        "commands": commands,
-        "simulated": [_list(simulated)],
+        "commands": [_list(_commands(foretell))],
         "metrics": _metrics(),
         "endpoints": [_list(_endpoints())],
         "request_log": [_list((f"`{name}`", text) for name, text in FIELDS.items())],
@@ -69,21 +65,11 @@ def _entry(entry: Entry) -> tuple[str, str]:
     return f"`{entry.name}`{mark}{default}", entry.meaning
 
 
-def _commands(foretell: TyperGroup) -> tuple[list[str], list[tuple[str, str]]]:
-    """Each command with its options, and the options that all that simulate have."""
-    blocks, found = [], dict(_all_commands("foretell", foretell))
-    simulating = [_options(found[f"foretell {name}"]) for name in _SIMULATING]
-    shared = [each for each in simulating[0] if sum(each in one for one in simulating) >= 3]
-    for name, command in found.items():
+def _commands(foretell: TyperGroup) -> Iterator[tuple[str, str]]:
+    """Each command, and what it does; its options are told by its `--help`."""
+    for name, command in _all_commands("foretell", foretell):
         arguments = [_argument(p) for p in command.params if isinstance(p, TyperArgument)]
-        blocks.append(f"### `{' '.join((name, *arguments))}`\n\n{_line(command.help)}")
-        options = _options(command)
-        simulates = name.removeprefix("foretell ") in _SIMULATING
-        own = [each for each in options if not (simulates and each in shared)]
-        more = [("and more", _SIMULATED_LINK)] if simulates else []
-        if own or more:
-            blocks.append(_list((*own, *more)))
-    return blocks, shared
+        yield f"`{' '.join((name, *arguments))}`", _line(command.help)
 
 
 def _all_commands(name: str, command: object) -> Iterator[tuple[str, TyperCommand]]:
@@ -95,25 +81,9 @@ def _all_commands(name: str, command: object) -> Iterator[tuple[str, TyperComman
     yield name, command
 
 
-def _options(command: TyperCommand) -> list[tuple[str, str]]:
-    return [_option(p) for p in command.params if isinstance(p, TyperOption)]
-
-
 def _argument(argument: TyperArgument) -> str:
     name = (argument.name or "").upper()
     return name if argument.required else f"[{name}]"
-
-
-def _option(option: TyperOption) -> tuple[str, str]:
-    names = _names((*option.opts, *option.secondary_opts))
-    default = getattr(option.default, "value", option.default)
-    if option.required:
-        shown = " (required)"
-    elif default is None or default == "" or isinstance(default, bool):
-        shown = ""
-    else:
-        shown = f" ({default})"
-    return names + shown, _line(option.help)
 
 
 def _line(text: str | None) -> str:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -31,170 +31,111 @@ from foretell.tools.intervals import percentile
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="5 minutes",
+    takes="4 minutes",
     needs="Linux",
     packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
 )
-ENGINES, MANY = 12, 1000
-RATES = (50.0, 100.0, 200.0)
-MODEL, TOKENS = "emulated", 32
-RELAYING = "relaying"
-GROUPS = ("scheduler", "predictors", "tagger")
-"""Those that take time from others; the length model's process has idle priority."""
-_START_S, _DEADLINE_S = 240.0, 30.0
-_WARM_UP = 50.0, 2.0  # requests a second, and seconds
+ENGINES = 12
+MODEL, MOST_TOKENS, RATE_PER_S = "emulated", 32, 100.0
+RELAYING = "`least_outstanding`"
+POLICIES = ("least_outstanding", "predicted_latency", "slo")
+RELAYING = POLICIES[0]
+"""It is asked of no predictor, and without a tagger."""
+GROUPS = ("scheduler", "others")
+"""Those that take time; others are the predictors, and the tagger without its length model, which
+runs when nobody else wants to."""
+_START_S, _DEADLINE_S, _WARM_UP_S = 240.0, 30.0, 2.0
 _LOGGED_S = 0.6
 """Until the last lines are in the request logs: predictors are waited for."""
-_VOCABULARY = [
-    "".join(word) for word in product("bcdfghlmnprstw", "aeiou", "dlmnrst", ("", "e", "ing", "ed"))
-]
+_SYLLABLES = ["".join(pair) for pair in product("bcdfghlmnprstw", "aeiou")]
 _MEDIAN_WORDS, _MOST_WORDS, _SIGMA = 40.0, 300, 1.0
 Point = dict[str, float]
-Round = dict[float, Point]
-"""What one variant did in one round, by rate."""
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One way to place requests."""
-
-    key: str
-    title: str
-    policy: str
-    schedulers: int = 1
-    instances: int = ENGINES
-    """More than `ENGINES`: several instances share one engine."""
-
-
-VARIANTS = (
-    Variant(RELAYING, "`least_outstanding`", "least_outstanding"),
-    Variant("latency", "`predicted_latency`", "predicted_latency"),
-    Variant("slo", "`slo`", "slo"),
-    Variant("slo-x2", "`slo`, 2 schedulers", "slo", schedulers=2),
-    Variant("slo-1000", f"`slo`, {MANY:,} instances", "slo", instances=MANY),
-)
+"""What one policy did in one round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What stays while variants come and go."""
+    """What stays while policies take turns."""
 
     folder: Path
     engines: Engines
     tagger: str
-    predictors: list[psutil.Process]
-    tagging: psutil.Process
-
-    def before(self, variant: Variant) -> Engines:
-        """The instances of a variant; relaying asks no predictor."""
-        times = -(-variant.instances // ENGINES)
-        urls, predictors = (
-            (each * times)[: variant.instances]
-            for each in (self.engines.urls, self.engines.predictors)
-        )
-        return replace(
-            self.engines, urls=urls, predictors=() if variant.key == RELAYING else predictors
-        )
+    others: list[psutil.Process]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rounds", type=int, default=2, help="Rounds over all variants.")
-    parser.add_argument("--seconds", type=float, default=4.0, help="Seconds of each rate.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds over all policies.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="Seconds of load.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Load all variants in turn, round after round."""
-    variants = VARIANTS
+    """Load all policies in turn, round after round."""
     if options.quick:
-        options.rounds, options.seconds, variants = 1, 1.0, VARIANTS[:3:2]
+        options.rounds, options.seconds = 1, 1.0
     with (
         TemporaryDirectory(prefix="foretell-bench-") as folder,
         asyncio.Runner(loop_factory=runtime.loop_factory()) as runner,
     ):
-        found = runner.run(_measure(Path(folder), variants, options))
-    setup = {"engines": ENGINES, "rounds": options.rounds, "seconds": options.seconds}
+        found = runner.run(_measure(Path(folder), options))
     return {
-        "setup": {**setup, "tokens": TOKENS, "profile": PROFILE},
-        "variants": {v.key: _summary(v, found[v.key], found[RELAYING]) for v in variants},
+        "setup": {"rounds": options.rounds, "seconds": options.seconds},
+        "policies": {policy: _summary(found[policy], found[RELAYING]) for policy in POLICIES},
     }
 
 
-async def _measure(
-    folder: Path, variants: Sequence[Variant], options: argparse.Namespace
-) -> dict[str, list[Round]]:
-    found: dict[str, list[Round]] = {variant.key: [] for variant in variants}
+async def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {policy: [] for policy in POLICIES}
     async with running_services(folder) as services:
         cluster = await _started(services)
-        for number, variant in product(range(options.rounds), variants):
-            name = f"{variant.key}-{number}"
-            found[variant.key].append(await _round(cluster, variant, options.seconds, name))
+        for number, policy in product(range(options.rounds), POLICIES):
+            found[policy].append(await _round(cluster, policy, options.seconds, number))
     return found
 
 
 async def _started(services: Services) -> Cluster:
     """Engines with their predictors, and the tagger."""
     waiting: dict[str, Any] = {"start_timeout_s": _START_S}
-    flags = (PROFILE, "--log-level=warning")
     numbers = range(ENGINES)
     engines, predictors = [
-        await asyncio.gather(*(start(services, i, *flags, *more, **waiting) for i in numbers))
+        await asyncio.gather(*(start(services, i, PROFILE, *more, **waiting) for i in numbers))
         for start, more in ((start_emulated, (f"--model-name={MODEL}",)), (start_predictor, ()))
     ]
-    tagger = await services.start(
-        "tagger",
-        "foretell.services.tagger",
-        f"--listen=unix:{services.folder}/tagger.sock",
-        **waiting,
-    )
+    listen = f"--listen=unix:{services.folder}/tagger.sock"
+    tagger = await services.start("tagger", "foretell.services.tagger", listen, **waiting)
     urls = tuple(str(each.facts["url"]) for each in engines)
     addresses = tuple(str(each.facts["address"]) for each in predictors)
+    others = [each.process for each in (*predictors, tagger)]
     return Cluster(
-        services.folder,
-        Engines(MODEL, urls, addresses),
-        str(tagger.facts["address"]),
-        [each.process for each in predictors],
-        tagger.process,
+        services.folder, Engines(MODEL, urls, addresses), tagger.facts["address"], others
     )
 
 
-async def _round(cluster: Cluster, variant: Variant, seconds: float, name: str) -> Round:
-    place = cluster.folder / name
-    tagger = "" if variant.key == RELAYING else cluster.tagger
+async def _round(cluster: Cluster, policy: str, seconds: float, number: int) -> Point:
+    name, engines, tagger = f"{policy}-{number}", cluster.engines, cluster.tagger
+    if policy == RELAYING:
+        engines, tagger = Engines(MODEL, engines.urls), ""
     async with running_schedulers(
-        place, cluster.before(variant), variant.policy, variant.schedulers, f"--tagger={tagger}"
+        cluster.folder / name, engines, policy, 1, f"--tagger={tagger}"
     ) as schedulers:
-        await _send(schedulers, *_WARM_UP, name)
-        found = {}
-        for rate in RATES:
-            logged, before = len(_lines(schedulers)), _cpu_s(cluster, schedulers)
-            answered = await _send(schedulers, rate, seconds, f"{name} {rate:g}")
-            await asyncio.sleep(_LOGGED_S)
-            after, lines = _cpu_s(cluster, schedulers), _lines(schedulers)[logged:]
-            used_s = {group: after[group] - before[group] for group in GROUPS}
-            found[rate] = _point(used_s, answered, lines)
-            print(f"{name} {rate:g}/s {found[rate]}", file=sys.stderr)
-    return found
-
-
-def _point(
-    used_s: dict[str, float], answered: Sequence[bool], lines: Sequence[dict[str, Any]]
-) -> Point:
-    placed_ms = [1e3 * line["placement_s"] for line in lines] or [0.0]
-    ages_ms = [1e3 * line["snapshot_age_s"] for line in lines if line["snapshot_age_s"] is not None]
-    return {
-        **{f"{group}_ms": 1e3 * seconds / len(answered) for group, seconds in used_s.items()},
+        await _send(schedulers, _WARM_UP_S, name)
+        logged, before = len(_lines(schedulers)), _cpu_s(cluster, schedulers)
+        answered = await _send(schedulers, seconds, f"{name} again")
+        await asyncio.sleep(_LOGGED_S)
+        after, lines = _cpu_s(cluster, schedulers), _lines(schedulers)[logged:]
+    placed_ms = [1e3 * line["placement_s"] for line in lines]
+    found = {
+        **{f"{g}_ms": 1e3 * (after[g] - before[g]) / len(answered) for g in GROUPS},
         "failed": len(answered) - sum(answered),
         "placed_p50_ms": percentile(placed_ms, 50),
         "placed_p99_ms": percentile(placed_ms, 99),
-        "blind_ratio": fmean(line["predicted_e2e_s"] is None for line in lines) if lines else 1.0,
-        "age_p50_ms": percentile(ages_ms or [0.0], 50),
+        "blind_ratio": fmean(line["predicted_e2e_s"] is None for line in lines),
     }
+    print(name, found, file=sys.stderr)
+    return found
 
 
-async def _send(
-    schedulers: Schedulers, rate_per_s: float, seconds: float, prompts: str
-) -> list[bool]:
-    """Send to the schedulers in turn, and say of each request whether it was answered.
+async def _send(schedulers: Schedulers, seconds: float, prompts: str) -> list[bool]:
+    """Send for some seconds, and say of each request whether it was answered.
 
     `prompts` is the seed of texts and instants: the tagger recalls those that it has read.
     """
@@ -202,11 +143,11 @@ async def _send(
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
         tasks = []
-        for number in range(max(1, round(rate_per_s * seconds))):
-            due_s += draws.expovariate(rate_per_s)
-            body, url = _body(draws), schedulers.urls[number % len(schedulers.urls)]
+        for _ in range(round(RATE_PER_S * seconds)):
+            due_s += draws.expovariate(RATE_PER_S)
+            body = _body(draws)
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
-            tasks.append(asyncio.create_task(_ask(session, url, body)))
+            tasks.append(asyncio.create_task(_ask(session, schedulers.urls[0], body)))
         return await asyncio.gather(*tasks)
 
 
@@ -222,74 +163,55 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -
 def _body(draws: Random) -> dict[str, Any]:
     """A chat with a prompt of log-normally many words."""
     words = min(_MOST_WORDS, max(3, round(draws.lognormvariate(0.0, _SIGMA) * _MEDIAN_WORDS)))
-    prompt = " ".join(draws.choices(_VOCABULARY, k=words))
-    return {
-        "model": MODEL,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": TOKENS,
-        "temperature": 0.7,
-    }
+    prompt = " ".join("".join(draws.choices(_SYLLABLES, k=2)) for _ in range(words))
+    message = {"role": "user", "content": prompt}
+    return {"model": MODEL, "messages": [message], "max_tokens": MOST_TOKENS, "temperature": 0.7}
 
 
 def _lines(schedulers: Schedulers) -> list[dict[str, Any]]:
-    """What the request logs hold until now."""
-    return [json.loads(line) for log in schedulers.logs for line in log.read_text().splitlines()]
+    """What the request log holds until now."""
+    return [json.loads(line) for line in schedulers.logs[0].read_text().splitlines()]
 
 
 def _cpu_s(cluster: Cluster, schedulers: Schedulers) -> dict[str, float]:
-    """CPU seconds so far of the schedulers, the predictors, and the tagger without the process in
-    which its length model runs when nobody else wants to."""
-    scheduling = [
-        process
-        for each in schedulers.started
-        for process in (each.process, *each.process.children(recursive=True))
-    ]
-    groups = (scheduling, cluster.predictors, [cluster.tagging])
+    """CPU seconds of each of `GROUPS` so far."""
+    own = schedulers.started[0].process
+    groups = ([own, *own.children(recursive=True)], cluster.others)
     return dict(zip(GROUPS, (sum(map(cpu_s, each)) for each in groups), strict=True))
 
 
-def _summary(variant: Variant, own: Sequence[Round], base: Sequence[Round]) -> dict[str, Any]:
-    """Medians over the rounds, and of what is beyond relaying at the same rate in the round."""
-    rates = {}
-    for rate, first in own[0].items():
-        point = {name: round(median(each[rate][name] for each in own), 4) for name in first}
-        for name in GROUPS:
-            pairs = zip(own, base, strict=True)
-            beyond = median(a[rate][f"{name}_ms"] - b[rate][f"{name}_ms"] for a, b in pairs)
-            point[f"{name}_ms_beyond"] = round(beyond, 3)
-        rates[f"{rate:g}"] = point
-    return {"title": variant.title, "rates": rates}
+def _summary(own: Sequence[Point], base: Sequence[Point]) -> Point:
+    """Medians over the rounds, and of what is beyond relaying in the same round."""
+    point = {name: round(median(each[name] for each in own), 4) for name in own[0]}
+    for name in (f"{group}_ms" for group in GROUPS):
+        beyond = [a[name] - b[name] for a, b in zip(own, base, strict=True)]
+        point[f"{name}_beyond"] = round(median(beyond), 3)
+    return point
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """A row for each variant and rate."""
+    """A row for each policy."""
     setup = numbers["setup"]
     text = (
-        f"*As deployed* but for the engines: {setup['engines']} emulated at the pace of "
-        f"{setup['profile']}, answers of up to {setup['tokens']} tokens, not streamed; Poisson "
-        f"arrivals; medians over {setup['rounds']} round(s) of {setup['seconds']:g} s, a seed "
-        "each. CPU in ms a placement, less relaying (`least_outstanding` without "
-        "tagger and predictors) at the same rate. "
-        "*Placing*: from the arrival of a request to the choice, by the request log.\n"
+        f"*As deployed* but for the engines: {ENGINES} emulated at the pace of {PROFILE}; "
+        f"{RATE_PER_S:g} requests/s, Poisson, answers of up to {MOST_TOKENS} tokens, not streamed; "
+        f"medians over {setup['rounds']} rounds of {setup['seconds']:g} s, a seed each. CPU in ms "
+        f"a request; *beyond*: less that of `{RELAYING}`, which asks no predictor and no tagger. "
+        "*Others*: predictors and tagger. *Placing*: until an engine is chosen.\n"
     )
-    rows = []
-    for key, variant in numbers["variants"].items():
-        beyond = "ms" if key == RELAYING else "ms_beyond"
-        for rate, point in variant["rates"].items():
-            rows.append(
-                (
-                    variant["title"],
-                    rate,
-                    *(f"{point[f'{group}_{beyond}']:.2f}" for group in GROUPS),
-                    f"{point['placed_p50_ms']:.1f} / {point['placed_p99_ms']:.1f}",
-                    f"{point['failed']:.0f}",
-                    f"{point['blind_ratio']:.1%}",
-                    f"{point['age_p50_ms']:.0f}",
-                )
-            )
+    rows = [
+        (
+            f"`{policy}`",
+            *(f"{point[f'{group}_ms']:.2f}" for group in GROUPS),
+            *(f"{point[f'{group}_ms_beyond']:.2f}" for group in GROUPS),
+            f"{point['placed_p50_ms']:.1f} / {point['placed_p99_ms']:.1f}",
+            f"{point['failed']:.0f}",
+            f"{point['blind_ratio']:.1%}",
+        )
+        for policy, point in numbers["policies"].items()
+    ]
     header = (
-        *("placed by", "requests/s"),
-        *(f"{group}, ms" for group in GROUPS),
-        *("placing p50 / p99, ms", "failed", "without prediction", "snapshot's age p50, ms"),
+        *("placed by", "scheduler, ms", "others, ms", "scheduler beyond", "others beyond"),
+        *("placing p50 / p99, ms", "failed", "without prediction"),
     )
     return {"tables": "\n".join([made_by(numbers), text, markdown_table(header, rows)])}

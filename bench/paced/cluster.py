@@ -21,6 +21,7 @@ from bench.paced.engines import (
     warm_up,
 )
 from bench.paced.load import send, single_tokens
+from bench.paced.pace import PROFILE, step_time
 from bench.paced.requests import Chain, Turn, draw, read_conversations
 from bench.paced.runs import MOST_LATE, Run, predicted
 from bench.paced.settings import Setting
@@ -77,11 +78,10 @@ class Plan:
         if setting.conversations:
             conversations = [turns for turns in conversations if len(turns) > 2]
         turns = [turn for conversation in conversations for turn in conversation]
-        step_time = setting.engines[0].pace.step_time()
         return draw(
             conversations,
             self.requests + _WARM_UP,
-            setting.rate_per_s(turns, step_time),
+            setting.rate_per_s(turns),
             seed=round_,
             whole=setting.conversations,
             targets_s=setting.targets_s,
@@ -145,7 +145,7 @@ async def _observed(services: Services, engines: Engines, specs: Sequence[Engine
                 f"--listen=unix:{services.folder}/observing-{index}.sock",
                 f"--engine-url={url}",
                 f"--engine-args={engine_args(spec)}",
-                f"--profile={spec.pace.profile}",
+                f"--profile={PROFILE}",
             )
             for index, (url, spec) in enumerate(zip(engines.urls, specs, strict=True))
         )
@@ -190,7 +190,7 @@ async def _run(
                 snapshots = [decoded(each()) for each in heard]
             degraded = dict(await schedulers.degraded())
     watches = [
-        watched(seen, spec.pace.step_time(), spec.slowdown, began_s)
+        watched(seen, step_time(), spec.slowdown, began_s)
         for seen, spec in zip(snapshots, setting.engines, strict=True)
     ]
     counted = [answer for answer in answers if int(answer.ask.request_id) >= _WARM_UP]

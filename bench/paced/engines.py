@@ -9,14 +9,13 @@ from pathlib import Path
 
 import httpx
 
-from bench.paced.pace import Pace
+from bench.paced.pace import PROFILE, SLOWDOWN_KEY
 from bench.processes import Services
 from bench.report import ROOT
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT
 from foretell.tools.harness.schedulers import Engines
 
 MODEL_NAME = "tiny-llama"
-PROFILE = "A30/Llama-2-7b-hf"
 SLOWDOWN = 2.0
 """At this pace an engine uses a fifth of a core, so that four of them, with everything in front,
 share two cores without delaying each other's steps."""
@@ -42,10 +41,6 @@ class EngineSpec:
     more_args: str = ""
     """Further flags of vLLM."""
 
-    @property
-    def pace(self) -> Pace:
-        return Pace(PROFILE, self.slowdown)
-
 
 def engine_args(spec: EngineSpec) -> str:
     """The engine's flags, as `foretell.services.backend` takes them."""
@@ -55,7 +50,7 @@ def engine_args(spec: EngineSpec) -> str:
         f"--num-gpu-blocks-override {spec.blocks} --stream-interval 16 "
         "--disable-uvicorn-access-log "
         f"--scheduler-cls {_ENGINE}.PacedScheduler "
-        f"--additional-config '{json.dumps(spec.pace.as_setting())}' {spec.more_args}"
+        f"--additional-config '{json.dumps({SLOWDOWN_KEY: spec.slowdown})}' {spec.more_args}"
     )
 
 
@@ -74,7 +69,7 @@ async def start_paced(
                 served_name=MODEL_NAME,
                 engine_args=engine_args(spec),
                 start_timeout_s=_START_TIMEOUT_S,
-                more=(f"--python={python}", f"--profile={spec.pace.profile}"),
+                more=(f"--python={python}", f"--profile={PROFILE}"),
             )
             for index, spec in enumerate(specs)
         )

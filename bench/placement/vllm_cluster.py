@@ -13,7 +13,8 @@ from time import time
 from typing import Any
 
 from bench.paced import cluster
-from bench.paced.engines import PROFILE, SLOWDOWN
+from bench.paced.engines import SLOWDOWN
+from bench.paced.pace import PROFILE
 from bench.paced.runs import METRICS, Run
 from bench.paced.settings import SETTINGS, UTILISATION
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
@@ -124,8 +125,9 @@ def tables(page: Numbers) -> Blocks:
         "\nHow far predictions were off, median / P90 of |predicted - actual| / actual; in "
         "brackets the simple predictor with the least median, of the same requests.\n"
     )
-    errors = markdown_table(("setting: policy", "TTFT", "e2e"), off)
-    parts = [made_by(page), text, markdown_table(header, rows), predictions, errors]
+    parts = [made_by(page), text, markdown_table(header, rows)]
+    if off:
+        parts += [predictions, markdown_table(("setting: policy", "TTFT", "e2e"), off)]
     return {"tables": "\n".join(parts)}
 
 

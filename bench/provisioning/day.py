@@ -227,8 +227,5 @@ def _cell(runs: Sequence[dict[str, Any]], kind: str, strategy: str, cold_start_s
     wanted = (kind, strategy, cold_start_s)
     mine = [r for r in runs if (r["kind"], r["strategy"], r["cold_start_s"]) == wanted]
 
-    def cell(name: str, scale: float, digits: int) -> str:
-        values = [scale * run[name] for run in mine]
-        return plus_minus(values, digits) if len(values) > 1 else f"{values[0]:.{digits}f}"
-
-    return f"{cell('within', 100.0, 1)}% in {cell('hours', 1.0, 1)} h"
+    within, hours = ([run[name] for run in mine] for name in ("within", "hours"))
+    return f"{plus_minus([100.0 * each for each in within], 1)}% in {plus_minus(hours, 1)} h"

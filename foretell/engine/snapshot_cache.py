@@ -35,11 +35,10 @@ class FollowedEngine:
 
     def __init__(self, forecaster: Forecaster, index: int, length_row: LengthRow) -> None:
         self.index = index
-        self.predictor: EnginePredictor | None = None
-        """None before the first snapshot."""
         self.answer_delay_s = 0.0
         """From a token in the engine to the follower; predictions include it."""
         self._forecaster = forecaster
+        self._predictor: EnginePredictor | None = None
         self._length_row = length_row
         self._underway = Underway()
         self._notices = 0
@@ -51,7 +50,16 @@ class FollowedEngine:
         """When the engine was last heard to have made a step."""
         self._exposure: Exposure | None = None
         self._snapshot: tuple[Snapshot, float] | None = None  # and the shift of its instants
+        # What was heard is taken in when somebody wants to know: most is heard for nobody.
+        self._is_news = self._is_new_snapshot = False
         self._known_s = float("-inf")
+
+    @property
+    def predictor(self) -> EnginePredictor | None:
+        """The engine as it was last heard of; None before the first snapshot."""
+        if self._is_news:
+            self._take_in()
+        return self._predictor
 
     def exposure(self) -> Exposure:
         """What predictions are made from now; there must be a snapshot."""
@@ -74,7 +82,7 @@ class FollowedEngine:
 
     def is_fresh(self, now_s: float) -> bool:
         """Whether the snapshot may be believed: there is one, and its predictor still speaks."""
-        return self.predictor is not None and now_s - self._told_s <= STALE_S
+        return self._snapshot is not None and now_s - self._told_s <= STALE_S
 
     def begin(self, now_s: float) -> list[tuple[RequestSpec, float]]:
         """A stream begins: the open requests, to be told again with their ages in seconds.
@@ -119,17 +127,21 @@ class FollowedEngine:
     def hear(self, message: Published, now_s: float) -> None:
         """Take in what the predictor published, whose snapshot is checked."""
         shift_s, snapshot = self._shift_s(now_s - message.sent_s), message.snapshot
-        self._exposure = None
+        self._exposure, underway = None, self._underway
         if snapshot is not None:
             if self._snapshot is not None and snapshot.taken_s != self._snapshot[0].taken_s:
                 self.worked_s = now_s
-            self._show(snapshot, shift_s, message.notices)
+            self._snapshot, self._is_new_snapshot = (snapshot, shift_s), True
+            underway.tell(shifted(snapshot.reservations, shift_s), message.notices)
+            underway.expected = shifted(snapshot.expected, shift_s)
+            underway.dispatch_delay_s = snapshot.dispatch_delay_s
+            config = snapshot.config
+            underway.block_size_tokens = config.block_size_tokens * config.enable_prefix_caching
         self._heard_s, self._told_s = message.heard_s + shift_s, now_s
         self._known_s = message.sent_s - message.silent_s + shift_s
-        if self.predictor is not None:
-            self._forecaster.still_true(self.index, self._known_s)
-            self.predictor.published()
-        underway = self._underway
+        self._is_news = True
+        if snapshot is not None and snapshot.config.steps_with:
+            self._take_in()  # forecasts of others in its deployment look at it, too
         if message.all_prefixes:
             underway.prefixes = set()
         if message.cached_prefixes or message.evicted_prefixes:
@@ -151,38 +163,27 @@ class FollowedEngine:
         self._shift_now_s = min(shifts)
         return self._shift_now_s
 
-    def _show(self, snapshot: Snapshot, shift_s: float, notices: int) -> None:
-        config, underway = snapshot.config, self._underway
-        predictor = self._configured(snapshot)
-        variances = snapshot.step_error
-        predictor.believe(
-            snapshot.step_time,
-            lambda steps: spread(variances, steps),
-            snapshot.calibration_steps,
-        )
-        self._forecaster.put(
-            self.index, snapshot.header, snapshot.requests, snapshot.inputs, shift_s
-        )
-        self._snapshot = snapshot, shift_s
-        underway.tell(shifted(snapshot.reservations, shift_s), notices)
-        underway.expected = shifted(snapshot.expected, shift_s)
-        underway.dispatch_delay_s = snapshot.dispatch_delay_s
-        underway.block_size_tokens = config.block_size_tokens * config.enable_prefix_caching
-
-    def _configured(self, snapshot: Snapshot) -> EnginePredictor:
-        predictor = self.predictor
+    def _take_in(self) -> None:
+        self._is_news = False
+        if self._snapshot is None:
+            return
+        (snapshot, shift_s), forecaster, index = self._snapshot, self._forecaster, self.index
+        predictor = self._predictor
         if predictor is None:
-            predictor = self.predictor = EnginePredictor(
-                self._forecaster,
-                self.index,
-                snapshot.instance_id,
-                snapshot.config,
-                self._underway,
-                snapshot.step_time,
+            names = snapshot.instance_id, snapshot.config
+            predictor = EnginePredictor(
+                forecaster, index, *names, self._underway, snapshot.step_time
             )
-        elif predictor.engine_config is not snapshot.config:  # which is nearly always the same
-            predictor.configure(snapshot.config)
-        return predictor
+            self._predictor = predictor
+        if self._is_new_snapshot:
+            self._is_new_snapshot = False
+            if predictor.engine_config is not snapshot.config:  # which is nearly always the same
+                predictor.configure(snapshot.config)
+            error, steps = snapshot.step_error, snapshot.calibration_steps
+            predictor.believe(snapshot.step_time, lambda steps: spread(error, steps), steps)
+            forecaster.put(index, snapshot.header, snapshot.requests, snapshot.inputs, shift_s)
+        forecaster.still_true(index, self._known_s)
+        predictor.published()
 
 
 class SnapshotCache:

@@ -195,10 +195,7 @@ class App:
             "in_progress": self.shared.in_progress.now,
             **({"discovery_problem": self.discovery.problem} if self.discovery else {}),
             "demand": self.shared.placer.demand(),
-            "instances": instance_statuses(
-                list(self.shared.pool.instances.values()),
-                self.shared.placer,
-            ),
+            "instances": instance_statuses(self.shared.placer, self.shared.pool.instances.values()),
         }
 
 

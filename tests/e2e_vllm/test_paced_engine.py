@@ -8,6 +8,7 @@ import pytest
 
 from bench.paced.engines import MODEL_NAME, EngineSpec, forget_prefixes, start_paced
 from bench.paced.load import send
+from bench.paced.pace import step_time
 from bench.paced.requests import draw, read_conversations
 from bench.paced.watch import Watched, watched
 from bench.processes import running_services
@@ -28,7 +29,7 @@ async def served(folder: Path) -> Watched:
             # Raises unless every answer has the length that only the engine was told.
             await send(chains, engines.urls[0], MODEL_NAME, "run")
             snapshots = decoded(heard())
-    return watched(snapshots, SPEC.pace.step_time(), SPEC.slowdown, since_s=0.0)
+    return watched(snapshots, step_time(), SPEC.slowdown, since_s=0.0)
 
 
 def test_steps_last_and_answers_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,8 @@ import aiohttp
 import httpx
 import pytest
 
-from bench.paced.engines import PROFILE, EngineSpec, engine_args
+from bench.paced.engines import EngineSpec, engine_args
+from bench.paced.pace import PROFILE
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT as ENVIRONMENT
 from tests.chaos.clients import Asked, Seen, requests, send
 from tests.e2e.cluster import Cluster, cluster, until

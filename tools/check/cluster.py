@@ -14,7 +14,7 @@ from foretell.model import EngineSnapshot, Step
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
 from foretell.tools.check.context import Context
-from foretell.tools.check.load import Answered, endless, keep_busy, online, send
+from foretell.tools.check.load import Answered, endless, keep_busy, send
 from foretell.tools.harness.schedulers import running_schedulers
 from foretell.tools.intervals import interval
 from foretell.tools.live.measure import rate_of
@@ -114,7 +114,7 @@ async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
     context.say("cluster: finding the capacity of all engines")
     async with running_schedulers(folder, engines, "least_outstanding", 1) as schedulers:
         start_s = time.monotonic() - began_s
-        body = online(context.most_tokens, "capacity")
+        body = context.online("capacity")
         async with StreamClient(schedulers.urls[0]) as client:
             requests = endless(context.lengths, context.options.seed + 1)
             done = await keep_busy(client, requests, body, concurrency, seconds)
@@ -129,7 +129,7 @@ async def _run(context: Context, round_: int, policy: str, rate: float, run_s: f
     arrivals = context.arrivals(rate, run_s, _seed(round_))
     async with running_schedulers(folder, context.engines, policy, 1) as schedulers:
         async with StreamClient(schedulers.urls[0]) as client:
-            answered = await send(client, arrivals, online(context.most_tokens, name))
+            answered = await send(client, arrivals, context.online(name))
         degraded = dict(await schedulers.degraded())
     counted = _counted(answered)
     span_s = run_s * (1.0 - _WARM_UP_RATIO)

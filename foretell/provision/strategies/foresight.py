@@ -75,8 +75,7 @@ class Foresight:
         )
         if not (rates[0] or rates[1] or facts.requests):
             return Proposal(plan.minimum, "nothing is expected", self._confidence, 0.0)
-        search = _Search(facts, plan, self._kind, rates, self)
-        wanted, share = search.fewest()
+        wanted, share = self._fewest(facts, plan, self._kind, rates)
         why = (
             f"{rates[1]:.2f} requests/s expected in {plan.cold_start_s:.0f} s at most, "
             f"{share:.1%} within the targets"
@@ -86,19 +85,63 @@ class Foresight:
             return Proposal(wanted, why, None, expected)
         return Proposal(wanted, why, self._confidence, expected, share)
 
-    def share(
+    def _fewest(
+        self, facts: Facts, plan: StrategyPlan, kind: EngineKind, rates: tuple[float, ...]
+    ) -> tuple[int, float]:
+        """How many instances, and the share within the targets as far as a rollout has shown it."""
+        ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
+        here = [EnginePlace(instance.snapshot) for instance in ready]
+        here += [
+            EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
+            for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
+        ]
+
+        def share(instances: int) -> float:
+            new = [EnginePlace(None, plan.cold_start_s)] * (instances - len(here))
+            return self._share([*here[:instances], *new], facts, plan, kind, rates)
+
+        wanted = max(plan.instances, 1)
+        found = share(wanted)
+        if found < self.within:
+            while wanted < plan.maximum and found < self.within:
+                wanted += 1
+                found = share(wanted)
+            return wanted, found
+        # More keep the targets where fewer do: the fewest are found by halving.
+        low = max(1, plan.minimum)
+        while low < wanted:
+            middle = (low + wanted) // 2
+            if (of_fewer := share(middle)) >= self.within:
+                wanted, found = middle, of_fewer
+            else:
+                low = middle + 1
+        return wanted, found
+
+    def _share(
         self,
         places: Sequence[EnginePlace],
+        facts: Facts,
+        plan: StrategyPlan,
         kind: EngineKind,
         rates: tuple[float, ...],
-        cold_start_s: float,
-        from_now: bool,
     ) -> float:
         """The share within the targets on `places`, with the rate going from one of `rates` to the
-        other in the time of a cold start; `from_now`: before that too."""
-        coming = self._coming(rates[0], rates[1], cold_start_s, kind.config.max_model_len)
-        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s + TUNING.catch_up_s]
-        return share_within(places, kind, coming, self._slo, begins_s, self.within)
+        other in the time of a cold start. Fewer than there are must keep them from now on."""
+        instances, ramp_s = len(places), plan.cold_start_s
+        from_now = instances < plan.instances
+        if from_now:
+            rates = tuple(TUNING.spare * rate for rate in rates)
+        known = self._recall(instances, max(rates), facts, from_now)
+        if known is not None:
+            return self.within if known else 0.0
+        coming = self._coming(rates[0], rates[1], ramp_s, kind.config.max_model_len)
+        begins_s = [0.0, ramp_s] if from_now else [ramp_s + TUNING.catch_up_s]
+        share = share_within(places, kind, coming, self._slo, begins_s, self.within)
+        keeps = share >= self.within
+        self._found.append(
+            _Found(facts.now_s, instances, max(rates), facts.requests, from_now, keeps)
+        )
+        return share
 
     def _coming(self, rate: float, later: float, ramp_s: float, longest: int) -> list[Coming]:
         """Requests up to the window's end. The draws are always the same ones, so that numbers of
@@ -126,7 +169,7 @@ class Foresight:
             found.append(Coming(at_s, prompt, max(1, min(round(output), longest - prompt))))
         return found
 
-    def recall(self, instances: int, rate: float, facts: Facts, from_now: bool) -> bool | None:
+    def _recall(self, instances: int, rate: float, facts: Facts, from_now: bool) -> bool | None:
         """Whether so many instances are known to keep the targets; None: not known.
 
         Where rollouts contradict each other, the one that failed counts.
@@ -148,68 +191,3 @@ class Foresight:
             for f in self._found
         )
         return True if kept else None
-
-    def remember(
-        self, instances: int, rate: float, facts: Facts, from_now: bool, keeps: bool
-    ) -> None:
-        """A rollout has shown whether so many instances keep the targets."""
-        found = _Found(facts.now_s, instances, rate, facts.requests, from_now, keeps)
-        self._found.append(found)
-
-
-class _Search:
-    """The search for the fewest instances that keep the targets, at one moment."""
-
-    def __init__(
-        self,
-        facts: Facts,
-        plan: StrategyPlan,
-        kind: EngineKind,
-        rates: tuple[float, ...],
-        strategy: Foresight,
-    ) -> None:
-        self._facts, self._plan, self._kind = facts, plan, kind
-        self._rates, self._strategy = rates, strategy
-        ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
-        self._here = [EnginePlace(instance.snapshot) for instance in ready]
-        self._here += [
-            EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
-            for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
-        ]
-        self._share = 1.0
-
-    def fewest(self) -> tuple[int, float]:
-        """How many, and the share within the targets as far as a rollout has shown it."""
-        wanted = max(self._plan.instances, 1)
-        if not self._keeps(wanted):
-            while wanted < self._plan.maximum:
-                wanted += 1
-                if self._keeps(wanted):
-                    break
-            return wanted, self._share
-        share = self._share
-        # More keep the targets where fewer do: the fewest are found by halving.
-        low = max(1, self._plan.minimum)
-        while low < wanted:
-            middle = (low + wanted) // 2
-            if self._keeps(middle):
-                wanted, share = middle, self._share
-            else:
-                low = middle + 1
-        return wanted, share
-
-    def _keeps(self, instances: int) -> bool:
-        from_now = instances < self._plan.instances
-        rates = tuple(TUNING.spare * rate for rate in self._rates) if from_now else self._rates
-        rate = max(rates)
-        known = self._strategy.recall(instances, rate, self._facts, from_now)
-        if known is not None:
-            self._share = self._strategy.within if known else 0.0
-            return known
-        cold_start_s = self._plan.cold_start_s
-        new = EnginePlace(None, cold_start_s)
-        places = [*self._here[:instances], *[new] * (instances - len(self._here))]
-        self._share = self._strategy.share(places, self._kind, rates, cold_start_s, from_now)
-        keeps = self._share >= self._strategy.within
-        self._strategy.remember(instances, rate, self._facts, from_now, keeps)
-        return keeps

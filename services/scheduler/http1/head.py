@@ -17,10 +17,26 @@ _ONCE = frozenset(("host", "content-length", "transfer-encoding"))
 """Headers that say where a request goes and where it ends: two of them could say two things."""
 _METHODS = frozenset(map(str, HTTPMethod))
 """The parser knows some of other protocols, too."""
+_MOST_NAMES, _LONGEST_NAME = 1000, 100
 _HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
 """RFC 9110, section 7.2: a host and perhaps a port."""
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+( |$)")
 """A method, whether or not there is such a one."""
+
+
+class _Names(dict[bytes, str]):
+    """Names of headers in lower case, by how they come: of few clients, and so mostly known."""
+
+    def __missing__(self, name: bytes) -> str:
+        if len(self) >= _MOST_NAMES:
+            self.clear()
+        key = name.lower().decode("latin-1")
+        if len(key) <= _LONGEST_NAME:
+            self[name] = key
+        return key
+
+
+_NAMES = _Names()
 
 
 @dataclass(slots=True)
@@ -148,7 +164,7 @@ class HeadParser:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.lower().decode("latin-1")
+        key = _NAMES[name]
         if key not in self._headers:
             self._headers[key] = value.decode("latin-1")
             return

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
+from foretell.engine.told import Calibration, Told
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
@@ -21,7 +22,7 @@ from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.headers import unique_ids
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
+from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces, kind_of
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
 from foretell.services.scheduler.placing.demand import Demand, Lateness
 from foretell.services.scheduler.placing.instance import Instance
@@ -70,12 +71,14 @@ class Placing:
 
 @dataclass(frozen=True, slots=True)
 class Estimators:
-    """The estimators of prompt and output lengths, which learn from finished requests."""
+    """The estimators of lengths and of what predictions are worth, which learn from finished
+    requests."""
 
     lengths: Lengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
     conversation_tokens: ConversationTokens
+    told: Calibration = field(default_factory=Calibration)
 
 
 class Placer:
@@ -342,6 +345,7 @@ class Placer:
             inputs=inputs,
             spec=effect.spec,
             prediction=effect.prediction,
+            told=self._told(placing.request, effect),
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - placing.began_s,
         )
@@ -352,6 +356,11 @@ class Placer:
             logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
         _decided(placing)
 
+    def _told(self, parsed: ApiRequest, effect: effects.Dispatch) -> Told | None:
+        if effect.prediction is None:
+            return None
+        return self._estimators.told.tell(kind_of(parsed, effect.spec), effect.prediction)
+
     def sent_elsewhere(self, placing: Placing, instance: Instance) -> Attempt:
         """A gateway has sent the request to another instance than the one that was chosen.
 
@@ -360,7 +369,12 @@ class Placer:
         attempt = placing.attempt
         assert attempt is not None, "it was sent"
         another = replace(
-            attempt, number=attempt.number + 1, instance=instance, inputs=None, prediction=None
+            attempt,
+            number=attempt.number + 1,
+            instance=instance,
+            inputs=None,
+            prediction=None,
+            told=None,
         )
         self.traces.add(placing.trace, another)
         return another

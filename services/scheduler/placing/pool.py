@@ -20,7 +20,7 @@ from foretell.placement.events import (
     InstanceTakenBack,
     InstanceUp,
 )
-from foretell.services.process.files import file_version
+from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, Instance
 from foretell.telemetry import SchedulerMetrics

@@ -7,7 +7,9 @@ engine can go on with most streams.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
+from functools import partial
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import (
@@ -70,7 +72,8 @@ class Relay:
             client = self._held.hold(exchange, request.tenant) or exchange
         answer, path = client, request.endpoint.path
         if request.stream and self._keep_alive_s > 0:
-            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s)
+            left_of = partial(_left, context)
+            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s, left_of)
         if client.left:
             answer.over()
             raise ClientLeft
@@ -146,6 +149,11 @@ class Relay:
             raise
         except ClientLeft:
             pass  # it may come back
+
+
+def _left(context: RequestContext) -> str:
+    """What is left of an answer, by what its client was told of it."""
+    return context.attempt.left(time.time()) if context.attempt is not None else ""
 
 
 async def _retry(
