@@ -22,8 +22,8 @@ from foretell.placement.events import (
 )
 from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, Instance
-from foretell.telemetry import SchedulerMetrics
 
 logger = logging.getLogger(__name__)
 
