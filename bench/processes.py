@@ -45,4 +45,4 @@ async def start_predictor(
 
 def feed(services: Services, index: int) -> str:
     """Where `engine-INDEX` publishes its snapshots."""
-    return f"ipc://{services.folder}/engine-{index}.ipc"
+    return f"shm://{services.folder}/engine-{index}.snapshots"

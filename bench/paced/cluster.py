@@ -21,7 +21,6 @@ from bench.paced.watch import Watch, watching
 from bench.processes import Services, running_services
 from bench.report import ROOT
 from bench.runs import Kept
-from foretell.services.process.memory_log import SHARED_MEMORY
 from foretell.tools.harness.schedulers import Engines, running_schedulers
 
 _WARM_UP = 30
@@ -125,7 +124,7 @@ async def start_paced(
 ) -> Engines:
     """Start all with their predictors, and warm them up."""
     started = await start_launchers(services, specs, python, model)
-    feeds = (f"{SHARED_MEMORY}{services.folder}/engine-{i}.snapshots" for i in range(len(started)))
+    feeds = (f"shm://{services.folder}/engine-{i}.snapshots" for i in range(len(started)))
     urls, predictors = (
         tuple(str(each.facts[name]) for each in started) for name in ("url", "predictor")
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Never
 
 from foretell.latency.linear import StepTimeModel
-from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
+from foretell.services.process.memory_log import LogReader, path_of
 from foretell.v1 import snapshot_pb2
 from foretell.wire import shape_from_proto
 
@@ -62,9 +62,7 @@ class Watch:
 @asynccontextmanager
 async def watching(feeds: Sequence[str], watch: Watch) -> AsyncIterator[None]:
     """Tells `watch` of all snapshots from `feeds`, which are in shared memory."""
-    listening = [
-        asyncio.create_task(_look(Path(feed.removeprefix(SHARED_MEMORY)), watch)) for feed in feeds
-    ]
+    listening = [asyncio.create_task(_look(path_of(feed), watch)) for feed in feeds]
     try:
         yield
     finally:
