@@ -5,10 +5,9 @@ and hands out the tokens it made.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from foretell.engine import Batch, Outcome, Sequence, Twin
 from foretell.kernel.step_time import scaled
@@ -18,15 +17,13 @@ from foretell.services.backend.emulator.metrics import EngineMetrics
 from foretell.services.backend.emulator.online import OnlineWatch
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 
-log = logging.getLogger(__name__)
-
 # A step that begins at most this late is still timed from when it was due, so that timer
 # granularity does not add up; a process that was held up longer does not hurry to catch up.
 _SLACK_S = 0.01
 
 
-class QueueFullError(Exception):
-    """The engine holds as many sequences as it may."""
+class RefusedError(Exception):
+    """The engine takes nothing now: it holds as many sequences as it may, or has stopped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,12 +42,6 @@ class Stream:
     """False: wake the reader at the end only."""
     tokens: int = 0
     finished: bool = False
-
-
-@dataclass(slots=True)
-class _Inbox:
-    arrivals: list[Stream] = field(default_factory=list)
-    aborts: list[str] = field(default_factory=list)
 
 
 class Driver:
@@ -78,26 +69,24 @@ class Driver:
         self._feed = feed
         self._streams: dict[str, Stream] = {}
         self._tags: dict[str, RequestTag] = {}
-        self._inbox = _Inbox()
+        self._arrivals: list[Stream] = []
+        self._aborts: list[str] = []
         self._arrived = asyncio.Event()
         self._step = 0
         self._completed: list[Step] = []
         self.stopped = False
 
-    @property
-    def held(self) -> int:
-        """Sequences running, waiting or about to."""
-        return len(self._streams)
-
     def submit(self, streams: list[Stream]) -> None:
-        """Take in the sequences of one request together; raises `QueueFullError`."""
-        if self.held + len(streams) > self._max_queue:
-            raise QueueFullError
+        """Take in the sequences of one request together; raises `RefusedError`."""
+        if self.stopped:
+            raise RefusedError("the engine has stopped")
+        if len(self._streams) + len(streams) > self._max_queue:
+            raise RefusedError(f"the engine holds {len(self._streams)} requests; try later")
         for stream in streams:
             self._streams[stream.sequence.request_id] = stream
             self._tags[stream.sequence.request_id] = stream.tag
             self.metrics.arrived(stream.sequence.request_id)
-        self._inbox.arrivals.extend(streams)
+        self._arrivals.extend(streams)
         self._arrived.set()
 
     def abort(self, stream: Stream) -> None:
@@ -105,7 +94,7 @@ class Driver:
         request_id = stream.sequence.request_id
         if self._forget(request_id) is not None:
             self.metrics.aborted(request_id)
-            self._inbox.aborts.append(request_id)
+            self._aborts.append(request_id)
 
     async def run(self) -> None:
         """Step for as long as there is work; ends only by cancellation."""
@@ -128,13 +117,14 @@ class Driver:
                 stream.wake.set()
 
     def _take_in(self) -> None:
-        inbox, self._inbox = self._inbox, _Inbox()
+        arrivals, self._arrivals = self._arrivals, []
+        aborts, self._aborts = self._aborts, []
         self._arrived.clear()
-        for stream in inbox.arrivals:
+        for stream in arrivals:
             if self._online is not None:
                 self._online.came(stream.sequence, time.monotonic())
             self._twin.add(stream.sequence)
-        for request_id in inbox.aborts:
+        for request_id in aborts:
             self._twin.abort(request_id)
 
     async def _run_step(self, batch: Batch, due: float) -> float:
