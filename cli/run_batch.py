@@ -52,23 +52,25 @@ def run_batch(
     """Have a file of requests answered, as `vllm run-batch` does. Run again after any interruption,
     it goes on where it was."""
     try:
-        from foretell.tools.batch.run import CannotRun
-        from foretell.tools.batch.run import run_batch as run
+        from foretell.tools.batch.run import CannotRun, answer_file
+        from foretell.tools.progress import showing
     except ImportError as error:
         raise SystemExit(
             f"run-batch: {error}; pip install -e '.[local]' in the checkout"
         ) from error
     urls = endpoint or ["http://127.0.0.1:8000"]
     try:
-        found = run(
-            input_file,
-            output_file,
-            urls,
-            model=model,
-            concurrency=concurrency,
-            api_key=api_key,
-            profile=profile if order == "blend" else "",
-        )
+        with showing("reading") as show:
+            found = answer_file(
+                input_file,
+                output_file,
+                urls,
+                show,
+                model=model,
+                concurrency=concurrency,
+                api_key=api_key,
+                profile=profile if order == "blend" else "",
+            )
     except (CannotRun, OSError) as error:
         raise SystemExit(f"run-batch: {error}") from error
     if found.order:

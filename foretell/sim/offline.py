@@ -38,7 +38,6 @@ class OverlappedStepTime:
             work.prefill_token_s * shape.prefill_tokens
             + work.prefill_pair_s * shape.prefill_pairs
             + work.decode_token_s * shape.decode_seqs
-            + work.decode_pair_compute_s * shape.decode_pairs
         )
         memory_s = work.decode_pair_s * shape.decode_pairs
         both_s = self.together_s(compute_s, memory_s)

@@ -8,13 +8,15 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
+from foretell.cosched import OnlineWatch
 from foretell.engine import Batch, Outcome, Sequence, Twin
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import Step
 from foretell.services.backend.emulator.metrics import EngineMetrics
-from foretell.services.backend.emulator.online import OnlineWatch
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 
 # A step that begins at most this late is still timed from when it was due, so that timer
@@ -62,7 +64,7 @@ class Driver:
         self.metrics = EngineMetrics(twin)
         self._step_time = step_time
         self._model = scaled(step_time.packed(), 1.0 / speedup)
-        self._online = OnlineWatch(twin) if twin.config.co_schedules else None
+        self._online = OnlineWatch() if twin.config.co_schedules else None
         self._speedup = speedup
         self._noise = noise
         self._max_queue = max_queue
@@ -102,8 +104,7 @@ class Driver:
         try:
             while True:
                 self._take_in()
-                if self._online is not None:
-                    self._online.tell(time.monotonic())
+                self._expect_online()
                 batch = self._twin.schedule(time.time(), self._model)
                 if batch is not None:
                     due = await self._run_step(batch, due)
@@ -121,11 +122,21 @@ class Driver:
         aborts, self._aborts = self._aborts, []
         self._arrived.clear()
         for stream in arrivals:
-            if self._online is not None:
-                self._online.came(stream.sequence, time.monotonic())
-            self._twin.add(stream.sequence)
+            sequence = stream.sequence
+            if self._online is not None and sequence.priority != OFFLINE_PRIORITY:
+                self._online.expected.came(sequence.targets_s[0] or inf, time.monotonic())
+            self._twin.add(sequence)
         for request_id in aborts:
             self._twin.abort(request_id)
+
+    def _expect_online(self) -> None:
+        """Tell the twin which online requests to expect, as vLLM's planner knows it."""
+        if self._online is None:
+            return
+        now_s, running = time.monotonic(), self._twin.running
+        online = (each.blocks for each in running if each.priority != OFFLINE_PRIORITY)
+        self._online.observe(lambda: sum(online), now_s)
+        self._twin.expect_online(*self._online.told(now_s))
 
     async def _run_step(self, batch: Batch, due: float) -> float:
         """Let the step's time pass and apply it; returns when the next one is due."""
