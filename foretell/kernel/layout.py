@@ -52,7 +52,7 @@ SEQUENCE = np.dtype(
         ("committed", np.int32),  # leading blocks of its table whose content is known
         ("drafts", np.int32),  # draft tokens that its next step verifies
         ("adapter", np.int32),  # its LoRA adapter; 0: none
-        ("blocked", np.int32),  # 1 while its grammar is compiled
+        ("blocked", np.int32),  # 1 while its grammar is compiled; 2 since it was passed over
         ("noted", np.int32),  # output tokens for which a rollout has passed the marks
         ("inputs", np.int32),  # multimodal inputs of its prompt
         ("first_input", np.int32),  # the row of the first of them in `State.inputs`
