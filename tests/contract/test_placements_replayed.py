@@ -191,7 +191,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
             settings = PredictorSettings(
                 name=name,
                 listen=sidecar,
-                snapshot_endpoint=f"ipc://{folder}/{name}.ipc",
+                snapshot_endpoint=f"shm://{folder}/{name}.snapshots",
                 profile="A30/Llama-2-7b-hf",
                 ready_file=str(folder / f"predictor-{number}.ready"),
             )
