@@ -41,6 +41,21 @@ H100 = (
         max_model_len=131_072,
     ),
 )
+HALVES = (
+    replace(A30, profile="A30/Qwen2-7B", instances=3, max_num_seqs=256, num_blocks=7289),
+    replace(H100[0], instances=3, max_num_batched_tokens=2048, max_model_len=4096),
+)
+"""Half A30, half H100; two models of about 8 billion parameters stand for one."""
+TWO_SIZES = (
+    replace(H100[0], instances=3),
+    replace(
+        H100[0],
+        profile=str(Path(__file__).with_name("H100x2__Llama-3.1-8B.json")),
+        instances=2,
+        num_blocks=57_420,
+    ),
+)
+"""Three engines of one H100 each, and two of two with tensor parallelism."""
 Make = Callable[[Path, float, int, Random], list[Arrival]]
 """Requests of a family: the traces' folder, requests a second, their number, and random draws."""
 
@@ -59,6 +74,9 @@ class Family:
     """The rate at which policies are compared, as a part of the capacity."""
     prefixes: bool = False
     """Prompts begin alike."""
+    faults: Sequence[str] = ()
+    """As `tools.simulate.cluster.parse_fault` takes them. Predictors learn of them by the steps."""
+    seconds: float = 100.0
 
     def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
         """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
@@ -168,6 +186,8 @@ def _parquet(path: Path) -> Trace:
 
 _MOST_BLOCKS = 1 << 16
 _AGENTS_BEGIN_S = 300.0
+HALF_PACE = "slow=2:0:300"
+"""Steps of the first engine take twice as long from minute 5."""
 TIDE_S = 60.0
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
 AGENTS = "agent_miniswe_calls.jsonl.gz"
@@ -194,6 +214,12 @@ FAMILIES: Sequence[Family] = (
     Family("unlike", True, UNLIKE, CHAT, 31.0),
     Family("unlike, calm", True, UNLIKE, CHAT, 31.0, load=0.3),
     Family("calm", False, ALIKE, CHAT, 31.0, load=0.5),
+    Family("A30 and H100", False, HALVES, CHAT, 60.0),
+    Family("A30 and H100, 0.7", False, HALVES, CHAT, 60.0, load=0.7),
+    Family("TP 1 and 2", False, TWO_SIZES, drawn(LONG), 20.0),
+    Family("TP 1 and 2, 0.7", False, TWO_SIZES, drawn(LONG), 20.0, load=0.7),
+    Family("half pace", False, ALIKE, CHAT, 31.0, 0.88, faults=(HALF_PACE,), seconds=420.0),
+    Family("half pace, 0.7", False, ALIKE, CHAT, 31.0, 0.7, faults=(HALF_PACE,), seconds=420.0),
 )
 """Lengths: ShareGPT's (*chat*, *tides*, *unlike*, *calm*), LMSYS's (*arena*), made up (*code*,
 *long prompts*, *talks*); traces: Azure 2023, ServeGen (*bursts*, *short*), Mooncake, agents."""

@@ -69,6 +69,7 @@ def run(case: Case, traces: Path) -> Numbers:
         publish_interval_s=PUBLISH_S,
         network_delay_s=NETWORK_S,
         dispatch_delay_s=DISPATCH_S,
+        faults=tuple(family.faults),
     )
     arrivals = family.arrivals(traces, case.qps, count, case.seed)
     if case.policy in BOUNDS:
