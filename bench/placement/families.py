@@ -26,6 +26,7 @@ from foretell.workload.lengths import EmpiricalLengths, LengthSampler, LogNormal
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
 
 ALIKE = (A30,)
+FOUR = (replace(A30, instances=4),)
 UNLIKE = (
     replace(A30, instances=6),
     replace(A30, profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
@@ -42,8 +43,8 @@ H100 = (
     ),
 )
 HALVES = (
-    replace(A30, profile="A30/Qwen2-7B", instances=3, max_num_seqs=256, num_blocks=7289),
-    replace(H100[0], instances=3, max_num_batched_tokens=2048, max_model_len=4096),
+    replace(A30, profile="A30/Qwen2-7B", instances=2, max_num_seqs=256, num_blocks=7289),
+    replace(H100[0], instances=2, max_num_batched_tokens=2048, max_model_len=4096),
 )
 """Half A30, half H100; two models of about 8 billion parameters stand for one."""
 TWO_SIZES = (
@@ -214,12 +215,12 @@ FAMILIES: Sequence[Family] = (
     Family("unlike", True, UNLIKE, CHAT, 31.0),
     Family("unlike, calm", True, UNLIKE, CHAT, 31.0, load=0.3),
     Family("calm", False, ALIKE, CHAT, 31.0, load=0.5),
-    Family("A30 and H100", False, HALVES, CHAT, 60.0),
-    Family("A30 and H100, 0.7", False, HALVES, CHAT, 60.0, load=0.7),
+    Family("A30 and H100", False, HALVES, CHAT, 100.0, seconds=60.0),
+    Family("A30 and H100, 0.7", False, HALVES, CHAT, 100.0, load=0.7, seconds=60.0),
     Family("TP 1 and 2", False, TWO_SIZES, drawn(LONG), 20.0),
     Family("TP 1 and 2, 0.7", False, TWO_SIZES, drawn(LONG), 20.0, load=0.7),
-    Family("half pace", False, ALIKE, CHAT, 31.0, 0.88, faults=(HALF_PACE,), seconds=420.0),
-    Family("half pace, 0.7", False, ALIKE, CHAT, 31.0, 0.7, faults=(HALF_PACE,), seconds=420.0),
+    Family("half pace", False, FOUR, CHAT, 10.0, 0.83, faults=(HALF_PACE,), seconds=420.0),
+    Family("half pace, 0.61", False, FOUR, CHAT, 10.0, 0.61, faults=(HALF_PACE,), seconds=420.0),
 )
 """Lengths: ShareGPT's (*chat*, *tides*, *unlike*, *calm*), LMSYS's (*arena*), made up (*code*,
 *long prompts*, *talks*); traces: Azure 2023, ServeGen (*bursts*, *short*), Mooncake, agents."""
