@@ -23,7 +23,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: wheel help setup setup-dev setup-vllm setup-train run run-vllm lint lint-style lint-types lint-imports test test-anywhere test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
+.PHONY: wheel help setup setup-dev setup-clients setup-vllm setup-train run run-vllm lint lint-style lint-types lint-imports test test-anywhere test-sweeps test-attacks test-chaos test-chaos-brief test-clients \
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
@@ -119,6 +119,7 @@ test: setup-dev ## Lint, and beside it every test that needs no special machine
 test-anywhere: setup-dev
 	$(PYTEST) $(ANYWHERE)
 
+# `SWEEPS=whole make test` is both in one run, as CI has it.
 test-sweeps: setup-dev ## What is drawn at random, all of it (make test draws less), and the wheel
 	SWEEPS=whole $(PYTEST) -m 'sweep or hypothesis' $(ANYWHERE)
 
@@ -139,7 +140,8 @@ test-chaos: setup-dev ## Every fault under load, and long fuzzing; below 5 minut
 test-chaos-brief: setup-dev ## A fault of each kind under load; about a minute
 	$(BIN)/pytest tests/chaos -m brief
 
-# The clients of others, as their users install them.
+setup-clients: $(CLIENTS)/.installed ## The clients of others, as their users install them
+
 $(CLIENTS)/.installed: tests/clients/requirements.txt
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python $(PIP) --upgrade pip  # an old one tries all of httpx's past

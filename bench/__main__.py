@@ -10,7 +10,7 @@ import sys
 from importlib import import_module
 from signal import SIG_DFL, SIGPIPE, signal
 
-from bench.catalogue import answers, benchmarks, needs, place, write_readme
+from bench.catalogue import answers, benchmarks, names, needs, place, write_readme
 
 
 def main() -> None:
@@ -22,9 +22,9 @@ def main() -> None:
             print(__doc__)
         case ["--readme"]:
             write_readme()
-        case ["--tables", *names]:
-            write_tables(names)
-        case [name, *arguments] if name in benchmarks():
+        case ["--tables", *wanted]:
+            write_tables(wanted)
+        case [name, *arguments] if name in names():
             sys.argv = [name, *arguments]
             module = import_module(f"bench.{name}")
             module.BENCH.main(module.measure, module.tables, getattr(module, "arguments", None))
@@ -43,12 +43,11 @@ def show() -> None:
             print(f"    It needs {needs(benchmark)}.")
 
 
-def write_tables(names: list[str]) -> None:
-    """Write the tables of these benchmarks again, or of all that have a page."""
-    found = benchmarks()
-    for name in names or [name for name, each in found.items() if each.page.exists()]:
-        benchmark = found[name]
-        benchmark.write(import_module(f"bench.{name}").tables(benchmark.read()))
+def write_tables(wanted: list[str]) -> None:
+    """Write the tables of these benchmarks again, or of all."""
+    for name in wanted or names():
+        module = import_module(f"bench.{name}")
+        module.BENCH.write(module.tables(module.BENCH.read()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Which benchmarks there are: read from their sources, so that none has to be imported."""
+"""Which benchmarks there are, and the table of bench/README.md."""
 
-import ast
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
 
 from bench.report import ROOT, Benchmark, write_into
@@ -10,31 +10,20 @@ HERE = Path(__file__).resolve().parent
 README = HERE / "README.md"
 
 
+def names() -> list[str]:
+    """All benchmarks, `ROOM.NAME`, in alphabetical order; none is imported."""
+    found = (path for path in sorted(HERE.glob("*/*.py")) if "\nBENCH = " in path.read_text())
+    return [f"{path.parent.name}.{path.stem}" for path in found]
+
+
 def benchmarks() -> dict[str, Benchmark]:
-    """All benchmarks by name, `ROOM.NAME`, in alphabetical order."""
-    found = (_declared(path) for path in sorted(HERE.glob("*/*.py")))
-    return {benchmark.name: benchmark for benchmark in found if benchmark}
-
-
-def _declared(path: Path) -> Benchmark | None:
-    """The declaration in a module; None if it makes none."""
-    module = ast.parse(path.read_text(encoding="utf-8"))
-    for node in module.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="BENCH")], value=ast.Call(keywords=given)):
-                arguments = {word.arg: ast.literal_eval(word.value) for word in given if word.arg}
-                return Benchmark(str(path), ast.get_docstring(module), **arguments)
-    return None
-
-
-def command(benchmark: Benchmark) -> str:
-    """How it is run."""
-    return " ".join([benchmark.python, "-m", "bench", benchmark.name, *benchmark.paths])
+    """The declarations of all, by name."""
+    return {name: import_module(f"bench.{name}").BENCH for name in names()}
 
 
 def answers(benchmark: Benchmark) -> list[Path]:
     """The files that hold its answer, as far as there are any."""
-    return [path for path in (benchmark.page, benchmark.result(".json")) if path.exists()]
+    return [path for path in (benchmark.page, benchmark.result) if path.exists()]
 
 
 def needs(benchmark: Benchmark) -> str:
@@ -46,12 +35,11 @@ def needs(benchmark: Benchmark) -> str:
 def readme_table(found: Iterable[Benchmark]) -> str:
     """The table of bench/README.md."""
     lines = ["| question | command | answer | needs | takes |", "|:--|:--|:--|:--|:--|"]
+    kinds = {".md": "page", ".json": "numbers"}
     for benchmark in found:
-        kinds = {".md": "page", ".json": "numbers"}
-        links = ", ".join(
-            f"[{kinds[path.suffix]}]({path.relative_to(HERE)})" for path in answers(benchmark)
-        )
-        cells = (benchmark.question, f"`{command(benchmark)}`", links, needs(benchmark))
+        links = (f"[{kinds[p.suffix]}]({p.relative_to(HERE)})" for p in answers(benchmark))
+        command = [benchmark.python, "-m", "bench", benchmark.name, *benchmark.paths]
+        cells = (benchmark.question, f"`{' '.join(command)}`", ", ".join(links), needs(benchmark))
         lines.append(f"| {' | '.join(cells)} | {benchmark.takes} |")
     return "\n".join(lines) + "\n"
 

@@ -1,11 +1,16 @@
-"""Processes under measurement: starts emulated engines and predictors."""
+"""Processes under measurement: starts emulated engines and predictors, and tells their CPU time."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
 
 from foretell.tools.harness.services import Service, Services, running_services
 
 __all__ = [
     "Service",
     "Services",
-    "feed",
+    "cpu_s",
     "running_services",
     "start_emulated",
     "start_predictor",
@@ -15,12 +20,12 @@ __all__ = [
 async def start_emulated(
     services: Services, index: int, profile: str, *flags: str, start_timeout_s: float
 ) -> Service:
-    """An emulated engine, `engine-INDEX`, that publishes to `feed`."""
+    """An emulated engine, `engine-INDEX`, that publishes to its predictor."""
     return await services.start(
         f"engine-{index}",
         "foretell.services.backend.emulator",
         f"--name=engine-{index}",
-        f"--snapshot-endpoint={feed(services, index)}",
+        f"--snapshot-endpoint={_feed(services, index)}",
         f"--profile={profile}",
         *flags,
         start_timeout_s=start_timeout_s,
@@ -36,13 +41,24 @@ async def start_predictor(
         "foretell.services.predictor",
         f"--name=engine-{index}",
         f"--listen=unix:{services.folder}/predictor-{index}.sock",
-        f"--snapshot-endpoint={feed(services, index)}",
+        f"--snapshot-endpoint={_feed(services, index)}",
         f"--profile={profile}",
         *flags,
         start_timeout_s=start_timeout_s,
     )
 
 
-def feed(services: Services, index: int) -> str:
-    """Where `engine-INDEX` publishes its snapshots."""
+def _feed(services: Services, index: int) -> str:
     return f"ipc://{services.folder}/engine-{index}.ipc"
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU seconds of all threads, to the nanosecond: `cpu_times` counts hundredths of seconds,
+    which is much for a dozen processes in a few seconds. RuntimeError if it has ended."""
+    if not process.is_running():
+        raise RuntimeError(f"process {process.pid} has ended meanwhile; its log tells why")
+    total_ns = 0
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        with suppress(FileNotFoundError):  # it has just ended
+            total_ns += int((thread / "schedstat").read_text().split()[0])
+    return 1e-9 * total_ns

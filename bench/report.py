@@ -30,11 +30,7 @@ Blocks = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """The declaration of one benchmark.
-
-    `python -m bench` reads it without importing the module, so all arguments but the first two are
-    literals.
-    """
+    """The declaration of one benchmark."""
 
     file: str
     doc: str | None
@@ -71,14 +67,14 @@ class Benchmark:
         """The file in which finished runs are kept."""
         return BUILD / f"bench.{self.name}.jsonl"
 
-    def result(self, ending: str) -> Path:
-        """The result file with this ending: `.json`, or that of a figure such as `-memory.png`."""
-        page = self.page
-        return page.parent / "results" / f"{page.stem}{ending}"
+    @property
+    def result(self) -> Path:
+        """The file of its numbers."""
+        return self.page.parent / "results" / f"{self.page.stem}.json"
 
     def read(self) -> Numbers:
         """The numbers of the last run that was written."""
-        found: Numbers = json.loads(self.result(".json").read_text(encoding="utf-8"))
+        found: Numbers = json.loads(self.result.read_text(encoding="utf-8"))
         return found
 
     def main(
@@ -89,14 +85,12 @@ class Benchmark:
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
-        `options.write` tells `measure` whether results are written, figures included, and
-        `options.quick` that it shall do little.
+        `options.quick` tells `measure` that it shall do little; then nothing is written.
         """
         parser = self._parser()
         if arguments is not None:
             arguments(parser)
         options = parser.parse_args()
-        options.write = options.write and not options.quick
         facts = self._facts(options)
         try:
             numbers = {**facts, **measure(options)}
@@ -104,10 +98,10 @@ class Benchmark:
             raise SystemExit("interrupted: nothing was written") from None
         blocks = tables(numbers)
         print("\n".join(blocks.values()))
-        if options.write:
-            target = self.result(".json")
+        if options.write and not options.quick:
+            target = self.result
             target.parent.mkdir(exist_ok=True)
-            target.write_text(dumped(numbers), encoding="utf-8")
+            target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
             self.write(blocks)
 
     def write(self, blocks: Blocks) -> None:
@@ -143,17 +137,6 @@ class Benchmark:
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": describe_machine(*self.packages),
         }
-
-
-def dumped(numbers: Mapping[str, Any]) -> str:
-    """JSON with a line for each key, and for each entry of a list of objects."""
-    lines = []
-    for name, value in numbers.items():
-        text = json.dumps(value)
-        if isinstance(value, list) and value and isinstance(value[0], dict):
-            text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]"
-        lines.append(f" {json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _argument(name: str) -> str:

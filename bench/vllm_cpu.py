@@ -15,8 +15,6 @@ from foretell.services.backend.commands import snapshot_endpoint
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT, GPU_ENVIRONMENT
 from foretell.tools.check.hardware import find_gpus
 
-INSTANCE = "engine-0"
-ENVIRONMENT = CPU_ENVIRONMENT
 _START_TIMEOUT_S = 300.0
 _ENGINE_CORE = "VLLM::EngineCor"  # as Linux shortens the name that vLLM gives the process
 
@@ -35,27 +33,25 @@ class LiveEngine:
 @asynccontextmanager
 async def running_engine(python: str, model: str, engine_args: str) -> AsyncIterator[LiveEngine]:
     """Start both, and end them whatever happens. Raises `ChildFailed` where one does not serve."""
-    os.environ.update(GPU_ENVIRONMENT if find_gpus() else ENVIRONMENT)  # which the engine inherits
+    os.environ.update(
+        GPU_ENVIRONMENT if find_gpus() else CPU_ENVIRONMENT
+    )  # which the engine inherits
     with TemporaryDirectory(prefix="foretell-live-") as folder:
         async with running_services(Path(folder)) as services:
-            launcher = await services.start(
-                "launcher",
-                "foretell.services.backend",
-                "--engine=vllm",
-                f"--name={INSTANCE}",
-                f"--python={python}",
-                f"--model={model}",
-                "--served-model-name=random-llama",
-                f"--run-dir={folder}",
-                f"--engine-args={engine_args}",
+            launcher = await services.start_vllm(
+                0,
+                model=model,
+                served_name="random-llama",
+                engine_args=engine_args,
                 start_timeout_s=_START_TIMEOUT_S,
+                more=(f"--python={python}",),
             )
             facts = launcher.facts
             children = tuple(launcher.process.children(recursive=True))
             yield LiveEngine(
                 url=str(facts["url"]),
                 predictor=str(facts["predictor"]),
-                snapshots=snapshot_endpoint(Path(folder), INSTANCE),
+                snapshots=snapshot_endpoint(Path(folder), "engine-0"),
                 pinned=_pin(children),
             )
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from foretell.cli.options import Seed
+
 
 def accuracy(
     live: Annotated[str, typer.Option(metavar="URL", help="Running engine to measure under load.")],
@@ -15,7 +17,7 @@ def accuracy(
     utilisation: Annotated[
         float, typer.Option(min=0.01, help="Mean rate as a ratio of the engine's capacity.")
     ] = 0.7,
-    seed: Annotated[int, typer.Option(help="Seed for all random draws.")] = 1,
+    seed: Seed = 1,
     engine_api_key: Annotated[
         str, typer.Option(envvar="FORETELL_ENGINE_API_KEY", help="The engine's key, if any.")
     ] = "",

@@ -5,18 +5,12 @@ from typing import Annotated
 import typer
 
 from foretell import __version__
-from foretell.cli import length, profile, render
+from foretell.cli import learning, render
 from foretell.cli.accuracy import accuracy
-from foretell.cli.capacity import capacity
 from foretell.cli.check import check
-from foretell.cli.demo import demo
-from foretell.cli.explain import explain
-from foretell.cli.plan import plan
 from foretell.cli.reference import reference
-from foretell.cli.run_batch import run_batch
-from foretell.cli.simulate import simulate
-from foretell.cli.status import status
-from foretell.cli.train import train_small_tagger, train_tagger
+from foretell.cli.running import demo, explain, run_batch, status
+from foretell.cli.simulating import capacity, plan, simulate
 from foretell.cli.up import up
 from foretell.cli.verify import verify_engine
 
@@ -38,14 +32,14 @@ for _command in (
     capacity,
     plan,
     run_batch,
-    train_tagger,
-    train_small_tagger,
+    learning.train_tagger,
+    learning.train_small_tagger,
 ):
     app.command()(_command)
 for _name, _group in (
-    ("profile", profile.app),
+    ("profile", learning.profile),
     ("render", render.app),
-    ("length", length.app),
+    ("length", learning.length),
 ):
     app.add_typer(_group, name=_name)
 

@@ -1,11 +1,49 @@
-"""Commands whose options are the fields of dataclasses."""
+"""Options that several commands have, and commands whose options are the fields of dataclasses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import Parameter, Signature, signature
 from itertools import chain
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 Command = Callable[..., None]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, not a table.")]
+ApiKey = Annotated[
+    str, typer.Option(envvar="FORETELL_API_KEY", help="API key, if schedulers need one.")
+]
+ClusterFile = Annotated[
+    str, typer.Option(metavar="FILE", help="Cluster file that has their addresses.")
+]
+Output = Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")]
+Processes = Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")]
+Qps = Annotated[float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")]
+Seed = Annotated[int, typer.Option(help="Seed for all random draws.")]
+TestFiles = Annotated[
+    list[Path] | None, typer.Option("--test", help="Score the model on this file too; repeatable.")
+]
+Urls = Annotated[
+    list[str] | None,
+    typer.Option("--url", help="Address of schedulers, repeatable; default http://127.0.0.1:8000."),
+]
+
+
+@contextmanager
+def refusing(command: str, *errors: type[Exception], needs: str = "") -> Iterator[None]:
+    """End a command with one line where one of `errors` is raised inside, or where what the extra
+    `needs` installs is not there."""
+    try:
+        yield
+    except errors as error:
+        raise SystemExit(f"{command}: {error}") from error
+    except ImportError as error:
+        if not needs:
+            raise
+        install = f"pip install -e '.[{needs}]' in the checkout"
+        raise SystemExit(f"{command}: {error}; {install}") from error
 
 
 def taking(*kinds: type[Any]) -> Callable[[Command], Command]:

@@ -5,14 +5,15 @@ from typing import Annotated
 
 import typer
 
+from foretell.cli.options import refusing
+
 app = typer.Typer(no_args_is_help=True, help="Write files that are derived from a cluster file.")
+_File = Annotated[Path, typer.Option("--cluster", metavar="FILE", help="Cluster file.")]
 
 
 @app.command()
 def compose(
-    cluster: Annotated[Path, typer.Option(metavar="FILE", help="Cluster file.")] = Path(
-        "cluster.yaml"
-    ),
+    cluster: _File = Path("cluster.yaml"),
     output: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write to.")] = Path(),
     source: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder of this project, to build images from.")
@@ -22,31 +23,25 @@ def compose(
     from foretell.config import ClusterError, load_cluster
     from foretell.tools.render.compose import render
 
-    try:
+    with refusing("render", ClusterError):
         files = render(load_cluster(cluster), cluster, output, source)
-    except ClusterError as error:
-        raise SystemExit(str(error)) from error
-    for file in files:
-        path = output / file.path
+    for name, content in files.items():
+        path = output / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.content, encoding="utf-8")
+        path.write_text(content, encoding="utf-8")
         typer.echo(path)
 
 
 @app.command()
 def envoy(
-    cluster: Annotated[Path, typer.Option(metavar="FILE", help="Cluster file.")] = Path(
-        "cluster.yaml"
-    ),
+    cluster: _File = Path("cluster.yaml"),
 ) -> None:
     """Print the configuration of an Envoy in front of a cluster's schedulers on this host."""
     from foretell.config import ClusterError, Layout, load_cluster
     from foretell.tools.envoy import configuration
 
-    try:
+    with refusing("render", ClusterError):
         typer.echo(configuration(Layout(load_cluster(cluster))), nl=False)
-    except ClusterError as error:
-        raise SystemExit(str(error)) from error
 
 
 @app.command()
@@ -69,12 +64,10 @@ def kubernetes(
     from foretell.tools.chart.from_cluster import values_of
     from foretell.tools.chart.rendered import manifests, read_values, values_text
 
-    try:
+    with refusing("render", ClusterError):
         given = read_values(values) if values else {}
         chosen = values_of(load_cluster(cluster), given) if cluster else given
         text = values_text(chosen) if only_values else manifests(chosen, release, namespace)
-    except ClusterError as error:
-        raise SystemExit(str(error)) from error
     typer.echo(text, nl=False)
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from foretell.cli.options import AsJson, refusing
+
 
 def verify_engine(
     python: Annotated[
@@ -14,7 +16,7 @@ def verify_engine(
     seeds: Annotated[
         int, typer.Option(min=1, help="Random scenarios of each feature, in each mode.")
     ] = 12,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, not a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the installed vLLM's scheduler with the twin, step by step, feature by feature.
 
@@ -25,11 +27,9 @@ def verify_engine(
 
     from foretell.tools.verify import run
 
-    try:
+    with refusing("verify-engine", run.VerifyError, OSError):
         findings = run.verify(python or sys.executable, seeds)
         path = run.keep(findings)
-    except (run.VerifyError, OSError) as error:
-        raise SystemExit(f"verify-engine: {error}") from error
     if as_json:
         told = {
             "vllm": findings.version,

@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT
 from foretell.placement import PlacementConfig
+from foretell.tools.render.dumped import dump
 
 _EXTENSIONS = "type.googleapis.com/envoy.extensions"
 _ENDPOINT = "x-gateway-destination-endpoint"
@@ -49,7 +48,7 @@ def configuration(layout: Layout) -> str:
     content = {
         "static_resources": {"listeners": [_listener(layout)], "clusters": _clusters(layout)}
     }
-    return yaml.safe_dump(content, sort_keys=False, width=110)
+    return dump(content)
 
 
 def _listener(layout: Layout) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def _listener(layout: Layout) -> dict[str, Any]:
             _filter("router", "Router", suppress_envoy_headers=True),
         ],
         "route_config": {"virtual_hosts": [_virtual_host(layout)]},
-        "local_reply_config": _LOCAL_REPLIES,
+        "local_reply_config": {"mappers": [_no_scheduler()]},
         # Clients are strangers: what they say in x-envoy-* and x-forwarded-* is not believed.
         "use_remote_address": True,
         "internal_address_config": {"unix_sockets": False, "cidr_ranges": []},
@@ -78,23 +77,10 @@ def _listener(layout: Layout) -> dict[str, Any]:
             "headers_with_underscores_action": "REJECT_REQUEST",
         },
     }
-    kind = "envoy.filters.network.http_connection_manager"
-    return {
-        "address": _address(host, port),
-        "filter_chains": [
-            {
-                "filters": [
-                    {
-                        "name": kind,
-                        "typed_config": _typed(
-                            "filters.network.http_connection_manager.v3.HttpConnectionManager",
-                            manager,
-                        ),
-                    }
-                ]
-            }
-        ],
-    }
+    kind = "filters.network.http_connection_manager"
+    config = _typed(f"{kind}.v3.HttpConnectionManager", manager)
+    filters = [{"name": f"envoy.{kind}", "typed_config": config}]
+    return {"address": _address(host, port), "filter_chains": [{"filters": filters}]}
 
 
 def _picker_filter() -> dict[str, Any]:
@@ -108,13 +94,11 @@ def _picker_filter() -> dict[str, Any]:
             "retry_policy": {
                 "retry_on": "connect-failure,refused-stream",
                 "num_retries": 3,
-                "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
+                "retry_back_off": _AGAIN,
                 "retry_host_predicate": [
                     {
                         "name": "envoy.retry_host_predicates.previous_hosts",
-                        "typed_config": _typed(
-                            "retry.host.previous_hosts.v3.PreviousHostsPredicate", {}
-                        ),
+                        "typed_config": _typed(_OTHER_HOSTS, {}),
                     }
                 ],
                 "host_selection_retry_max_attempts": 3,
@@ -139,10 +123,24 @@ def _picker_filter() -> dict[str, Any]:
     )
 
 
+def _no_scheduler() -> dict[str, Any]:
+    """What clients are told when no picker answers."""
+    expression = {"expression": "response.code_details.contains('ext_proc')"}
+    by_cel = {
+        "name": "envoy.access_loggers.extension_filters.cel",
+        "typed_config": _typed(_BY_EXPRESSION, expression),
+    }
+    return {
+        "filter": {"extension_filter": by_cel},
+        "headers_to_add": [_header("retry-after", "1")],
+        "body_format_override": {"json_format": {"error": _NO_SCHEDULER}},
+    }
+
+
 def _virtual_host(layout: Layout) -> dict[str, Any]:
     section = layout.cluster.schedulers
     silence = f"{math.ceil(section.request_timeout_s)}s"
-    served = {"key": f"{_ENDPOINT}-served", "value": "%UPSTREAM_REMOTE_ADDRESS%"}
+    served = _header(f"{_ENDPOINT}-served", "%UPSTREAM_REMOTE_ADDRESS%")
     return {
         "name": "all",
         "domains": ["*"],
@@ -160,12 +158,10 @@ def _virtual_host(layout: Layout) -> dict[str, Any]:
                         "retriable_status_codes": [401, 403],
                         "num_retries": PlacementConfig().max_attempts - 1,
                         "per_try_idle_timeout": silence,
-                        "retry_back_off": {"base_interval": "0.01s", "max_interval": "0.1s"},
+                        "retry_back_off": _AGAIN,
                     },
                 },
-                "response_headers_to_add": [
-                    {"header": served, "append_action": "OVERWRITE_IF_EXISTS_OR_ADD"}
-                ],
+                "response_headers_to_add": [served],
             }
         ],
     }
@@ -175,6 +171,10 @@ def _clusters(layout: Layout) -> list[dict[str, Any]]:
     engines = [layout.engine_url(engine) for engine in layout.cluster.engine_list()]
     pickers = [layout.picker_address(name) for name in layout.cluster.scheduler_names()]
     hosts = [url.removeprefix("http://").rpartition(":")[0].strip("[]") for url in engines]
+    ports = [int(url.rpartition(":")[2]) for url in engines]
+    addresses = list(map(_address, hosts, ports))
+    pipes = [{"pipe": {"path": each.removeprefix("unix:")}} for each in pickers]
+    http2 = _typed(_PROTOCOL, {"explicit_http_config": {"http2_protocol_options": {}}})
     return [
         {
             "name": "engines",
@@ -182,31 +182,18 @@ def _clusters(layout: Layout) -> list[dict[str, Any]]:
             "connect_timeout": "2s",
             "load_balancing_policy": {"policies": [_chosen_by_the_picker()]},
             "circuit_breakers": _UNLIMITED,
-            "load_assignment": _endpoints(
-                "engines",
-                [
-                    _address(host, int(url.rpartition(":")[2]))
-                    for host, url in zip(hosts, engines, strict=True)
-                ],
-            ),
+            "load_assignment": _endpoints("engines", addresses),
         },
         {
             "name": "pickers",
             "type": "STATIC",
             "connect_timeout": "1s",
             "lb_policy": "LEAST_REQUEST",
-            "typed_extension_protocol_options": {
-                "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": _typed(
-                    "upstreams.http.v3.HttpProtocolOptions",
-                    {"explicit_http_config": {"http2_protocol_options": {}}},
-                )
-            },
+            "typed_extension_protocol_options": {f"envoy.extensions.{_PROTOCOL}": http2},
             # A replica that hangs loses its requests, and gets none, until it answers again.
             "health_checks": [
                 {
-                    "grpc_health_check": {
-                        "service_name": "envoy.service.ext_proc.v3.ExternalProcessor"
-                    },
+                    "grpc_health_check": {"service_name": _PICKERS},
                     "timeout": "2s",
                     "interval": "1s",
                     "no_traffic_interval": "1s",
@@ -217,9 +204,7 @@ def _clusters(layout: Layout) -> list[dict[str, Any]]:
             "close_connections_on_host_health_failure": True,
             "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
             "circuit_breakers": _UNLIMITED,
-            "load_assignment": _endpoints(
-                "pickers", [{"pipe": {"path": each.removeprefix("unix:")}} for each in pickers]
-            ),
+            "load_assignment": _endpoints("pickers", pipes),
         },
     ]
 
@@ -238,47 +223,26 @@ def _chosen_by_the_picker() -> dict[str, Any]:
     return _policy("override_host", "OverrideHost", chosen)
 
 
-_LOCAL_REPLIES: dict[str, Any] = {
-    "mappers": [
-        {
-            "filter": {
-                "extension_filter": {
-                    "name": "envoy.access_loggers.extension_filters.cel",
-                    "typed_config": {
-                        "@type": f"{_EXTENSIONS}.access_loggers.filters.cel.v3.ExpressionFilter",
-                        "expression": "response.code_details.contains('ext_proc')",
-                    },
-                }
-            },
-            "headers_to_add": [
-                {
-                    "header": {"key": "retry-after", "value": "1"},
-                    "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
-                }
-            ],
-            "body_format_override": {
-                "json_format": {
-                    "error": {
-                        "message": "no scheduler answers at the moment; retry shortly",
-                        "type": "server_error",
-                        "param": None,
-                        "code": "scheduler_unavailable",
-                    }
-                }
-            },
-        },
-    ]
+def _header(key: str, value: str) -> dict[str, Any]:
+    return {
+        "header": {"key": key, "value": value},
+        "append_action": "OVERWRITE_IF_EXISTS_OR_ADD",
+    }
+
+
+_NO_SCHEDULER = {
+    "message": "no scheduler answers at the moment; retry shortly",
+    "type": "server_error",
+    "param": None,
+    "code": "scheduler_unavailable",
 }
-_UNLIMITED = {
-    "thresholds": [
-        {
-            "max_connections": _MANY,
-            "max_pending_requests": _MANY,
-            "max_requests": _MANY,
-            "max_retries": _MANY,
-        }
-    ]
-}
+_BY_EXPRESSION = "access_loggers.filters.cel.v3.ExpressionFilter"
+_PICKERS = "envoy.service.ext_proc.v3.ExternalProcessor"
+_PROTOCOL = "upstreams.http.v3.HttpProtocolOptions"
+_OTHER_HOSTS = "retry.host.previous_hosts.v3.PreviousHostsPredicate"
+_LIMITS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
+_UNLIMITED = {"thresholds": [dict.fromkeys(_LIMITS, _MANY)]}
+_AGAIN = {"base_interval": "0.01s", "max_interval": "0.1s"}
 
 
 def _filter(name: str, message: str, **fields: Any) -> dict[str, Any]:

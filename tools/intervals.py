@@ -44,6 +44,8 @@ def change(ratios: Sequence[float]) -> str:
 
 
 def plus_minus(values: Sequence[float], digits: int) -> str:
-    """Mean and half the width of its confidence interval, `1.2 ± 0.3`."""
+    """Mean and half the width of its confidence interval, `1.2 ± 0.3`; of one value only that."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
     mean, half = interval(values)
     return f"{mean:.{digits}f} ± {half:.{digits}f}"

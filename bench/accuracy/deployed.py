@@ -14,7 +14,8 @@ from time import time
 from typing import Any
 
 from bench.paced import cluster
-from bench.paced.engines import PROFILE, SLOWDOWN
+from bench.paced.engines import SLOWDOWN
+from bench.paced.pace import PROFILE
 from bench.paced.runs import CACHED, Run
 from bench.paced.settings import SETTINGS
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table

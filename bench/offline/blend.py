@@ -91,13 +91,10 @@ def tables(numbers: Numbers) -> Blocks:
 
 
 def _row(title: str, runs: list[Numbers], dfs_s: dict[int, float]) -> tuple[str, ...]:
-    def mean(values: list[float]) -> str:
-        return plus_minus(values, 3) if len(values) > 1 else f"{values[0]:.3f}"
-
     return (
         title,
-        mean([dfs_s[one["seed"]] / one["seconds"] for one in runs]),
-        mean([one["share_of_optimum"] for one in runs]),
-        mean([one["share_of_bound"] for one in runs]),
+        plus_minus([dfs_s[one["seed"]] / one["seconds"] for one in runs], 3),
+        plus_minus([one["share_of_optimum"] for one in runs], 3),
+        plus_minus([one["share_of_bound"] for one in runs], 3),
         f"{fmean(one['sharing_kept'] for one in runs):.1%}",
     )

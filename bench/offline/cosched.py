@@ -24,6 +24,7 @@ from bench.offline.documents import Line, chats, questions
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
 from foretell.tools.intervals import plus_minus
+from foretell.workload import Arrival
 
 BENCH = Benchmark(
     __file__,
@@ -57,8 +58,7 @@ def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
 
     logging.disable(logging.WARNING)
     began = time.process_time()
-    rows = list(online(data, case.seed, seconds))
-    arrivals = [runs.Arrival(*row) for row in rows]
+    arrivals = list(online(data, case.seed, seconds))
     machine = runs.Machine(profile_step_time(load_profile(PROFILE)), BLOCKS)
     run = runs.Run(case.contender, machine, arrivals, lines_of(case, data))
     found = run.play(seconds)
@@ -78,14 +78,14 @@ def lines_of(case: Case, data: Path) -> Iterator[Line]:
     return questions(data, case.seed, "long" if case.load == "QA_Long" else "short")
 
 
-def online(data: Path, seed: int, seconds: float) -> Iterator[tuple[float, int, int]]:
-    """(arrival in seconds, prompt tokens, output tokens) of a part of the trace."""
+def online(data: Path, seed: int, seconds: float) -> Iterator[Arrival]:
+    """A part of the trace."""
     with gzip.open(data / "traces" / "azure2023_conv.t0-2100.csv.gz", "rt") as file:
         found = [(float(r["t"]), int(r["in_tok"]), int(r["out_tok"])) for r in csv.DictReader(file)]
     begin_s = _BETWEEN_SEEDS_S * (seed - 1)
     for at_s, prompt, output in found:
         if begin_s <= at_s < begin_s + seconds and prompt and output:
-            yield at_s - begin_s, prompt, output
+            yield Arrival(at_s - begin_s, prompt, output, "")
 
 
 def tables(numbers: Numbers) -> Blocks:
@@ -113,13 +113,12 @@ def _row(load: str, contender: str, runs: list[dict[str, Any]]) -> tuple[str, ..
         means = (1e3 * fmean(one[f"{what}_p{level}_s"] for one in runs) for level in (50, 99))
         return " / ".join(f"{mean:,.0f}" for mean in means)
 
-    per_s = [one["offline_per_s"] for one in runs]
     return (
         f"{load}: {contender}",
         pair("ttft"),
         pair("tpot"),
         f"{fmean(one['met'] for one in runs):.1%}",
-        plus_minus(per_s, 2) if len(per_s) > 1 else f"{per_s[0]:.2f}",
+        plus_minus([one["offline_per_s"] for one in runs], 2),
         f"{fmean(one['hit_ratio'] for one in runs):.0%}",
     )
 

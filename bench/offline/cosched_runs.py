@@ -17,6 +17,7 @@ from foretell.services.backend.vllm.steps import Instant
 from foretell.tools.intervals import percentile
 from foretell.tools.verify.engine_loop import EngineLoop
 from foretell.tools.verify.installed import engine_config
+from foretell.workload import Arrival
 
 WINDOW = 200
 """Offline requests that wait in the engine at any time."""
@@ -36,15 +37,6 @@ CONTENDERS: dict[str, tuple[type[Any] | None, str, float]] = {
     "ours, as if alone": (policies.Ours, "fcfs", 0.0),
 }
 """The scheduler class, vLLM's policy, and how much of their targets online requests tell it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """An online request."""
-
-    at_s: float
-    prompt_tokens: int
-    output_tokens: int
 
 
 @dataclass(slots=True)
@@ -103,25 +95,25 @@ class Run:
         coming = iter(self._arrivals)
         arrival = next(coming, None)
         while self._now_s < until_s:
-            while arrival is not None and arrival.at_s <= self._now_s:
+            while arrival is not None and arrival.t_s <= self._now_s:
                 self._arrive(arrival)
                 arrival = next(coming, None)
             self._fill()
             if not self._step():
                 if arrival is None:
                     break
-                self._now_s = max(self._now_s, arrival.at_s)
+                self._now_s = max(self._now_s, arrival.t_s)
         self._loop.close()
         return self._result(until_s)
 
     def _arrive(self, arrival: Arrival) -> None:
         name = f"online {len(self._online)}"
-        self._online[name] = _Seen(arrival.at_s, arrival.prompt_tokens)
+        self._online[name] = _Seen(arrival.t_s, arrival.prompt_tokens)
         self._loop.add(
             name,
             arrival.prompt_tokens,
             arrival.output_tokens,
-            arrival_s=arrival.at_s,
+            arrival_s=arrival.t_s,
             extra_args=self._targets,
         )
 

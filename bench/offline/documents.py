@@ -5,8 +5,6 @@ tokens.
 """
 
 import ast
-import gzip
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.offline.mixes import Tokens, tokens_of
+from bench.offline.mixes import Tokens, rows_of, tokens_of
 
 SECTION_TOKENS = 8000
 COPIES = 3
@@ -57,20 +55,17 @@ def chats(data: Path, seed: int) -> Iterator[Line]:
 def _sections(data: Path, kind: str) -> list[tuple[Tokens, Tokens, Tokens]]:
     """(section, question, answer): each document in parts, each part with all its questions."""
     result = []
-    path = data / "offline" / f"loogle_{kind}dep_qa.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            document = tokens_of(row["input"])
-            pairs = [
-                (tokens_of(str(pair["Q"])), tokens_of(str(pair["A"])))
-                for pair in _pairs(row["qa_pairs"])
-            ]
-            parts = range(0, len(document) - SECTION_TOKENS + 1, SECTION_TOKENS)
-            for begin, copy in product(parts, range(COPIES)):
-                own = (tokens_of(f" {copy}"), document[begin : begin + SECTION_TOKENS])
-                section = np.concatenate(own)
-                result += [(section, question, answer) for question, answer in pairs]
+    for row in rows_of(data / "offline" / f"loogle_{kind}dep_qa.jsonl.gz"):
+        document = tokens_of(row["input"])
+        pairs = [
+            (tokens_of(str(pair["Q"])), tokens_of(str(pair["A"])))
+            for pair in _pairs(row["qa_pairs"])
+        ]
+        parts = range(0, len(document) - SECTION_TOKENS + 1, SECTION_TOKENS)
+        for begin, copy in product(parts, range(COPIES)):
+            own = (tokens_of(f" {copy}"), document[begin : begin + SECTION_TOKENS])
+            section = np.concatenate(own)
+            result += [(section, question, answer) for question, answer in pairs]
     return result
 
 
@@ -83,12 +78,10 @@ def _pairs(given: object) -> list[dict[str, object]]:
 @lru_cache(maxsize=1)
 def _chats(data: Path) -> list[tuple[Tokens, Tokens]]:
     result = []
-    with gzip.open(data / "text" / "sharegpt_val.jsonl.gz", "rt", encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            prompt, answer = tokens_of(row["prompt"]), tokens_of(row["response"])
-            if len(prompt) and len(prompt) + len(answer) < _MOST_CHAT_TOKENS:
-                result.append((prompt, answer))
+    for row in rows_of(data / "text" / "sharegpt_val.jsonl.gz"):
+        prompt, answer = tokens_of(row["prompt"]), tokens_of(row["response"])
+        if len(prompt) and len(prompt) + len(answer) < _MOST_CHAT_TOKENS:
+            result.append((prompt, answer))
     return result
 
 

@@ -71,15 +71,16 @@ def azure(data: Path) -> Ints:
 def mmlu(data: Path) -> tuple[dict[str, Tokens], list[dict[str, str]]]:
     """The solved questions of each subject as tokens, and the questions to be answered."""
     found: dict[str, str] = {}
-    for row in _rows(data / "offline" / "mmlu_dev_40subj.jsonl.gz"):
+    for row in rows_of(data / "offline" / "mmlu_dev_40subj.jsonl.gz"):
         found[row["subject"]] = (
             found.get(row["subject"], "") + _asked(row, _OPTIONS) + row["answer"]
         )
-    questions = _rows(data / "offline" / "mmlu_test_40subj.jsonl.gz")
+    questions = rows_of(data / "offline" / "mmlu_test_40subj.jsonl.gz")
     return {subject: tokens_of(text) for subject, text in found.items()}, questions
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The rows of a gzipped file of JSON lines."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 

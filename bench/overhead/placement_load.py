@@ -1,194 +1,217 @@
-"""What does placing by predictions cost beyond relaying, and what happens up to overload?
+"""What does placing by predictions cost beyond relaying?
 
-Schedulers, sidecars and the tagger are processes as they are deployed. The engines are not: what
-they publish is made up, one snapshot per step, and a fake engine answers. All share the cores.
+Schedulers, predictors and the tagger are processes as they are deployed, before emulated engines
+that work at a GPU's pace. Chats with short answers come at random instants. All share the cores.
 """
 
 import argparse
 import asyncio
+import json
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from statistics import median
+from random import Random
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bench.overhead.load.client import send
-from bench.overhead.load.cluster import (
-    TICK_MS,
-    Cluster,
-    Schedulers,
-    Variant,
-    running_cluster,
-    running_schedulers,
-)
+import aiohttp
+import psutil  # type: ignore[import-untyped]
+
+from bench.processes import Services, cpu_s, running_services, start_emulated, start_predictor
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from foretell.services.process import runtime
-from foretell.tools.harness.cases import Size
+from foretell.tools.harness.kernel import PROFILE
+from foretell.tools.harness.schedulers import Engines, Schedulers, running_schedulers
 from foretell.tools.intervals import percentile
 
 BENCH = Benchmark(
     __file__,
     __doc__,
-    takes="5 minutes",
-    needs="gcc, Linux",
+    takes="4 minutes",
+    needs="Linux",
     packages=("foretell", "numpy", "grpcio", "protobuf", "uvloop", "onnxruntime"),
 )
 ENGINES = 12
-RATES = (50.0, 200.0, 400.0)
-MANY = 1000
-CHUNKS = 3
-"""Chunks of each answer, one per tick of the fake engine: requests are under way for two ticks."""
-RELAYING = "relaying"
-VARIANTS = (
-    Variant(RELAYING, "`least_outstanding`", "least_outstanding", tagger=False),
-    Variant("latency", "`predicted_latency`", "predicted_latency"),
-    Variant("slo", "`slo`", "slo"),
-    Variant("slo-48-50", "`slo`", "slo", Size(48, 50)),
-    Variant("slo-x2", "`slo`, 2 schedulers", "slo", schedulers=2, most_per_s=200.0),
-    Variant("slo-1000", f"`slo`, {MANY:,} instances", "slo", instances=MANY, most_per_s=200.0),
-)
-GROUPS = ("scheduler", "sidecars", "tagger")
-"""Those that take time from others; the length model's process has idle priority."""
-_WARM_UP_PER_S, _WARM_UP_S = 50.0, 1.0
-_IDLE_S = 2.0
+MODEL, MOST_TOKENS, RATE_PER_S = "emulated", 32, 100.0
+RELAYING = "`least_outstanding`"
+POLICIES = ("least_outstanding", "predicted_latency", "slo")
+RELAYING = POLICIES[0]
+"""It is asked of no predictor, and without a tagger."""
+GROUPS = ("scheduler", "others")
+"""Those that take time; others are the predictors, and the tagger without its length model, which
+runs when nobody else wants to."""
+_START_S, _DEADLINE_S, _WARM_UP_S = 240.0, 30.0, 2.0
 _LOGGED_S = 0.6
-"""Until the last lines are in the request logs: sidecars are waited for."""
+"""Until the last lines are in the request logs: predictors are waited for."""
+_SYLLABLES = ["".join(pair) for pair in product("bcdfghlmnprstw", "aeiou")]
+_MEDIAN_WORDS, _MOST_WORDS, _SIGMA = 40.0, 300, 1.0
 Point = dict[str, float]
-Round = dict[float, Point]
-"""What one variant did in one round, by rate."""
+"""What one policy did in one round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What stays while policies take turns."""
+
+    folder: Path
+    engines: Engines
+    tagger: str
+    others: list[psutil.Process]
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    keys = [variant.key for variant in VARIANTS]
-    parser.add_argument("--rounds", type=int, default=2, help="Rounds over all variants.")
-    parser.add_argument("--seconds", type=float, default=4.0, help="Seconds of each rate.")
-    parser.add_argument("--rates", nargs="+", type=float, default=RATES, help="Requests per s.")
-    parser.add_argument("--only", nargs="+", choices=keys, default=keys, help="Variants.")
+    parser.add_argument("--rounds", type=int, default=3, help="Rounds over all policies.")
+    parser.add_argument("--seconds", type=float, default=5.0, help="Seconds of load.")
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Load all variants in turn, round after round."""
+    """Load all policies in turn, round after round."""
     if options.quick:
-        options.rounds, options.seconds, options.rates = 1, 1.0, [50.0]
-        options.only = ["slo"]
-    wanted = [v for v in VARIANTS if v.key in (RELAYING, *options.only)]
+        options.rounds, options.seconds = 1, 1.0
     with (
         TemporaryDirectory(prefix="foretell-bench-") as folder,
         asyncio.Runner(loop_factory=runtime.loop_factory()) as runner,
     ):
-        found = runner.run(_measure(Path(folder), wanted, options))
-    setup = {"engines": ENGINES, "rounds": options.rounds, "seconds": options.seconds}
+        found = runner.run(_measure(Path(folder), options))
     return {
-        "setup": {**setup, "chunks": CHUNKS, "tick_ms": TICK_MS},
-        "variants": {v.key: _summary(v, found[v.key], found[RELAYING]) for v in wanted},
+        "setup": {"rounds": options.rounds, "seconds": options.seconds},
+        "policies": {policy: _summary(found[policy], found[RELAYING]) for policy in POLICIES},
     }
 
 
-async def _measure(
-    folder: Path, variants: Sequence[Variant], options: argparse.Namespace
-) -> dict[str, list[Round]]:
-    found: dict[str, list[Round]] = {variant.key: [] for variant in variants}
-    async with running_cluster(folder, ENGINES) as cluster:
-        for number in range(options.rounds):
-            for variant in variants:
-                rates = [r for r in options.rates if r <= (variant.most_per_s or r)]
-                found[variant.key].append(
-                    await _round(cluster, variant, rates, options.seconds, number)
-                )
+async def _measure(folder: Path, options: argparse.Namespace) -> dict[str, list[Point]]:
+    found: dict[str, list[Point]] = {policy: [] for policy in POLICIES}
+    async with running_services(folder) as services:
+        cluster = await _started(services)
+        for number, policy in product(range(options.rounds), POLICIES):
+            found[policy].append(await _round(cluster, policy, options.seconds, number))
     return found
 
 
-async def _round(
-    cluster: Cluster, variant: Variant, rates: Iterable[float], seconds: float, seed: int
-) -> Round:
-    async with running_schedulers(cluster, variant) as schedulers:
-        prompts = f"{variant.key} {seed}"
-        warm_up = _WARM_UP_PER_S, _WARM_UP_S
-        await send(schedulers.ports, *warm_up, seed=seed, prompts=prompts, chunks=CHUNKS)
-        began = schedulers.cpu_s()
-        await asyncio.sleep(_IDLE_S)
-        idle = {name: (s - began[name]) / _IDLE_S for name, s in schedulers.cpu_s().items()}
-        found = {}
-        for rate in rates:
-            found[rate] = await _load(schedulers, rate, seconds, seed, prompts, idle)
-            print(f"{variant.key} {variant.size} {rate:g}/s {found[rate]}", file=sys.stderr)
-    return found
+async def _started(services: Services) -> Cluster:
+    """Engines with their predictors, and the tagger."""
+    waiting: dict[str, Any] = {"start_timeout_s": _START_S}
+    numbers = range(ENGINES)
+    engines, predictors = [
+        await asyncio.gather(*(start(services, i, PROFILE, *more, **waiting) for i in numbers))
+        for start, more in ((start_emulated, (f"--model-name={MODEL}",)), (start_predictor, ()))
+    ]
+    listen = f"--listen=unix:{services.folder}/tagger.sock"
+    tagger = await services.start("tagger", "foretell.services.tagger", listen, **waiting)
+    urls = tuple(str(each.facts["url"]) for each in engines)
+    addresses = tuple(str(each.facts["address"]) for each in predictors)
+    others = [each.process for each in (*predictors, tagger)]
+    return Cluster(
+        services.folder, Engines(MODEL, urls, addresses), tagger.facts["address"], others
+    )
 
 
-async def _load(
-    schedulers: Schedulers,
-    rate: float,
-    seconds: float,
-    seed: int,
-    prompts: str,
-    idle: dict[str, float],
-) -> Point:
-    schedulers.logged()
-    began, prompts = schedulers.cpu_s(), f"{prompts} {rate:g}"
-    answers = await send(schedulers.ports, rate, seconds, seed=seed, prompts=prompts, chunks=CHUNKS)
-    ended = schedulers.cpu_s()
-    await asyncio.sleep(_LOGGED_S)
-    lines = schedulers.logged()
-    count = max(1, len(lines))
-    ages = [1e3 * line["snapshot_age_s"] for line in lines if line["snapshot_age_s"] is not None]
-    return {
-        **{
-            f"{name}_ms": 1e3 * (ended[name] - began[name] - idle[name] * answers.took_s) / count
-            for name in GROUPS
-        },
-        **{f"{name}_idle_cores": idle[name] for name in GROUPS},
-        "answered_per_s": len(answers.first_ms) / answers.took_s,
-        "failed": answers.failed,
-        "first_p50_ms": percentile(answers.first_ms or [0.0], 50),
-        "first_p99_ms": percentile(answers.first_ms or [0.0], 99),
-        "blind_ratio": sum(line["predicted_e2e_s"] is None for line in lines) / count,
-        "age_p50_ms": percentile(ages or [0.0], 50),
+async def _round(cluster: Cluster, policy: str, seconds: float, number: int) -> Point:
+    name, engines, tagger = f"{policy}-{number}", cluster.engines, cluster.tagger
+    if policy == RELAYING:
+        engines, tagger = Engines(MODEL, engines.urls), ""
+    async with running_schedulers(
+        cluster.folder / name, engines, policy, 1, f"--tagger={tagger}"
+    ) as schedulers:
+        await _send(schedulers, _WARM_UP_S, name)
+        logged, before = len(_lines(schedulers)), _cpu_s(cluster, schedulers)
+        answered = await _send(schedulers, seconds, f"{name} again")
+        await asyncio.sleep(_LOGGED_S)
+        after, lines = _cpu_s(cluster, schedulers), _lines(schedulers)[logged:]
+    placed_ms = [1e3 * line["placement_s"] for line in lines]
+    found = {
+        **{f"{g}_ms": 1e3 * (after[g] - before[g]) / len(answered) for g in GROUPS},
+        "failed": len(answered) - sum(answered),
+        "placed_p50_ms": percentile(placed_ms, 50),
+        "placed_p99_ms": percentile(placed_ms, 99),
+        "blind_ratio": fmean(line["predicted_e2e_s"] is None for line in lines),
     }
+    print(name, found, file=sys.stderr)
+    return found
 
 
-def _summary(variant: Variant, own: Sequence[Round], base: Sequence[Round]) -> dict[str, Any]:
-    """Medians over the rounds, and of what is beyond relaying at the same rate in the round."""
-    rates = {}
-    for rate, first in own[0].items():
-        point = {name: round(median(each[rate][name] for each in own), 4) for name in first}
-        for name in (*(f"{group}_ms" for group in GROUPS), "first_p50_ms", "first_p99_ms"):
-            pairs = zip(own, base, strict=True)
-            beyond = median(a[rate][name] - b[rate][name] for a, b in pairs)
-            point[f"{name}_beyond"] = round(beyond, 3)
-        rates[f"{rate:g}"] = point
-    return {"title": variant.title, "size": str(variant.size), "rates": rates}
+async def _send(schedulers: Schedulers, seconds: float, prompts: str) -> list[bool]:
+    """Send for some seconds, and say of each request whether it was answered.
+
+    `prompts` is the seed of texts and instants: the tagger recalls those that it has read.
+    """
+    draws, due_s, timeout = Random(prompts), time.monotonic(), aiohttp.ClientTimeout(_DEADLINE_S)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        tasks = []
+        for _ in range(round(RATE_PER_S * seconds)):
+            due_s += draws.expovariate(RATE_PER_S)
+            body = _body(draws)
+            await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+            tasks.append(asyncio.create_task(_ask(session, schedulers.urls[0], body)))
+        return await asyncio.gather(*tasks)
+
+
+async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> bool:
+    try:
+        async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
+            await answer.read()
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
+
+
+def _body(draws: Random) -> dict[str, Any]:
+    """A chat with a prompt of log-normally many words."""
+    words = min(_MOST_WORDS, max(3, round(draws.lognormvariate(0.0, _SIGMA) * _MEDIAN_WORDS)))
+    prompt = " ".join("".join(draws.choices(_SYLLABLES, k=2)) for _ in range(words))
+    message = {"role": "user", "content": prompt}
+    return {"model": MODEL, "messages": [message], "max_tokens": MOST_TOKENS, "temperature": 0.7}
+
+
+def _lines(schedulers: Schedulers) -> list[dict[str, Any]]:
+    """What the request log holds until now."""
+    return [json.loads(line) for line in schedulers.logs[0].read_text().splitlines()]
+
+
+def _cpu_s(cluster: Cluster, schedulers: Schedulers) -> dict[str, float]:
+    """CPU seconds of each of `GROUPS` so far."""
+    own = schedulers.started[0].process
+    groups = ([own, *own.children(recursive=True)], cluster.others)
+    return dict(zip(GROUPS, (sum(map(cpu_s, each)) for each in groups), strict=True))
+
+
+def _summary(own: Sequence[Point], base: Sequence[Point]) -> Point:
+    """Medians over the rounds, and of what is beyond relaying in the same round."""
+    point = {name: round(median(each[name] for each in own), 4) for name in own[0]}
+    for name in (f"{group}_ms" for group in GROUPS):
+        beyond = [a[name] - b[name] for a, b in zip(own, base, strict=True)]
+        point[f"{name}_beyond"] = round(median(beyond), 3)
+    return point
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """A row for each variant and rate."""
+    """A row for each policy."""
     setup = numbers["setup"]
     text = (
-        f"*As deployed* but for the engines: {setup['engines']} that publish made-up states and "
-        f"answer {setup['chunks']} chunks, one every {setup['tick_ms']} ms; Poisson arrivals; "
-        f"medians over {setup['rounds']} round(s) of {setup['seconds']:g} s, a seed each. CPU in "
-        "ms a placement, less what the same processes take without requests and less relaying "
-        "(`least_outstanding` without tagger and predictors) at the same rate.\n"
+        f"*As deployed* but for the engines: {ENGINES} emulated at the pace of {PROFILE}; "
+        f"{RATE_PER_S:g} requests/s, Poisson, answers of up to {MOST_TOKENS} tokens, not streamed; "
+        f"medians over {setup['rounds']} rounds of {setup['seconds']:g} s, a seed each. CPU in ms "
+        f"a request; *beyond*: less that of `{RELAYING}`, which asks no predictor and no tagger. "
+        "*Others*: predictors and tagger. *Placing*: until an engine is chosen.\n"
     )
-    rows = []
-    for key, variant in numbers["variants"].items():
-        for rate, point in variant["rates"].items():
-            beyond = "ms" if key == RELAYING else "ms_beyond"
-            rows.append(
-                (
-                    f"{variant['title']}, {variant['size']}",
-                    rate,
-                    *(f"{point[f'{group}_{beyond}']:.2f}" for group in GROUPS),
-                    f"{point[f'first_p50_{beyond}']:.1f} / {point[f'first_p99_{beyond}']:.1f}",
-                    f"{point['failed']:.0f}",
-                    f"{point['blind_ratio']:.1%}",
-                    f"{point['age_p50_ms']:.0f}",
-                )
-            )
+    rows = [
+        (
+            f"`{policy}`",
+            *(f"{point[f'{group}_ms']:.2f}" for group in GROUPS),
+            *(f"{point[f'{group}_ms_beyond']:.2f}" for group in GROUPS),
+            f"{point['placed_p50_ms']:.1f} / {point['placed_p99_ms']:.1f}",
+            f"{point['failed']:.0f}",
+            f"{point['blind_ratio']:.1%}",
+        )
+        for policy, point in numbers["policies"].items()
+    ]
     header = (
-        *("placed by, running + waiting", "requests/s"),
-        *(f"{group}, ms" for group in GROUPS),
-        *("first byte p50 / p99, ms", "failed", "without prediction", "snapshot's age p50, ms"),
+        *("placed by", "scheduler, ms", "others, ms", "scheduler beyond", "others beyond"),
+        *("placing p50 / p99, ms", "failed", "without prediction"),
     )
-    table = markdown_table(header, rows)
-    return {"tables": "\n".join([made_by(numbers), text, table])}
+    return {"tables": "\n".join([made_by(numbers), text, markdown_table(header, rows)])}

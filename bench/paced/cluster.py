@@ -3,30 +3,40 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.paced.engines import MODEL_NAME, EngineSpec, forget_prefixes, start_launchers
+from bench.paced.engines import (
+    EngineSpec,
+    engine_args,
+    forget_prefixes,
+    start_paced,
+    warm_up,
+)
 from bench.paced.load import send, single_tokens
+from bench.paced.pace import PROFILE, step_time
 from bench.paced.requests import Chain, Turn, draw, read_conversations
 from bench.paced.runs import MOST_LATE, Run, predicted
 from bench.paced.settings import Setting
-from bench.paced.watch import Watch, watching
+from bench.paced.watch import watched
 from bench.processes import Services, running_services
 from bench.report import ROOT
 from bench.runs import Kept
-from foretell.services.process.memory_log import SHARED_MEMORY
 from foretell.tools.harness.schedulers import Engines, running_schedulers
+from foretell.tools.live.tap import decoded, listening
 
 _WARM_UP = 30
 """Requests of each run that come first and do not count: they fill the engines."""
 _QUICK_REQUESTS = 15
+OBSERVED = "slo, observed"
+"""The default policy, asked of predictors that hear nothing from the engines' plugin."""
 
 
 def arguments(parser: argparse.ArgumentParser, rounds: int, requests: int = 90) -> None:
@@ -68,11 +78,10 @@ class Plan:
         if setting.conversations:
             conversations = [turns for turns in conversations if len(turns) > 2]
         turns = [turn for conversation in conversations for turn in conversation]
-        step_time = setting.engines[0].pace.step_time()
         return draw(
             conversations,
             self.requests + _WARM_UP,
-            setting.rate_per_s(turns, step_time),
+            setting.rate_per_s(turns),
             seed=round_,
             whole=setting.conversations,
             targets_s=setting.targets_s,
@@ -112,35 +121,41 @@ async def _make(plan: Plan, setting: Setting, kept: Kept, todo: Sequence[tuple[i
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
             engines = await start_paced(services, setting.engines, plan.python, plan.model)
-            async with _watching(engines, setting) as watches:
-                for round_, policy in todo:
-                    run = await _run(plan, setting, round_, policy, engines, services, watches)
-                    if run.step_lateness <= plan.most_late:
-                        kept.keep((setting.name, round_, policy, plan.requests), asdict(run))
-                    print(run.line(), file=sys.stderr, flush=True)
+            observed = engines
+            if any(policy == OBSERVED for _, policy in todo):
+                observed = await _observed(services, engines, setting.engines)
+            for round_, policy in todo:
+                asked = observed if policy == OBSERVED else engines
+                run = await _run(plan, setting, round_, policy, asked, services)
+                if run.step_lateness <= plan.most_late:
+                    kept.keep((setting.name, round_, policy, plan.requests), asdict(run))
+                print(run.line(), file=sys.stderr, flush=True)
 
 
-async def start_paced(
-    services: Services, specs: Sequence[EngineSpec], python: Path, model: Path
-) -> Engines:
-    """Start all with their predictors, and warm them up."""
-    started = await start_launchers(services, specs, python, model)
-    feeds = (f"{SHARED_MEMORY}{services.folder}/engine-{i}.snapshots" for i in range(len(started)))
-    urls, predictors = (
-        tuple(str(each.facts[name]) for each in started) for name in ("url", "predictor")
+async def _observed(services: Services, engines: Engines, specs: Sequence[EngineSpec]) -> Engines:
+    """The same engines behind predictors that know their flags and profile, and observe them.
+
+    They learn the engines' pace from a warm-up through a scheduler, as the others have."""
+    started = await asyncio.gather(
+        *(
+            services.start(
+                f"observing-{index}",
+                "foretell.services.predictor",
+                f"--name=engine-{index}",
+                f"--listen=unix:{services.folder}/observing-{index}.sock",
+                f"--engine-url={url}",
+                f"--engine-args={engine_args(spec)}",
+                f"--profile={PROFILE}",
+            )
+            for index, (url, spec) in enumerate(zip(engines.urls, specs, strict=True))
+        )
     )
-    return Engines(MODEL_NAME, urls, predictors, tuple(feeds))
-
-
-@asynccontextmanager
-async def _watching(engines: Engines, setting: Setting) -> AsyncIterator[list[Watch]]:
-    """A watch for each engine, which all hear."""
-    async with AsyncExitStack() as stack:
-        watches = []
-        for feed, spec in zip(engines.feeds, setting.engines, strict=True):
-            watches.append(Watch(spec.pace.step_time(), 1.0 / spec.slowdown))
-            await stack.enter_async_context(watching([feed], watches[-1]))
-        yield watches
+    observed = replace(engines, predictors=tuple(str(one.facts["address"]) for one in started))
+    folder = services.folder / "warm-up"
+    async with running_schedulers(folder, observed, "round_robin", 1) as schedulers:
+        for _ in engines.urls:
+            await warm_up(schedulers.urls)
+    return observed
 
 
 async def _run(
@@ -150,11 +165,10 @@ async def _run(
     policy: str,
     engines: Engines,
     services: Services,
-    watches: list[Watch],
 ) -> Run:
     """One round of one policy, with a tagger and a scheduler that have learned nothing yet."""
     chains = plan.chains(setting, round_)
-    name = f"{setting.name}-{round_}-{policy}"
+    name = f"{setting.name}-{round_}-{policy}".replace(", ", "-")
     folder = services.folder / name
     folder.mkdir()
     await forget_prefixes(engines.urls)
@@ -163,26 +177,31 @@ async def _run(
             "tagger", "foretell.services.tagger", f"--listen=unix:{folder}/tagger.sock"
         )
         flags = (f"--tagger={tagger.facts['address']}",)
-        async with running_schedulers(folder, engines, policy, 1, *flags) as schedulers:
-            for watch in watches:
-                watch.reset()
-            psutil.cpu_percent()  # the next call tells of the time since this one
+        place, deployed = folder / "scheduler", "slo" if policy == OBSERVED else policy
+        async with running_schedulers(place, engines, deployed, 1, *flags) as schedulers:
             url, model = schedulers.urls[0], engines.model
             words = await single_tokens(engines.urls[0], model) if setting.own_answers else ()
-            answers = await send(chains, url, model, name, hinted=setting.hinted, words=words)
-            busy = psutil.cpu_percent() / 100.0 * psutil.cpu_count()
+            began_s = time.time()
+            psutil.cpu_percent()  # the next call tells of the time since this one
+            with ExitStack() as stack:
+                heard = [stack.enter_context(listening(feed)) for feed in engines.feeds]
+                answers = await send(chains, url, model, name, hinted=setting.hinted, words=words)
+                busy = psutil.cpu_percent() / 100.0 * psutil.cpu_count()
+                snapshots = [decoded(each()) for each in heard]
             degraded = dict(await schedulers.degraded())
-            preemptions = sum(watch.preemptions for watch in watches)
-            lateness = max(watch.lateness for watch in watches)
+    watches = [
+        watched(seen, step_time(), spec.slowdown, began_s)
+        for seen, spec in zip(snapshots, setting.engines, strict=True)
+    ]
     counted = [answer for answer in answers if int(answer.ask.request_id) >= _WARM_UP]
     return Run(
         ttft_s=[round(answer.ttft_s, 4) for answer in counted],
         e2e_s=[round(answer.e2e_s, 4) for answer in counted],
         within=[answer.within for answer in counted if any(answer.ask.targets_s)],
         name=name,
-        preemptions=preemptions,
+        preemptions=sum(watch.preemptions for watch in watches),
         degraded=degraded,
-        step_lateness=round(lateness, 4),
+        step_lateness=round(max(watch.lateness for watch in watches), 4),
         cores_busy=round(busy, 2),
         predicted=predicted(schedulers.logs[0], {a.ask.request_id for a in counted}),
     )

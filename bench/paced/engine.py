@@ -2,7 +2,7 @@
 
     python -m vllm.entrypoints.openai.api_server ... \
         --scheduler-cls bench.paced.engine.PacedScheduler \
-        --additional-config '{"foretell_pace": {"profile": "A30/Llama-2-7b-hf", "slowdown": 1.0}}'
+        --additional-config '{"foretell_slowdown": 1.0}'
 
 Scheduling, KV cache, prefix cache, sampling and API server are vLLM's own. Only a step's end is
 put off, by a sleep, until the profile's time for the batch has passed.
@@ -11,7 +11,7 @@ put off, by a sleep, until the profile's time for the batch has passed.
 import time
 from typing import Any
 
-from bench.paced.pace import Clock, Pace
+from bench.paced.pace import SLOWDOWN_KEY, Clock, step_time
 from foretell.services.backend.vllm.cosched.scheduler import CoSyncScheduler
 from foretell.services.backend.vllm.plugin import ForetellSyncScheduler
 from foretell.services.backend.vllm.shape import batch_shape
@@ -27,8 +27,8 @@ class _Paced:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        pace = Pace.of_setting(self.vllm_config.additional_config)  # type: ignore[attr-defined]
-        self._clock = Clock(pace.step_time(), pace.slowdown)
+        told = self.vllm_config.additional_config  # type: ignore[attr-defined]
+        self._clock = Clock(step_time(), told[SLOWDOWN_KEY])
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         begun_s = time.monotonic()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import httpx
 
-from bench.paced.pace import Pace
-from bench.processes import Service, Services
+from bench.paced.pace import PROFILE, SLOWDOWN_KEY
+from bench.processes import Services
 from bench.report import ROOT
-from bench.vllm_cpu import ENVIRONMENT
+from foretell.tools.check.engine_args import CPU_ENVIRONMENT
+from foretell.tools.harness.schedulers import Engines
 
 MODEL_NAME = "tiny-llama"
-PROFILE = "A30/Llama-2-7b-hf"
 SLOWDOWN = 2.0
 """At this pace an engine uses a fifth of a core, so that four of them, with everything in front,
 share two cores without delaying each other's steps."""
@@ -41,10 +41,6 @@ class EngineSpec:
     more_args: str = ""
     """Further flags of vLLM."""
 
-    @property
-    def pace(self) -> Pace:
-        return Pace(PROFILE, self.slowdown)
-
 
 def engine_args(spec: EngineSpec) -> str:
     """The engine's flags, as `foretell.services.backend` takes them."""
@@ -54,37 +50,33 @@ def engine_args(spec: EngineSpec) -> str:
         f"--num-gpu-blocks-override {spec.blocks} --stream-interval 16 "
         "--disable-uvicorn-access-log "
         f"--scheduler-cls {_ENGINE}.PacedScheduler "
-        f"--additional-config '{json.dumps(spec.pace.as_setting())}' {spec.more_args}"
+        f"--additional-config '{json.dumps({SLOWDOWN_KEY: spec.slowdown})}' {spec.more_args}"
     )
 
 
-async def start_launchers(
+async def start_paced(
     services: Services, specs: Iterable[EngineSpec], python: Path, model: Path
-) -> list[Service]:
-    """Start all at once; predictors begin with the profile, at its own pace."""
-    os.environ.update(ENVIRONMENT)  # which the engines inherit
+) -> Engines:
+    """Start all at once with their predictors, which begin with the profile, and warm them up."""
+    os.environ.update(CPU_ENVIRONMENT)  # which the engines inherit
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
     os.environ["PYTHONPATH"] = str(ROOT)  # where the engines find their scheduler
     started = await asyncio.gather(
         *(
-            services.start(
-                f"launcher-{index}",
-                "foretell.services.backend",
-                "--engine=vllm",
-                f"--name=engine-{index}",
-                f"--python={python}",
-                f"--model={model}",
-                f"--served-model-name={MODEL_NAME}",
-                f"--run-dir={services.folder}",
-                f"--engine-args={engine_args(spec)}",
-                f"--profile={spec.pace.profile}",
+            services.start_vllm(
+                index,
+                model=model,
+                served_name=MODEL_NAME,
+                engine_args=engine_args(spec),
                 start_timeout_s=_START_TIMEOUT_S,
+                more=(f"--python={python}", f"--profile={PROFILE}"),
             )
             for index, spec in enumerate(specs)
         )
     )
-    await warm_up([str(launcher.facts["url"]) for launcher in started])
-    return started
+    engines = Engines.of(MODEL_NAME, started, services)
+    await warm_up(engines.urls)
+    return engines
 
 
 async def warm_up(urls: Iterable[str]) -> None:

@@ -1,38 +1,19 @@
 """How long a step of a paced engine has to last, and when its sleep ends."""
 
-from dataclasses import dataclass
-from typing import Any
-
 from foretell.config import load_profile
 from foretell.latency.linear import StepTimeModel
 from foretell.latency.tables import profile_step_time
 from foretell.model import BatchShape
 
-KEY = "foretell_pace"
-"""The entry of vLLM's `--additional-config` that holds the pace of one engine."""
+PROFILE = "A30/Llama-2-7b-hf"
+SLOWDOWN_KEY = "foretell_slowdown"
+"""The entry of vLLM's `--additional-config` that says how many times as long as by the profile
+every step lasts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """A GPU profile, slowed down."""
-
-    profile: str
-    """DEVICE/MODEL of a shipped profile."""
-    slowdown: float
-    """Every step lasts this many times as long as the profile says."""
-
-    def as_setting(self) -> dict[str, Any]:
-        """What goes into `--additional-config`."""
-        return {KEY: {"profile": self.profile, "slowdown": self.slowdown}}
-
-    @classmethod
-    def of_setting(cls, additional_config: dict[str, Any]) -> "Pace":
-        """The pace in there; KeyError or TypeError where there is none."""
-        return cls(**additional_config[KEY])
-
-    def step_time(self) -> StepTimeModel:
-        """The profile's step time, which is not slowed down."""
-        return profile_step_time(load_profile(self.profile))
+def step_time() -> StepTimeModel:
+    """The profile's, which is not slowed down."""
+    return profile_step_time(load_profile(PROFILE))
 
 
 class Clock:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from bench.paced.engines import BLOCK_TOKENS, SLOWDOWN, EngineSpec
+from bench.paced.pace import step_time
 from bench.paced.requests import Turn
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape
@@ -14,15 +15,16 @@ UTILISATION = 1.0
 _TARGETS_S = ((1.0, 0.08), (8.0, 0.2), (0.0, 0.0))
 
 
-def requests_per_s(spec: EngineSpec, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
-    """What the engine could serve of `turns` if it were always full.
+def requests_per_s(
+    spec: EngineSpec, prompt_tokens: float, output_tokens: float, step_time: StepTimeModel
+) -> float:
+    """What the engine could serve of requests with these means if it were always full.
 
     Full is as many requests of the mean size as find a seat and KV blocks. A request costs its
     prompt's share of a step beside their decodes, and then a decode step a token, of which all
     share the time.
     """
-    prompt = round(fmean(turn.prompt_tokens for turn in turns))
-    output = fmean(turn.output_tokens for turn in turns)
+    prompt, output = round(prompt_tokens), output_tokens
     context = round(prompt + output / 2)
     full = max(1, min(spec.seats, spec.blocks // (context // BLOCK_TOKENS + 1)))
     decodes = BatchShape(decode_seqs=full, decode_pairs=full * context)
@@ -30,6 +32,11 @@ def requests_per_s(spec: EngineSpec, turns: Sequence[Turn], step_time: StepTimeM
     decode_s = step_time.step_s(decodes)
     prefill_s = step_time.step_s(beside) - decode_s
     return 1.0 / (spec.slowdown * (prefill_s + output * decode_s / full))
+
+
+def mean_lengths(turns: Sequence[Turn]) -> tuple[float, float]:
+    """Tokens of prompts and of answers."""
+    return fmean(t.prompt_tokens for t in turns), fmean(t.output_tokens for t in turns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +57,11 @@ class Setting:
     own_answers: bool = False
     """Later turns repeat what the engines have answered, and not what the file says."""
 
-    def rate_per_s(self, turns: Sequence[Turn], step_time: StepTimeModel) -> float:
+    def rate_per_s(self, turns: Sequence[Turn]) -> float:
         """Requests a second that keep the engines as busy as `utilisation` says."""
-        return self.utilisation * sum(
-            requests_per_s(each, turns, step_time) for each in self.engines
-        )
+        prompt, output = mean_lengths(turns)
+        each = (requests_per_s(spec, prompt, output, step_time()) for spec in self.engines)
+        return self.utilisation * sum(each)
 
 
 _ALIKE = (EngineSpec(),) * 4

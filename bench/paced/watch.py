@@ -1,86 +1,46 @@
-"""Listens to all engines' snapshots: how late their steps are, and whom they preempt."""
+"""What an engine's snapshots tell of a run: how late its steps were, and whom it preempted."""
 
-import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
-from typing import Never
 
 from foretell.latency.linear import StepTimeModel
-from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
-from foretell.v1 import snapshot_pb2
-from foretell.wire import shape_from_proto
-
-_LOOK_EVERY_S = 0.005
+from foretell.model import EngineSnapshot
 
 
-class Watch:
-    """Lateness of steps, and preemptions, since the last `reset`."""
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Of one engine in one run."""
 
-    def __init__(self, step_time: StepTimeModel, speedup: float) -> None:
-        self._step_time = step_time
-        self._speedup = speedup
-        self.reset()
+    steps: int
+    """Number of steps that another followed at once."""
+    lateness: float
+    """How much longer these took than they should, all together; 0.1 is 10%."""
+    preemptions: int
+    """Of all requests; one in the very last step of a request would be missed."""
 
-    def reset(self) -> None:
-        """Forget everything."""
-        self._due_s = 0.0
-        self._took_s = 0.0
-        self.steps = 0
-        """Number of steps that another followed at once."""
-        self._preemptions: dict[str, int] = {}
 
-    @property
-    def preemptions(self) -> int:
-        """Preemptions of all requests; one in the very last step of a request would be missed."""
-        return sum(self._preemptions.values())
+def watched(
+    snapshots: Sequence[EngineSnapshot], step_time: StepTimeModel, slowdown: float, since_s: float
+) -> Watched:
+    """Of the steps that began after `since_s`.
 
-    @property
-    def lateness(self) -> float:
-        """How much longer steps took than they should, all together; 0.1 is 10%.
-
-        From the start of a step to that of the next, so that what is between them counts too.
-        """
-        return self._took_s / self._due_s - 1.0 if self._due_s else 0.0
-
-    def hear(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        """Take in one snapshot."""
-        for requests in (snapshot.running, snapshot.waiting):
-            self._preemptions.update(zip(requests.foretell_id, requests.preemptions, strict=True))
+    From the start of a step to that of the next, so that what is between them counts too.
+    """
+    steps, due_s, took_s = 0, 0.0, 0.0
+    preemptions: dict[str, int] = {}
+    for snapshot in snapshots:
+        if snapshot.taken_unix_s < since_s:
+            continue
+        for request in (*snapshot.running, *snapshot.waiting):
+            preemptions[request.foretell_id] = request.preemptions
         if len(snapshot.steps_in_flight) > 1:
-            return
+            continue
         # An engine that was idle in between told its last step in a snapshot without a new one.
         for step, following in pairwise([*snapshot.completed_steps, *snapshot.steps_in_flight]):
-            due_s = self._step_time.step_s(shape_from_proto(step.shape)) / self._speedup
-            took_s = following.started_unix_s - step.started_unix_s
-            self._due_s += due_s
-            self._took_s += took_s
-            self.steps += 1
-
-
-@asynccontextmanager
-async def watching(feeds: Sequence[str], watch: Watch) -> AsyncIterator[None]:
-    """Tells `watch` of all snapshots from `feeds`, which are in shared memory."""
-    listening = [
-        asyncio.create_task(_look(Path(feed.removeprefix(SHARED_MEMORY)), watch)) for feed in feeds
-    ]
-    try:
-        yield
-    finally:
-        for each in listening:
-            each.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
-
-
-async def _look(path: Path, watch: Watch) -> Never:
-    """The engine that writes the file has been started before."""
-    log = LogReader(path)
-    log.reopen()
-    try:
-        while True:
-            while (message := log.read()) is not None:
-                watch.hear(snapshot_pb2.EngineSnapshot.FromString(message))
-            await asyncio.sleep(_LOOK_EVERY_S)
-    finally:
-        log.close()
+            if step.started_unix_s >= since_s:
+                steps += 1
+                due_s += slowdown * step_time.step_s(step.shape)
+                took_s += following.started_unix_s - step.started_unix_s
+    lateness = took_s / due_s - 1.0 if due_s else 0.0
+    return Watched(steps, lateness, sum(preemptions.values()))

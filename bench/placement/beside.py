@@ -11,32 +11,31 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import count, product
+from dataclasses import replace
+from itertools import product
+from math import inf
 from pathlib import Path
-from random import Random
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
-
-import aiohttp
 
 from bench.paced import cluster
 from bench.paced.engines import (
     CO_SCHEDULER,
     MODEL_NAME,
-    PROFILE,
     EngineSpec,
     forget_prefixes,
+    start_paced,
 )
 from bench.paced.load import Answered, send
-from bench.paced.requests import MAX_TOKENS, Chain, draw
-from bench.paced.settings import requests_per_s
+from bench.paced.pace import PROFILE, step_time
+from bench.paced.requests import Chain, draw
+from bench.paced.settings import mean_lengths, requests_per_s
 from bench.processes import running_services
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.check import load as check
 from foretell.tools.intervals import percentile, plus_minus
+from foretell.tools.live.stream import StreamClient
 
 BENCH = Benchmark(
     __file__,
@@ -53,10 +52,8 @@ SCENES = {"Poisson": 1.0, "burst": 10.0}
 """How many times the rate is what it otherwise is, for one second in the middle."""
 AT_ONCE = 64
 """Offline requests in the engine at any time."""
-_TEXTS, _TEXT_TOKENS, _QUESTION_TOKENS = 12, 1100, 24
-_ANSWER_TOKENS = range(8, 65)
-_FIRST_TOKEN, _TOKENS = 300, 3000  # ids that the tiny model has
-_PRIORITY = 2**31 - 1
+_TEXTS = 12, 1120, 260
+"""Texts that are asked about, their tokens, and four times those of the longest answer."""
 CONTENDERS = {
     "online alone": (0, False, False),
     "priority": (0, True, False),
@@ -74,7 +71,7 @@ ENGINES = (
 def chains_of(plan: cluster.Plan, round_: int, burst: float, *, told: bool) -> list[Chain]:
     """The online requests of a round, the same for each contender."""
     turns = [turn for conversation in plan.conversations for turn in conversation]
-    rate = UTILISATION * requests_per_s(ENGINES[0], turns, ENGINES[0].pace.step_time())
+    rate = UTILISATION * requests_per_s(ENGINES[0], *mean_lengths(turns), step_time())
     targets = [TARGETS_S] if told else []
     chains = draw(plan.conversations, plan.requests, rate, round_, targets_s=targets)
     return with_burst(chains, 0.5 * plan.requests / rate, burst)
@@ -90,65 +87,12 @@ def with_burst(chains: list[Chain], since_s: float, times: float) -> list[Chain]
     return [(replace(first, after_s=moved(first.after_s)), *rest) for first, *rest in chains]
 
 
-@dataclass(slots=True)
-class Offline:
-    """What offline requests got."""
-
-    requests: int = 0
-    tokens: int = 0
-    cached: int = 0
-    prompt: int = 0
-
-
-def questions(seed: int) -> Iterator[tuple[list[int], int]]:
-    """(prompt, output tokens) without end."""
-    draws = Random(seed)
-
-    def text(tokens: int) -> list[int]:
-        return [_FIRST_TOKEN + draws.randrange(_TOKENS) for _ in range(tokens)]
-
-    texts = [text(_TEXT_TOKENS) for _ in range(_TEXTS)]
-    while True:
-        yield draws.choice(texts) + text(_QUESTION_TOKENS), draws.choice(_ANSWER_TOKENS)
-
-
-async def ask_offline(url: str, seed: int, seen: Offline) -> None:
-    """Keep the engine supplied until cancelled."""
-    lines, numbers = questions(seed), count()
-    connector = aiohttp.TCPConnector(limit=0)
-    timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as session:
-
-        async def keep_asking() -> None:
-            while True:
-                prompt, tokens = next(lines)
-                body = {
-                    "model": MODEL_NAME,
-                    "prompt": prompt,
-                    "max_tokens": MAX_TOKENS,
-                    "temperature": 0,
-                    "priority": _PRIORITY,
-                    "vllm_xargs": {LENGTH_KEY: tokens, "class": "offline"},
-                }
-                headers = {"x-request-id": f"offline-{seed}-{next(numbers)}"}
-                async with session.post("/v1/completions", json=body, headers=headers) as answer:
-                    usage = (await answer.json())["usage"]
-                seen.requests += 1
-                seen.tokens += usage["total_tokens"]
-                seen.prompt += usage["prompt_tokens"]
-                seen.cached += (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
-
-        async with asyncio.TaskGroup() as group:
-            for _ in range(AT_ONCE):
-                group.create_task(keep_asking())
-
-
 async def run(plan: cluster.Plan) -> list[dict[str, Any]]:
     """All rounds of all contenders, which take turns."""
     found = []
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
-            engines = await cluster.start_paced(services, ENGINES, plan.python, plan.model)
+            engines = await start_paced(services, ENGINES, plan.python, plan.model)
             for round_ in range(plan.rounds):
                 for scene, contender in product(SCENES, CONTENDERS):
                     await forget_prefixes(engines.urls)
@@ -163,9 +107,9 @@ async def _run(
 ) -> dict[str, Any]:
     scene, contender = what
     place, beside, told = CONTENDERS[contender]
-    chains, seen = chains_of(plan, round_, SCENES[scene], told=told), Offline()
+    chains, seen = chains_of(plan, round_, SCENES[scene], told=told), list[check.Answered]()
     name = f"{round_}-{scene}-{contender}".replace(" ", "-").replace(",", "")
-    asking = asyncio.create_task(ask_offline(urls[place], round_, seen)) if beside else None
+    asking = asyncio.create_task(_ask_offline(urls[place], round_, seen)) if beside else None
     began_s = time.monotonic()
     try:
         answers = await send(chains, urls[place], MODEL_NAME, name, tell_engine=told)
@@ -178,16 +122,25 @@ async def _run(
     return {**told_of, **_figures(answers, seen, seconds)}
 
 
-def _figures(answers: list[Answered], seen: Offline, seconds: float) -> dict[str, float]:
+async def _ask_offline(url: str, seed: int, seen: list[check.Answered]) -> None:
+    """Keep the engine supplied until cancelled."""
+    lines, body = check.questions(seed, *_TEXTS), check.offline(MODEL_NAME, f"{seed}")
+    async with StreamClient(url) as client:
+        await check.keep_busy(client, lines, body, AT_ONCE, inf, seen)
+
+
+def _figures(
+    answers: list[Answered], seen: list[check.Answered], seconds: float
+) -> dict[str, float]:
     ttfts, tpots = [each.ttft_s for each in answers], [each.tpot_s for each in answers]
     kept = sum(t <= TARGETS_S[0] and p <= TARGETS_S[1] for t, p in zip(ttfts, tpots, strict=True))
+    prompts = sum(each.prompt_tokens for each in seen)
     figures = {
         **{f"ttft_p{level}_s": percentile(ttfts, level) for level in (50, 99)},
         **{f"tpot_p{level}_s": percentile(tpots, level) for level in (50, 99)},
         "met": kept / len(answers),
-        "offline_per_s": seen.requests / seconds,
-        "offline_tokens_per_s": seen.tokens / seconds,
-        "hits": seen.cached / seen.prompt if seen.prompt else 0.0,
+        "offline_per_s": len(seen) / seconds,
+        "hits": sum(each.cached_tokens for each in seen) / prompts if prompts else 0.0,
         "seconds": seconds,
     }
     return {name: round(value, 4) for name, value in figures.items()}
@@ -224,17 +177,13 @@ def _table(scene: str, runs: list[dict[str, Any]]) -> str:
     for name in dict.fromkeys(one["contender"] for one in runs):
         own = [one for one in runs if one["contender"] == name]
         cells = [
-            _cell([1e3 * one[f"{what}_s"] for one in own], 1)
+            plus_minus([1e3 * one[f"{what}_s"] for one in own], 1)
             for what in ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
         ]
         met, hits = (fmean(one[what] for one in own) for what in ("met", "hits"))
-        offline = _cell([one["offline_per_s"] for one in own], 2)
+        offline = plus_minus([one["offline_per_s"] for one in own], 2)
         rows.append((name, *cells, f"{met:.1%}", offline, f"{hits:.0%}"))
     return markdown_table(header, rows)
-
-
-def _cell(values: list[float], digits: int) -> str:
-    return plus_minus(values, digits) if len(values) > 1 else f"{values[0]:.{digits}f}"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

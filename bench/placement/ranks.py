@@ -11,21 +11,24 @@ import asyncio
 import json
 import shlex
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from time import monotonic
 from typing import Any
 
 import httpx
 
 from bench.paced.engines import MODEL_NAME, EngineSpec, engine_args
+from bench.paced.pace import PROFILE, step_time
+from bench.paced.settings import requests_per_s
 from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.vllm_cpu import ENVIRONMENT
-from foretell.model import BatchShape
-from foretell.tools.check.engine_args import LENGTH_KEY
+from foretell.tools.check.engine_args import CPU_ENVIRONMENT
+from foretell.tools.check.load import online, send
 from foretell.tools.intervals import percentile, ratio_interval
+from foretell.tools.live.stream import StreamClient
+from foretell.workload import Arrival, poisson
 from tests.e2e.cluster import cluster
 
 BENCH = Benchmark(
@@ -37,11 +40,11 @@ BENCH = Benchmark(
 )
 RANKS, SEATS = 2, 4
 SPEC = EngineSpec(seats=SEATS)
-PROMPT_WORDS = (40, 200)
+PROMPT_TOKENS, MOST_TOKENS = (40, 200), 512
 UTILISATION = 0.95
 _WARM_UP = 15
 """Requests of each run that come first and do not count."""
-_START_S, _TIMEOUT_S = 400.0, 300.0
+_START_S = 400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +59,8 @@ class Setting:
 
     def rate_per_s(self) -> float:
         """What full ranks could serve, times `UTILISATION`."""
-        step_time, output = SPEC.pace.step_time(), fmean(self.outputs)
-        prompt = round(fmean(PROMPT_WORDS))
-        decodes = BatchShape(decode_seqs=SEATS, decode_pairs=SEATS * prompt)
-        pairs = prompt * (prompt + 1) // 2
-        beside = BatchShape(1, prompt, pairs, SEATS, SEATS * prompt)
-        decode_s = step_time.step_s(decodes)
-        one_s = step_time.step_s(beside) - decode_s + output * decode_s / SEATS
-        return UTILISATION * RANKS / (SPEC.slowdown * one_s)
+        means = fmean(PROMPT_TOKENS), fmean(self.outputs)
+        return UTILISATION * RANKS * requests_per_s(SPEC, *means, step_time())
 
 
 SETTINGS = {
@@ -95,7 +92,7 @@ def measure(options: argparse.Namespace) -> Numbers:
             f"--cluster={_cluster_file(Path(folder), options)}",
             "--no-restart",
             start_s=_START_S,
-            **ENVIRONMENT,
+            **CPU_ENVIRONMENT,
             PYTHONPATH=str(ROOT),
         ) as running,
     ):
@@ -112,7 +109,7 @@ def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
         "kind": "vllm",
         "ranks": RANKS,
         "python": str(options.python),
-        "profile": SPEC.pace.profile,
+        "profile": PROFILE,
         "args": shlex.join(args),
     }
     content = {
@@ -126,45 +123,34 @@ def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
 
 
 async def _runs(urls: dict[str, str], options: argparse.Namespace, found: Found) -> None:
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=_TIMEOUT_S, limits=limits, trust_env=False) as client:
+    clients = {arm: StreamClient(url) for arm, url in urls.items()}
+    async with clients[ARMS[0]], clients[ARMS[1]]:
         for arm in ARMS:  # code is loaded, step times are learnt
-            await _run(client, urls[arm], SETTINGS["unlike"], 30, Random(arm))
-        for number in range(options.rounds):
-            for name, setting in SETTINGS.items():
-                for arm in ARMS if number % 2 else ARMS[::-1]:
-                    rng = Random(f"{name} {number}")
-                    asked = _WARM_UP + options.requests
-                    ttfts_s = await _run(client, urls[arm], setting, asked, rng)
-                    found[name][arm].append(ttfts_s[_WARM_UP:])
-                    mean_s = fmean(ttfts_s[_WARM_UP:])
-                    print(f"{name} {number} {arm}: TTFT {mean_s:.3f} s", flush=True)
+            await _run(clients[arm], SETTINGS["unlike"], 30, arm)
+        for number, (name, setting) in product(range(options.rounds), SETTINGS.items()):
+            for arm in ARMS if number % 2 else ARMS[::-1]:
+                asked = _WARM_UP + options.requests
+                ttfts_s = await _run(clients[arm], setting, asked, f"{name} {number}")
+                found[name][arm].append(ttfts_s[_WARM_UP:])
+                mean_s = fmean(ttfts_s[_WARM_UP:])
+                print(f"{name} {number} {arm}: TTFT {mean_s:.3f} s", flush=True)
 
 
-async def _run(
-    client: httpx.AsyncClient, url: str, setting: Setting, requests: int, rng: Random
-) -> list[float]:
+async def _run(client: StreamClient, setting: Setting, requests: int, seed: str) -> list[float]:
     """The TTFTs in seconds of `requests` that come at random, in their order."""
-    at_s, begin_s, asked = 0.0, monotonic() + 0.5, []
-    for _ in range(requests):
-        at_s += rng.expovariate(setting.rate_per_s())
-        words = " ".join(f"{rng.randrange(10_000)}" for _ in range(rng.randint(*PROMPT_WORDS) // 4))
-        asked.append((begin_s + at_s, words, rng.choice(setting.outputs)))
-    return await asyncio.gather(*(_ask(client, url, setting.told, *each) for each in asked))
+    draws = Random(seed)
+    times_s = poisson(setting.rate_per_s(), draws)
+    arrivals = [
+        Arrival(at_s, draws.randint(*PROMPT_TOKENS), draws.choice(setting.outputs), f"{seed} {n}")
+        for n, at_s in zip(range(requests), times_s, strict=False)
+    ]
+    hidden = online(MOST_TOKENS, MODEL_NAME, seed)
 
+    def body(arrival: Arrival) -> dict[str, Any]:
+        told = {"max_tokens": arrival.output_tokens} if setting.told else {}
+        return hidden(arrival) | told
 
-async def _ask(
-    client: httpx.AsyncClient, url: str, told: bool, at_s: float, prompt: str, output: int
-) -> float:
-    await asyncio.sleep(at_s - monotonic())
-    body: dict[str, Any] = {"model": MODEL_NAME, "prompt": prompt, "stream": True}
-    body |= {"max_tokens": output if told else 512, "vllm_xargs": {LENGTH_KEY: output}}
-    asked_s, first_s = monotonic(), 0.0
-    async with client.stream("POST", f"{url}/v1/completions", json=body) as answer:
-        answer.raise_for_status()
-        async for _ in answer.aiter_bytes():
-            first_s = first_s or monotonic()
-    return first_s - asked_s
+    return [answer.ttft_s for answer in await send(client, arrivals, body)]
 
 
 def tables(page: Numbers) -> Blocks:

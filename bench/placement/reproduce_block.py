@@ -14,13 +14,11 @@ from itertools import product
 from pathlib import Path
 from random import Random
 from statistics import fmean
-from typing import Any
 
 from bench.placement.simulated import A30, by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
 from foretell.tools.intervals import change, plus_minus
-from foretell.tools.pictures import figure, save
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import read_trace, relative_errors
 from foretell.workload import Arrival, Trace, arrivals_of
@@ -137,7 +135,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Simulate what has not been simulated yet, and draw the latencies."""
+    """Simulate what has not been simulated yet."""
     asked = list(cases(options.quick))
     work = partial(found, traces=options.traces)
     results = Kept(BENCH.kept, state_of_the_code()).all_of(work, asked, options.processes, "runs")
@@ -145,10 +143,7 @@ def measure(options: argparse.Namespace) -> Numbers:
     for case, result in zip(asked, results, strict=True):
         names = {name: getattr(case, name) for name in Case.__dataclass_fields__}
         rows.append({**names, **result, "search": not case.qps})
-    numbers = {"rows": rows}
-    if options.write:
-        draw(numbers, BENCH.result("-latency.png"))
-    return numbers
+    return {"rows": rows}
 
 
 def tables(page: Numbers) -> Blocks:
@@ -208,20 +203,3 @@ def _long(rows: Sequence[Numbers]) -> str:
         lines.append([title, f"{fmean(base):.2f}", f"{fmean(mine):.2f}", changes])
     title = f"{LONG:,} requests at {LONG_QPS}/s, s"
     return markdown_table((title, LLUMNIX, BLOCK, "by seed"), lines)
-
-
-def draw(numbers: Numbers, path: Path) -> None:
-    """The paper's Figure 6 without overheads and throughput; needs matplotlib."""
-    picture = figure(10.5, 6.4)
-    rows = [r for r in numbers["rows"] if not r["search"] and r["requests"] == REQUESTS]
-    for axis, (title, (name, *_)) in zip(picture.subplots(2, 2).flat, PAPER.items(), strict=False):
-        for scheduler in SCHEDULERS:
-            means = [fmean(by_seed(rows, name, scheduler=scheduler, qps=qps)) for qps in QPS]
-            style: dict[str, Any] = {"color": "black"} if scheduler == BLOCK else {}
-            axis.plot(QPS, means, marker=".", label=scheduler, **style)
-        axis.set(xlabel="requests a second", ylabel=f"{title}, s")
-        if name.startswith("ttft"):
-            axis.set_yscale("log")
-    handles, labels = axis.get_legend_handles_labels()
-    picture.legend(handles, labels, loc="outside upper center", ncols=4, frameon=False)
-    save(picture, path)

@@ -13,12 +13,14 @@ from time import time
 from typing import Any
 
 from bench.paced import cluster
-from bench.paced.engines import PROFILE, SLOWDOWN
+from bench.paced.engines import SLOWDOWN
+from bench.paced.pace import PROFILE
 from bench.paced.runs import METRICS, Run
 from bench.paced.settings import SETTINGS, UTILISATION
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept
-from foretell.tools.intervals import interval
+from foretell.tools.intervals import interval, percentile
+from foretell.tools.live.report import FORETELL, LATENCIES
 
 BENCH = Benchmark(
     __file__,
@@ -28,17 +30,25 @@ BENCH = Benchmark(
     packages=("foretell", "numpy", "grpcio"),
 )
 REFERENCE = "slo"
-POLICIES = (REFERENCE, "predicted_latency", "least_outstanding", "llumnix_minus", "round_robin")
+POLICIES = (
+    REFERENCE,
+    cluster.OBSERVED,
+    "predicted_latency",
+    "least_outstanding",
+    "llumnix_minus",
+    "round_robin",
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     cluster.arguments(parser, rounds=8)
     parser.add_argument("--settings", nargs="+", default=list(SETTINGS), choices=SETTINGS)
+    parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=POLICIES)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the runs that are missing, and sum up all."""
-    plan = cluster.Plan.of(options, POLICIES)
+    plan = cluster.Plan.of(options, options.policies)
     kept = Kept(BENCH.kept, f"quick {time()}" if options.quick else "")
     settings = {}
     for name in options.settings:
@@ -71,7 +81,19 @@ def _of_policy(runs: Sequence[Run], reference: Sequence[dict[str, float]]) -> di
         "less_reference": differences,
         "within": fmean(within) if within else None,
         "step_lateness": max(run.step_lateness for run in runs),
+        "errors": {kind: _errors(runs, kind) for kind in LATENCIES},
     }
+
+
+def _errors(runs: Sequence[Run], kind: str) -> dict[str, list[float]]:
+    """Median and P90 of |predicted - actual| / actual by predictor, over all rounds."""
+    found: dict[str, list[float]] = {}
+    for name in {name for run in runs for name in run.predicted[kind]}:
+        pairs = [pair for run in runs for pair in run.predicted[kind][name]]
+        if pairs:
+            off = [abs(predicted_s / actual_s - 1.0) for predicted_s, actual_s in pairs]
+            found[name] = [percentile(off, 50), percentile(off, 90)]
+    return found
 
 
 def tables(page: Numbers) -> Blocks:
@@ -83,6 +105,12 @@ def tables(page: Numbers) -> Blocks:
             cells = [_cell(one, metric, policy == REFERENCE) for metric in METRICS]
             within = "" if one["within"] is None else f"{one['within']:.0%}"
             rows.append([f"{name}: `{policy}`", *cells, within])
+    off = [
+        [f"{name}: `{policy}`", *(_off(setting["policies"][policy], kind) for kind in LATENCIES)]
+        for name, setting in page["settings"].items()
+        for policy in (REFERENCE, cluster.OBSERVED)
+        if "errors" in setting["policies"].get(policy, ())
+    ]
     rounds = {setting["rounds"] for setting in page["settings"].values()}
     settings = "; ".join(f"*{name}*: {one['what']}" for name, one in page["settings"].items())
     text = (
@@ -93,7 +121,24 @@ def tables(page: Numbers) -> Blocks:
         "(Student's t).\n"
     )
     header = ("setting: policy", *METRICS.values(), "within targets")
-    return {"tables": "\n".join([made_by(page), text, markdown_table(header, rows)])}
+    predictions = (
+        "\nHow far predictions were off, median / P90 of |predicted - actual| / actual; in "
+        "brackets the simple predictor with the least median, of the same requests.\n"
+    )
+    parts = [made_by(page), text, markdown_table(header, rows)]
+    if off:
+        parts += [predictions, markdown_table(("setting: policy", "TTFT", "e2e"), off)]
+    return {"tables": "\n".join(parts)}
+
+
+def _off(one: dict[str, Any], kind: str) -> str:
+    errors = one["errors"][kind]
+    ours = errors[FORETELL]
+    name, simple = min(
+        ((name, each) for name, each in errors.items() if name != FORETELL),
+        key=lambda item: item[1],
+    )
+    return f"{ours[0]:.0%} / {ours[1]:.0%} (`{name}` {simple[0]:.0%} / {simple[1]:.0%})"
 
 
 def _cell(one: dict[str, Any], metric: str, is_reference: bool) -> str:

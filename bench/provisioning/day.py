@@ -23,8 +23,9 @@ from foretell.model import Slo
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
+from foretell.provision.config import TUNING
 from foretell.provision.strategies import make_strategy
-from foretell.provision.strategies.foresight import WINDOW_S, Foresight
+from foretell.provision.strategies.foresight import Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.tools.intervals import plus_minus
 
@@ -145,7 +146,7 @@ def _foresight(case: Case, known: Known) -> Foresight:
         now_s = begins_s + number * EVERY_S
         found.forecast.observe(now_s, arrived - before)
         for ahead_s in (0.0, case.cold_start_s):
-            found.forecast.upper(now_s, ahead_s, WINDOW_S, CONFIDENCE)
+            found.forecast.upper(now_s, ahead_s, TUNING.window_s, CONFIDENCE)
     return found
 
 
@@ -226,8 +227,5 @@ def _cell(runs: Sequence[dict[str, Any]], kind: str, strategy: str, cold_start_s
     wanted = (kind, strategy, cold_start_s)
     mine = [r for r in runs if (r["kind"], r["strategy"], r["cold_start_s"]) == wanted]
 
-    def cell(name: str, scale: float, digits: int) -> str:
-        values = [scale * run[name] for run in mine]
-        return plus_minus(values, digits) if len(values) > 1 else f"{values[0]:.{digits}f}"
-
-    return f"{cell('within', 100.0, 1)}% in {cell('hours', 1.0, 1)} h"
+    within, hours = ([run[name] for run in mine] for name in ("within", "hours"))
+    return f"{plus_minus([100.0 * each for each in within], 1)}% in {plus_minus(hours, 1)} h"

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
-from itertools import count, pairwise
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,7 +40,7 @@ _START_S = 240.0
 _ENGINES = 4
 _SHORT, _STREAMS, _CHUNKS = 2_000, 128, 128
 _PREDICTIONS = 200
-_RATE_PER_S, _SECONDS = 100.0, 3.0
+_MODEL, _PLACED, _AT_ONCE = "emulated", 300, 10
 _BLOCKS, _BLOCK = 9, 40
 _TELLING_S = 0.02
 """For a thread of the plugin that tells what the last steps were."""
@@ -111,39 +111,33 @@ async def predict(_: Path) -> AsyncIterator[Measure]:
 
 @asynccontextmanager
 async def placement(folder: Path) -> AsyncIterator[Measure]:
-    """A scheduler that places by predictions and relays, and what following predictors takes."""
-    from bench.overhead.load import cluster as load  # noqa: PLC0415
-    from bench.overhead.load.client import send  # noqa: PLC0415
+    """A scheduler that places by predictions and relays, before emulated engines."""
+    import httpx  # noqa: PLC0415
 
-    variant = load.Variant("watch", "", "slo", tagger=False)
+    from bench.processes import running_services  # noqa: PLC0415
+
     async with (
-        load.running_cluster(folder, _ENGINES) as cluster,
-        load.running_schedulers(cluster, variant) as schedulers,
+        running_services(folder) as services,
+        httpx.AsyncClient(trust_env=False, timeout=_START_S) as client,
     ):
-        numbers = count()
+        pairs = [await _emulated(services, index, f"--model-name={_MODEL}") for index in range(4)]
+        scheduler = await _scheduler(services, pairs, "--policy=slo")
+        url, numbers = f"{scheduler.facts['url']}/v1/chat/completions", count()
 
-        def scheduler_s() -> float:
-            return float(schedulers.cpu_s()["scheduler"])
+        async def ask(name: str) -> None:
+            text = f"{name}: tell me about the {name} of these numbers"
+            message = {"role": "user", "content": text}
+            body = {"model": _MODEL, "messages": [message], "max_tokens": 16}
+            (await client.post(url, json=body)).raise_for_status()
 
         async def measure() -> Figures:
-            number = next(numbers)
-            times = [(time.monotonic(), scheduler_s())]
-            await asyncio.sleep(1.0)
-            times.append((time.monotonic(), scheduler_s()))
-            prompts = f"watch {number}"
-            answers = await send(
-                schedulers.ports, _RATE_PER_S, _SECONDS, seed=number, prompts=prompts, chunks=3
-            )
-            times.append((time.monotonic(), scheduler_s()))
-            (idle_s, idle_cpu_s), (busy_s, busy_cpu_s) = (
-                (then - now, later_s - now_s) for (now, now_s), (then, later_s) in pairwise(times)
-            )
-            idle = idle_cpu_s / idle_s
+            round_, before_s = next(numbers), cpu_s(scheduler.process.pid)
+            for group in range(_PLACED // _AT_ONCE):
+                names = [f"{round_}-{group}-{place}" for place in range(_AT_ONCE)]
+                await asyncio.gather(*map(ask, names))
+            took_s = cpu_s(scheduler.process.pid) - before_s
             return {
-                f"a request placed among {_ENGINES} and relayed, CPU µs": 1e6
-                * (busy_cpu_s - idle * busy_s)
-                / len(answers.first_ms),
-                f"following {_ENGINES} predictors for a second, CPU µs": 1e6 * idle,
+                f"a request placed among {len(pairs)} and relayed, CPU µs": 1e6 * took_s / _PLACED
             }
 
         yield measure
@@ -201,34 +195,26 @@ async def plugin(folder: Path) -> AsyncIterator[Measure]:
 @asynccontextmanager
 async def start(folder: Path) -> AsyncIterator[Measure]:
     """Each service, started after the other, until it serves."""
-    from bench.processes import running_services, start_emulated, start_predictor  # noqa: PLC0415
-    from foretell.tools.harness.kernel import PROFILE  # noqa: PLC0415
+    from bench.processes import running_services  # noqa: PLC0415
 
     numbers = count()
 
     async def measure() -> Figures:
         own = folder / str(next(numbers))  # a service may remember what it learnt in a folder
         own.mkdir()
-        patience = {"start_timeout_s": _START_S}
         async with running_services(own) as services:
             began_s, started = time.monotonic(), {}
-            engine = await start_emulated(services, 0, PROFILE, **patience)
-            started["emulated engine"] = engine
-            predictor = await start_predictor(services, 0, PROFILE, **patience)
-            started["predictor"] = predictor
+            pair = await _emulated(services, 0)
+            started["emulated engine"], started["predictor"] = pair
             tagger = await services.start(
-                "tagger", f"{_SERVICES}.tagger", f"--listen=unix:{own}/tagger.sock", **patience
+                "tagger",
+                f"{_SERVICES}.tagger",
+                f"--listen=unix:{own}/tagger.sock",
+                start_timeout_s=_START_S,
             )
             started["tagger"] = tagger
-            facts = {"instance_id": "engine-0", "url": engine.facts["url"]}
-            instance = {**facts, "predictor": predictor.facts["address"]}
-            started["scheduler"] = await services.start(
-                "scheduler",
-                f"{_SERVICES}.scheduler",
-                f"--instances={json.dumps([instance])}",
-                f"--tagger={tagger.facts['address']}",
-                **patience,
-            )
+            flag = f"--tagger={tagger.facts['address']}"
+            started["scheduler"] = await _scheduler(services, [pair], flag)
             took_s = time.monotonic() - began_s
             found = {"start of four services, wall s": took_s}
             for name, service in started.items():
@@ -238,6 +224,34 @@ async def start(folder: Path) -> AsyncIterator[Measure]:
             return found
 
     yield measure
+
+
+async def _emulated(services: Any, index: int, *flags: str) -> tuple[Any, Any]:
+    """An emulated engine, which gets the flags, and its predictor."""
+    from bench.processes import start_emulated, start_predictor  # noqa: PLC0415
+    from foretell.tools.harness.kernel import PROFILE  # noqa: PLC0415
+
+    engine = await start_emulated(services, index, PROFILE, *flags, start_timeout_s=_START_S)
+    return engine, await start_predictor(services, index, PROFILE, start_timeout_s=_START_S)
+
+
+async def _scheduler(services: Any, pairs: list[tuple[Any, Any]], *flags: str) -> Any:
+    """A scheduler before engines and their predictors."""
+    instances = [
+        {
+            "instance_id": f"engine-{index}",
+            "url": engine.facts["url"],
+            "predictor": predictor.facts["address"],
+        }
+        for index, (engine, predictor) in enumerate(pairs)
+    ]
+    return await services.start(
+        "scheduler",
+        f"{_SERVICES}.scheduler",
+        f"--instances={json.dumps(instances)}",
+        *flags,
+        start_timeout_s=_START_S,
+    )
 
 
 async def _stop(children: Iterable[Child]) -> None:

@@ -1,29 +1,33 @@
 """Who the instances of a cluster are: the list that schedulers read and a provisioner writes."""
 
 import json
-import re
 from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-_KEYS = {
-    "instance_id": str,
-    "url": str,
-    "predictor": str,
-    "draining": bool,
-    "model": str,
-    "rank": int,
-    "kind": str,
-}
-KINDS = ("openai", "sglang", "tensorrt-llm", "vllm")
-"""What an engine that somebody else starts may be."""
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from foretell.config.marks import plain
+
+
+def _http(url: str) -> str:
+    parts = urlsplit(url)
+    _ = parts.port  # which is parsed when it is asked for
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("must be http://HOST[:PORT]")
+    return url.rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceConfig:
     """One engine and its sidecar, as configured."""
 
-    instance_id: str
-    url: str
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
+
+    instance_id: Annotated[str, Field(pattern="^[!-~]+$")]
+    """It is a value of HTTP headers."""
+    url: Annotated[str, AfterValidator(_http)]
     predictor: str = ""
     draining: bool = False
     """It ends what it has and gets nothing new."""
@@ -31,17 +35,24 @@ class InstanceConfig:
     """The model that it will serve, which counts until it says so itself; "": not known."""
     rank: int | None = None
     """The data-parallel rank of the server at `url` that it is; None: the whole server."""
-    kind: str = ""
-    """One of `KINDS`, where somebody has stated it; "": its model cards say."""
+    kind: Literal["", "openai", "sglang", "tensorrt-llm", "vllm"] = ""
+    """What an engine is that somebody else starts; "": its model cards say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
     """The instances, and what stays listed while none of them serves it."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     instances: tuple[InstanceConfig, ...] = ()
     models: tuple[str, ...] = ()
     """Models whose requests wait for an instance that may still be started."""
+
+
+@cache
+def _members() -> TypeAdapter[Members]:
+    return TypeAdapter(Members)
 
 
 def parse_members(text: str) -> Members:
@@ -50,65 +61,25 @@ def parse_members(text: str) -> Members:
     Raises `ValueError` that names what is wrong.
     """
     try:
-        found = json.loads(text)
+        found: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"instances: not valid JSON: {error}") from error
-    items, models = found, []
-    if isinstance(found, dict) and found.keys() == {"instances", "models"}:
-        items, models = found["instances"], found["models"]
-    if not isinstance(items, list):
+    if not found and found != []:
         raise ValueError("instances: must be a JSON list")
-    if not isinstance(models, list) or not all(isinstance(name, str) for name in models):
-        raise ValueError("instances: models must be a list of names")
-    configs = tuple(_parse_instance(item) for item in items)
-    if len({c.instance_id for c in configs}) != len(configs):
+    try:
+        listed = isinstance(found, list)
+        members = _members().validate_json(f'{{"instances": {text}}}' if listed else text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        what = f"{where}: {plain(first['msg'])}: {first['input']!r}"
+        raise ValueError(f"instances: {what.removeprefix('instances.')}") from error
+    if len({each.instance_id for each in members.instances}) != len(members.instances):
         raise ValueError("instances: instance_id must be unique")
-    return Members(configs, tuple(models))
+    return members
 
 
 def members_json(members: Members) -> str:
     """What `parse_members` reads."""
-    instances = [
-        {
-            "instance_id": each.instance_id,
-            "url": each.url,
-            "predictor": each.predictor,
-            "draining": each.draining,
-            **({"model": each.model} if each.model else {}),
-            **({} if each.rank is None else {"rank": each.rank}),
-            **({"kind": each.kind} if each.kind else {}),
-        }
-        for each in members.instances
-    ]
-    return json.dumps({"instances": instances, "models": list(members.models)}, indent=1)
-
-
-def _parse_instance(item: object) -> InstanceConfig:
-    if not isinstance(item, dict) or not item.get("instance_id") or not item.get("url"):
-        raise ValueError(f"instances: {item!r} needs instance_id and url")
-    unknown = set(item) - set(_KEYS)
-    if unknown:
-        raise ValueError(f"instances: unknown keys {sorted(unknown)}")
-    for key, value in item.items():
-        if not isinstance(value, _KEYS[key]):
-            raise ValueError(f"instances: {key} of {item!r} must be {_KEYS[key].__name__}")
-    if item.get("kind", KINDS[0]) not in KINDS:
-        raise ValueError(f"instances: kind of {item!r} must be one of {', '.join(KINDS)}")
-    if not re.fullmatch(r"[!-~]+", item["instance_id"]):
-        raise ValueError(f"instances: instance_id {item['instance_id']!r} is no header value")
-    try:
-        url = urlsplit(item["url"])
-        _ = url.port  # which is parsed when it is asked for
-    except ValueError as error:
-        raise ValueError(f"instances: url {item['url']!r}: {error}") from error
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise ValueError(f"instances: url {item['url']!r} must be http://HOST[:PORT]")
-    return InstanceConfig(
-        item["instance_id"],
-        item["url"].rstrip("/"),
-        item.get("predictor", ""),
-        item.get("draining", False),
-        item.get("model", ""),
-        item.get("rank"),
-        item.get("kind", ""),
-    )
+    instances = _members().dump_python(members, exclude_defaults=True).get("instances", ())
+    return json.dumps({"instances": instances, "models": members.models}, indent=1)

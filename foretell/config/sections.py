@@ -131,7 +131,8 @@ class SchedulerOptions(Section):
     """Largest request body accepted."""
     stream_keep_alive_s: float = Field(0.0, ge=0.0)
     """A stream that is silent for so long gets its headers and a comment, so that proxies do not
-    cut it; later failures are then reported in the stream. 0: never."""
+    cut it; later failures are then reported in the stream. Where predictions tell what is left of
+    the answer, such a comment says so, and comes that often. 0: never."""
     max_concurrent_requests: int = Field(4096, gt=0)
     """Requests in progress beyond which new ones get status 429."""
     engine_wait_s: float = Field(10.0, ge=0)

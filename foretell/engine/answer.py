@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 
-from foretell.engine.questions import Forecast, Values, quantiles
+from foretell.engine.questions import Forecast, Values, quantile
 from foretell.model import Load, Prediction
 
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
@@ -13,7 +13,7 @@ QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 Quantiles = tuple[tuple[float, float], ...]
 """(level in (0, 1), seconds), ascending in level."""
 _LEAST_FACTOR = 1e-6  # above 0: what never comes never comes, by whatever factor
-_NORMAL_FIFTHS = np.array((-1.400, -0.532, 0.0, 0.532, 1.400))
+_NORMAL_FIFTHS = np.array(((-1.400,), (-0.532,), (0.0,), (0.532,), (1.400,)))
 """Means of the five equally likely parts of a standard normal distribution."""
 
 
@@ -82,8 +82,8 @@ def _quantiles(values: Values, error: float, delay_s: float) -> Quantiles:
     if values.size == 1 and not error:
         value = float(values.item()) + delay_s
         return tuple([(level, value) for level in QUANTILE_LEVELS])
+    values = values.ravel()
     if error > 0:
-        factors = np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS)
-        values = np.outer(factors, values)
-    values = np.sort(values, axis=None) + delay_s
-    return tuple(zip(QUANTILE_LEVELS, quantiles(values, QUANTILE_LEVELS), strict=True))
+        values = (np.maximum(_LEAST_FACTOR, 1.0 + error * _NORMAL_FIFTHS) * values).ravel()
+    ordered: list[float] = np.sort(values).tolist()
+    return tuple([(level, quantile(ordered, level) + delay_s) for level in QUANTILE_LEVELS])

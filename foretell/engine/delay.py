@@ -39,6 +39,8 @@ class UsualDelay:
         """The estimate at that time, in seconds."""
         if self._seen_s is None:
             self._seen_s = now_s  # from now on what is assumed has lasted
+        if not self._phase.log:
+            return self._usual_s
         return self._seconds(self._phase.after(now_s - self._seen_s))
 
     def learn(self, least_s: float, most_s: float, now_s: float) -> None:

@@ -10,7 +10,7 @@ from math import exp
 from zlib import crc32
 
 from foretell.engine.questions import Arrival
-from foretell.length.distribution import certain
+from foretell.length.distribution import Row, certain
 
 MEMORY_S = 20.0
 """Time constant of the rate. Between 2 and 100 s it makes next to no difference to the errors."""
@@ -38,6 +38,7 @@ class RecentArrivals:
         self._output_tokens = 0.0
         self._cached_tokens = 0.0
         self._targets_s = 0.0, 0.0
+        self._usual: tuple[Row, tuple[float, float, int, int, int, int, int]] | None = None
 
     def note(
         self,
@@ -52,7 +53,7 @@ class RecentArrivals:
         `cached_tokens` of its prompt the engine is expected to have. `targets_s` are those of its
         TTFT and TPOT, 0 where it has none; those of the latest count.
         """
-        self._targets_s = targets_s
+        self._targets_s, self._usual = targets_s, None
         if not self._count:
             self._first_s = self._latest_s = at_s
         at_s = max(at_s, self._latest_s)
@@ -87,19 +88,12 @@ class RecentArrivals:
         count = min(most, round(rate * max(0.0, until_s - now_s)))
         if count <= 0:
             return None
-        prompt, output = max(1, round(self._prompt_tokens)), max(1, round(self._output_tokens))
-        return Arrival(
-            certain(float(output)),
-            now_s + 0.5 / rate,
-            1.0 / rate,
-            *self._targets_s,
-            prompt,
-            output,
-            0,
-            round(self._cached_tokens),
-            _KEY,
-            count,
-        )
+        if self._usual is None:
+            prompt, output = max(1, round(self._prompt_tokens)), max(1, round(self._output_tokens))
+            request = prompt, output, 0, round(self._cached_tokens), _KEY
+            self._usual = certain(float(output)), (*self._targets_s, *request)
+        length, others = self._usual
+        return Arrival(length, now_s + 0.5 / rate, 1.0 / rate, *others, count)
 
     def _faded(self, seconds: float) -> float:
         return exp(-seconds / self._memory_s)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.arrays import engine_record, new_costs, new_rows
+from foretell.engine.published import offline_blocks
 from foretell.engine.questions import (
     Arrival,
     Figures,
@@ -23,16 +24,16 @@ from foretell.engine.questions import (
     rows_of,
 )
 from foretell.kernel.forecasts import (
+    RECORDS,
     Answers,
     Costs,
+    Scratch,
     cost,
     follow_others,
     forecast,
 )
 from foretell.kernel.layout import BLOCK, ENTRY, INPUT, MARK, PLACE
-from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.kernel.snapshot_rows import REQUEST, REQUESTS, SNAPSHOT, Snapshots
-from foretell.kernel.start import RECORDS, Scratch
+from foretell.kernel.snapshot_rows import REQUEST, SNAPSHOT, Snapshots
 from foretell.kernel.step_time import COEFFICIENTS, StepTime, StepTimes
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.model import EngineConfig
@@ -178,67 +179,6 @@ class Forecaster:
         layout = np.stack([model.layout for model in self._tables])
         self._models = self._models._replace(values=values, layout=layout)
 
-    def expect_online(self, index: int, ttft_s: float, usual_blocks: float) -> None:
-        """What engine `index` expects of online requests, as `EngineSnapshot` has it.
-
-        To be called before its snapshot is completed.
-        """
-        engine = self.snapshots.headers[index : index + 1]["engine"]
-        engine["online_ttft_s"], engine["usual_online_blocks"] = ttft_s, usual_blocks
-
-    def expect_drafts(self, index: int, drafted: Seq[float], accepted: Seq[float]) -> None:
-        """What engine `index` counted of draft tokens, as `EngineSnapshot` has it.
-
-        To be called before its snapshot is completed.
-        """
-        engine = self.snapshots.headers[index : index + 1]["engine"]
-        for name, ratios in (("drafted_ratio", drafted), ("accepted_ratio", accepted)):
-            if len(ratios):
-                engine[name][0, : len(ratios)] = ratios
-
-    def defer_prefills(self, index: int, step_counter: int, capacity_bound: bool) -> None:
-        """Which step of engine `index` is next, and whether it puts off prompts, as
-        `EngineSnapshot` has it.
-
-        To be called before its snapshot is completed.
-        """
-        engine = self.snapshots.headers[index : index + 1]["engine"]
-        engine["step_counter"], engine["prefill_capacity_bound"] = step_counter, capacity_bound
-
-    def show_inputs(self, index: int, rows: NDArray[np.void], contents: int) -> None:
-        """The multimodal inputs of engine `index`, as `Snapshots.inputs`; the first are `contents`.
-
-        To be called before its snapshot is completed.
-        """
-        header, count, known = self.snapshots.headers[index : index + 1], len(rows), self.snapshots
-        header["contents"], header["inputs"] = contents, count - contents
-        if count > known.inputs.shape[1]:
-            more = np.zeros((self._engines, 2 * count), INPUT)
-            more[:, : known.inputs.shape[1]] = known.inputs
-            self.snapshots = known._replace(inputs=more)
-            self.scratch = self._new_scratch()
-        self.snapshots.inputs[index, :count] = rows
-
-    def finish_snapshot(
-        self,
-        index: int,
-        figures: Figures,
-        shapes: Seq[Seq[int]],
-        known_s: float,
-        begun_s: float,
-    ) -> None:
-        """Complete a snapshot of engine `index` whose rows have been filled in.
-
-        `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. Until
-        `known_s` nothing has happened but what the snapshot shows.
-        """
-        header = self.snapshots.headers[index : index + 1]
-        header["version"] += 1
-        header["figures"], header["steps"] = figures, len(shapes)
-        header["known_s"], header["begun_s"] = known_s, begun_s
-        for place, shape in enumerate(shapes):
-            header["shapes"][0, place] = shape
-
     def put(
         self,
         index: int,
@@ -261,21 +201,16 @@ class Forecaster:
             self.snapshots.headers["begun_s"][index] += shift_s
             self.snapshots.requests["arrival_s"][index, :count] += shift_s
         if inputs:
-            contents = int(self.snapshots.headers["contents"][index])
-            self.show_inputs(index, np.frombuffer(inputs, INPUT), contents)
+            self._put_inputs(index, np.frombuffer(inputs, INPUT))
 
-    def packed(self, index: int) -> tuple[bytes, bytes, bytes]:
-        """The snapshot of engine `index`, as `put` takes it."""
-        at, inputs = index * SNAPSHOT.itemsize, b""
-        header = bytes(self._header_bytes[at : at + SNAPSHOT.itemsize])
-        at = index * self._capacity * REQUEST.itemsize
-        requests = bytes(
-            self._request_bytes[at : at + int(self._figures[index, REQUESTS]) * REQUEST.itemsize]
-        )
-        if self.snapshots.inputs.shape[1]:
-            count = sum(self.snapshots.headers[["contents", "inputs"]][index].tolist())
-            inputs = self.snapshots.inputs[index, :count].tobytes()
-        return header, requests, inputs
+    def _put_inputs(self, index: int, rows: NDArray[np.void]) -> None:
+        count, known = len(rows), self.snapshots
+        if count > known.inputs.shape[1]:
+            more = np.zeros((self._engines, 2 * count), INPUT)
+            more[:, : known.inputs.shape[1]] = known.inputs
+            self.snapshots = known._replace(inputs=more)
+            self.scratch = self._new_scratch()
+        self.snapshots.inputs[index, :count] = rows
 
     def _look_at_bytes(self) -> None:
         """The arrays of `snapshots` are other ones."""
@@ -294,12 +229,8 @@ class Forecaster:
         return Figures(*self._figures[index].tolist())
 
     def offline_blocks(self, index: int) -> int:
-        """KV blocks of the offline requests that run on an engine that tells them apart.
-
-        Blocks that requests share count for each of them.
-        """
-        rows = self.snapshots.requests[index, : self.figures(index).running]
-        return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
+        """KV blocks of the offline requests that run on an engine that tells them apart."""
+        return offline_blocks(self.snapshots.requests[index, : self.figures(index).running])
 
     def prepare(
         self,

@@ -10,9 +10,10 @@ from typing import NamedTuple
 from foretell.engine.forecast import Forecaster
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.published import Snapshot
-from foretell.engine.questions import Arrival, is_certain
+from foretell.engine.questions import Arrival
+from foretell.engine.underway import Underway
 from foretell.length.distribution import Row
-from foretell.model import EngineConfig, LengthEstimate, Prediction, RequestSpec
+from foretell.model import LengthEstimate, Prediction, RequestSpec
 
 
 class Exposure(NamedTuple):
@@ -63,16 +64,17 @@ def replay(
     for index, (exposure, delay_s, cached) in enumerate(
         zip(inputs.exposures, inputs.answer_delays_s, cached_tokens, strict=True)
     ):
-        underway = _Announced(exposure, cached, () if idle else exposure.announced)
         snapshot = exposure.snapshot
+        announced = () if idle else exposure.announced
         predictor = EnginePredictor(
             forecaster,
             index,
             snapshot.instance_id,
             snapshot.config,
-            underway,
+            Underway(announced, snapshot.dispatch_delay_s),
             snapshot.step_time,
         )
+        predictor.cached_tokens = cached
         predictor.answer_delay_s = delay_s
         if not idle:
             rows = snapshot.header, snapshot.requests, snapshot.inputs
@@ -96,28 +98,3 @@ def replay(
 def of_length(request: RequestSpec, output_tokens: int) -> RequestSpec:
     """`request` with a length that is known."""
     return replace(request, length=LengthEstimate(float(output_tokens), source="hint"))
-
-
-class _Announced:
-    """The requests that were on their way to one engine (`ledger.Underway`)."""
-
-    changes = 0
-
-    def __init__(self, exposure: Exposure, cached: int, rows: Sequence[Arrival]) -> None:
-        self.dispatch_delay_s = exposure.snapshot.dispatch_delay_s
-        self.reserved = sum(row.sequences for row in rows)
-        self.certain = all(is_certain(row.length) for row in rows)
-        self._cached = cached
-        self._rows = rows
-
-    def rows(self) -> Sequence[Arrival]:
-        return self._rows
-
-    def expected(self, at_s: float) -> Sequence[Arrival]:
-        return ()
-
-    def reserved_blocks(self, config: EngineConfig) -> int:
-        return sum(row.sequences * config.blocks_for(row.prompt) for row in self._rows)
-
-    def cached_tokens(self, request: RequestSpec) -> int:
-        return self._cached

@@ -26,7 +26,7 @@ class Lane(NamedTuple):
 
 def lanes(predictor: EnginePredictor, now_s: float) -> list[Lane]:
     """The sequences of an engine that has been shown, in the order in which it holds them."""
-    question = predictor.question(_NOBODY, False, now_s, announced_only=True)
+    question = predictor.question(_NOBODY, False, announced_only=True)
     first_s, last_s = predictor.forecaster.futures_s(
         question, arrival(_NOBODY, certain(1.0), now_s), now_s
     )

@@ -5,15 +5,13 @@ requests have come of late, and which prefixes they left in the engine's cache.
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Protocol
 
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.prefixes import PrefixIndex
-from foretell.engine.questions import Arrival, arrival, is_certain
+from foretell.engine.questions import Arrival, arrival
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, RequestSpec
@@ -22,38 +20,6 @@ MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
 LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
 """Seconds ahead, and the most requests, that are expected without an announcement."""
-
-
-class Underway(Protocol):
-    """The requests on their way to an engine, as predictions count them."""
-
-    changes: int
-    """Another number when anything of it is another."""
-    reserved: int
-    """Sequences on their way."""
-    dispatch_delay_s: float
-    """From a dispatch to the engine's queue."""
-
-    @property
-    def certain(self) -> bool:
-        """The lengths of all of them are taken at their word."""
-        ...
-
-    def rows(self) -> Sequence[Arrival]:
-        """The requests on their way, in the order in which they were dispatched."""
-        ...
-
-    def expected(self, at_s: float) -> Sequence[Arrival]:
-        """The requests that will probably arrive after `at_s`, though nobody announced them."""
-        ...
-
-    def reserved_blocks(self, config: EngineConfig) -> int:
-        """KV blocks of such an engine that the prompts of those on their way need."""
-        ...
-
-    def cached_tokens(self, request: RequestSpec) -> int:
-        """Tokens of the request's prompt that the engine is believed to find in its cache."""
-        ...
 
 
 @dataclass(slots=True)
@@ -97,8 +63,6 @@ class Ledger:
         Without `prefixes` no prefix is expected to be found in the engine's cache.
         """
         self.prefixes = prefixes
-        self.changes = 0
-        """The number of changes of the reservations."""
         self.reserved = 0
         """Sequences of the reservations."""
         self.dispatch_delay_s = dispatch_delay_s
@@ -108,13 +72,7 @@ class Ledger:
         self._co_schedules = False
         self._reservations: OrderedDict[str, Reservation] = OrderedDict()
         self._observed: OrderedDict[str, Observed] = OrderedDict()
-        self._uncertain = 0  # reservations whose length is not certain
         self._first_expiry_s = inf
-
-    @property
-    def certain(self) -> bool:
-        """The lengths of all reservations are taken at their word."""
-        return not self._uncertain
 
     def reserved_blocks(self, config: EngineConfig) -> int:
         """KV blocks of such an engine that the prompts of the reservations need."""
@@ -188,9 +146,7 @@ class Ledger:
         row = arrival(request, length_row, made_s)
         self._reservations[request.request_id] = Reservation(request, made_s, expires_s, row)
         self.reserved += request.sequences
-        self._uncertain += not is_certain(length_row)
         self._first_expiry_s = min(self._first_expiry_s, expires_s)
-        self.changes += 1
         if len(self._reservations) > MAX_RESERVATIONS:
             self._drop(next(iter(self._reservations)))
         return request.cached_tokens
@@ -267,6 +223,4 @@ class Ledger:
         reservation = self._reservations.pop(request_id, None)
         if reservation is not None:
             self.reserved -= reservation.request.sequences
-            self._uncertain -= not is_certain(reservation.row.length)
-            self.changes += 1
         return reservation

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from foretell.engine.answer import Spread, as_prediction, no_spread
 from foretell.engine.forecast import Forecaster
-from foretell.engine.ledger import Underway
 from foretell.engine.questions import Figures, Question, arrival, is_certain, key_of
+from foretell.engine.underway import Underway
 from foretell.kernel.step_time import StepTime
 from foretell.length.distribution import Row
 from foretell.model import EngineConfig, Load, Prediction, RequestSpec
@@ -31,7 +31,7 @@ class EnginePredictor:
         index: int,
         instance_id: str,
         config: EngineConfig,
-        ledger: Underway,
+        underway: Underway,
         model: StepTime,
     ) -> None:
         """`index` is the place of the engine's snapshot in `forecaster`; its steps are believed to
@@ -40,11 +40,13 @@ class EnginePredictor:
         self.index = index
         self.instance_id = instance_id
         self.engine_config = config
-        self.ledger = ledger
+        self.underway = underway
         self.spread: Spread = no_spread
         self.calibration_steps = 0
         self.answer_delay_s = 0.0
         """From a token in the engine to who asks; predictions include it."""
+        self.cached_tokens: int | None = None
+        """Tokens of each prompt that are found cached; None: as `underway` says."""
         self._model = model
         self._version = 0  # of the snapshot and the step-time model
         self._figures: Figures | None = None
@@ -79,63 +81,49 @@ class EnginePredictor:
     def published(self) -> None:
         """The engine's snapshot is another one, or is about to be."""
         self._version += 1
-        self._figures = None
+        self._figures = self._load = None
 
     @property
     def figures(self) -> Figures:
         """The engine's load as its snapshot shows it."""
-        return self._figures or self._figures_anew()
-
-    def _figures_anew(self) -> Figures:
-        self._figures, self._load = self.forecaster.figures(self.index), None
+        if self._figures is None:
+            self._figures = self.forecaster.figures(self.index)
         return self._figures
 
     def load(self) -> Load:
         """The engine's occupancy as last published, reservations included."""
-        figures, ledger = self._figures or self._figures_anew(), self.ledger
-        if self._load is None or self._loaded_at != ledger.changes:
-            self._loaded_at, config = ledger.changes, self.engine_config
-            used_blocks, offline = max(0, config.total_blocks - figures.free_blocks), 0
-            if config.co_schedules:
-                offline = min(used_blocks, self.forecaster.offline_blocks(self.index))
-            self._load = Load(
-                running=figures.running,
-                waiting=figures.requests - figures.running,
-                reserved=ledger.reserved,
-                used_blocks=used_blocks,
-                total_blocks=config.total_blocks,
-                waiting_prefill_blocks=figures.waiting_blocks + ledger.reserved_blocks(config),
-                max_num_seqs=config.max_num_seqs,
-                by_priority=config.policy == "priority",
-                offline_blocks=offline,
-            )
+        underway = self.underway
+        if self._load is None or self._loaded_at != underway.changes:
+            self._loaded_at, config, figures = underway.changes, self.engine_config, self.figures
+            offline = self.forecaster.offline_blocks(self.index) if config.co_schedules else 0
+            reserved = underway.reserved, underway.reserved_blocks(config)
+            self._load = load_of(config, figures, *reserved, offline)
         return self._load
 
     def question(
         self,
         request: RequestSpec,
         certain: bool,
-        at_s: float,
         *,
         announced_only: bool,
         single: bool = False,
     ) -> Question:
-        """The question what becomes of `request` here, if it is dispatched at `at_s`.
+        """The question what becomes of `request` here.
 
         `certain`: its length is taken at its word. The other arguments are those of `predict`.
         """
-        figures, ledger = self._figures or self._figures_anew(), self.ledger
-        samples = 1
-        if not (single or (certain and figures.certain and ledger.certain)):
-            samples = samples_behind(figures.requests - figures.running + ledger.reserved)
+        figures, underway = self.figures, self.underway
+        samples, cached = 1, self.cached_tokens
+        if not (single or (certain and figures.certain and underway.certain)):
+            samples = samples_behind(figures.requests - figures.running + underway.reserved)
         return Question(
             self.index,
             samples,
-            ledger.cached_tokens(request),
-            ledger.rows(),
-            () if announced_only else ledger.expected(at_s + ledger.dispatch_delay_s),
-            self._version + ledger.changes,
-            ledger.dispatch_delay_s,
+            underway.cached_tokens(request) if cached is None else cached,
+            underway.rows,
+            () if announced_only else underway.expected,
+            self._version + underway.changes,
+            underway.dispatch_delay_s,
         )
 
     def wait_s(
@@ -148,7 +136,7 @@ class EnginePredictor:
         waits, as far as is known, or where it is of several sequences."""
         if request.sequences > 1:
             return None
-        question = self.question(request, is_certain(length_row), now_s, announced_only=True)
+        question = self.question(request, is_certain(length_row), announced_only=True)
         found = self.forecaster.wait_s(
             question,
             arrival(request, length_row, now_s),
@@ -159,6 +147,28 @@ class EnginePredictor:
     def has_begun(self, request_id: str) -> bool:
         """Whether the engine has computed any of that request, as far as its snapshot goes."""
         return self.forecaster.has_begun(self.index, key_of(request_id))
+
+
+def load_of(
+    config: EngineConfig, figures: Figures, reserved: int, reserved_blocks: int, offline_blocks: int
+) -> Load:
+    """The occupancy of an engine with these figures.
+
+    So many sequences are on their way to it, whose prompts need so many KV blocks. Offline requests
+    that run hold `offline_blocks`, where the engine tells them apart.
+    """
+    used_blocks = max(0, config.total_blocks - figures.free_blocks)
+    return Load(
+        running=figures.running,
+        waiting=figures.requests - figures.running,
+        reserved=reserved,
+        used_blocks=used_blocks,
+        total_blocks=config.total_blocks,
+        waiting_prefill_blocks=figures.waiting_blocks + reserved_blocks,
+        max_num_seqs=config.max_num_seqs,
+        by_priority=config.policy == "priority",
+        offline_blocks=min(used_blocks, offline_blocks),
+    )
 
 
 def predict(
@@ -188,7 +198,7 @@ def predict(
     """
     new_request, certain = arrival(request, length_row, at_s), is_certain(length_row)
     questions = [
-        predictor.question(request, certain, at_s, announced_only=announced_only, single=single)
+        predictor.question(request, certain, announced_only=announced_only, single=single)
         for predictor in asked
     ]
     found = forecaster.forecast(questions, new_request, now_s, externality=externality)

@@ -18,6 +18,7 @@ from foretell.engine.arrays import engine_record
 from foretell.engine.questions import Arrival, Figures, unpacked
 from foretell.kernel.compiled import untrue_arrivals, untrue_requests
 from foretell.kernel.layout import ENGINE, INPUT
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.snapshot_rows import REQUEST, SHAPE, SNAPSHOT, STEPS
 from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
 from foretell.model import EngineConfig
@@ -95,21 +96,15 @@ def header_of(
     draft_ratios: tuple[Sequence[float], Sequence[float]],
     deferral: tuple[int, bool] = (0, False),
 ) -> bytes:
-    """The header of a snapshot; SnapshotError where it cannot be true.
+    """The header of a snapshot, which nobody checks.
 
     `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. `inputs`
     are rows behind `contents`. `online` are the TTFT and the blocks that are expected of online
     requests, `draft_ratios` those of drafted and of accepted tokens, `deferral`
     `EngineSnapshot`'s step counter and whether prompts are not put off.
     """
-    sums = [*chain.from_iterable(shapes)]
-    _check(0 <= figures.running <= figures.requests <= MOST_REQUESTS, "count")
-    _check(0 <= figures.free_blocks <= config.total_blocks, "blocks")
-    _check(0 <= figures.waiting_blocks < _MOST_NUMBER, "blocks")
-    _check(len(shapes) <= STEPS, "steps")
-    _check(not sums or (min(sums) >= 0 and max(sums) < _MOST_NUMBER), "steps")
-    _check(online[0] >= 0 and 0 <= online[1] < inf, "online")
     header = bytearray(_idle_header(config))
+    sums = [*chain.from_iterable(shapes)]
     sums += (STEPS * SHAPE - len(sums)) * [0]
     state = (0, *figures, len(shapes), *sums, begun_s, 0.0, contents, inputs)
     _STATE.pack_into(header, _STATE_AT, *state)
@@ -125,6 +120,35 @@ def _idle_header(config: EngineConfig) -> bytes:
     header = np.zeros(1, SNAPSHOT)
     header["engine"] = engine_record(config)
     return header.tobytes()
+
+
+def figures_of(header: bytes) -> Figures:
+    """The load that a snapshot of this header shows."""
+    return Figures(*_STATE.unpack_from(header, _STATE_AT)[1:6])
+
+
+def offline_blocks(rows: NDArray[np.void]) -> int:
+    """KV blocks of the offline ones among these rows of requests that run.
+
+    Blocks that requests share count for each of them.
+    """
+    return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
+
+
+def check_state(
+    config: EngineConfig,
+    figures: Figures,
+    shapes: Sequence[Sequence[int]],
+    online: tuple[float, float],
+) -> None:
+    """SnapshotError where a header of these, as `header_of` has them, cannot be true."""
+    _check(0 <= figures.running <= figures.requests <= MOST_REQUESTS, "count")
+    _check(0 <= figures.free_blocks <= config.total_blocks, "blocks")
+    _check(0 <= figures.waiting_blocks < _MOST_NUMBER, "blocks")
+    _check(len(shapes) <= STEPS, "steps")
+    sums = [*chain.from_iterable(shapes)]
+    _check(not sums or (min(sums) >= 0 and max(sums) < _MOST_NUMBER), "steps")
+    _check(online[0] >= 0 and 0 <= online[1] < inf, "online")
 
 
 def check(snapshot: Snapshot) -> None:

@@ -161,15 +161,18 @@ def is_certain(row: Row) -> bool:
     return row[0] == row[-2] and not row[-1]
 
 
-def quantiles(values: Values, levels: Seq[float]) -> list[float]:
-    """Quantiles of equally likely, ascending values: linear between the middles of their shares.
+def quantile(values: Seq[float], level: float) -> float:
+    """That of equally likely, ascending values: linear between the middles of their shares.
 
     Infinite between an infinite value and the one before it.
     """
-    count = len(values)
-    found = np.interp(levels, (np.arange(count) + 0.5) / count, values)
-    found[np.isnan(found)] = inf  # what lies between two that are infinite
-    return found.tolist()
+    last = len(values) - 1
+    place = min(max(level * len(values) - 0.5, 0.0), float(last))
+    before = int(place)
+    low, part = values[before], place - before
+    if part == 0.0 or low == inf:
+        return low
+    return low + part * (values[before + 1] - low)
 
 
 def forecasts(

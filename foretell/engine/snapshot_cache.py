@@ -7,7 +7,7 @@ requests count at once, those of other schedulers when their predictor has told 
 Times are of the follower's clock, to which those of snapshots are shifted: hosts' clocks differ.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -15,11 +15,11 @@ from foretell.engine.forecast import Forecaster
 from foretell.engine.hindsight import Exposure, LengthRow, PredictionInputs
 from foretell.engine.lanes import Lane, lanes
 from foretell.engine.predictor import EnginePredictor, predict
-from foretell.engine.prefixes import answered_tokens, cached_tokens, leading
 from foretell.engine.published import Published, Snapshot
-from foretell.engine.questions import Arrival, arrival, is_certain, shifted
+from foretell.engine.questions import arrival, shifted
+from foretell.engine.underway import Underway
 from foretell.latency.residuals import spread
-from foretell.model import EngineConfig, Load, Prediction, RequestSpec
+from foretell.model import Load, Prediction, RequestSpec
 
 STALE_S = 2.5
 """Silence after which a predictor no longer counts as followed; it speaks once a second."""
@@ -30,93 +30,17 @@ _ESTIMATES = 256
 _CLOCK_JUMP_S = 1.0
 
 
-class _Underway:
-    """The requests on their way to one engine, as its follower knows them (`ledger.Underway`)."""
-
-    def __init__(self) -> None:
-        self.changes = 0
-        self.dispatch_delay_s = 0.0
-        self.reserved = 0
-        self.certain = True
-        self.coming: Sequence[Arrival] = []
-        self.prefixes: set[int] = set()
-        self.block_size_tokens = 0
-        """0: the engine caches no prefixes."""
-        self._told: list[Arrival] = []
-        self._own: OrderedDict[int, tuple[RequestSpec, Arrival]] = OrderedDict()
-        self._rows: list[Arrival] = []
-
-    def announce(self, number: int, request: RequestSpec, row: Arrival) -> None:
-        """The follower's notice of that number is that `request` is on its way."""
-        self._own[number] = request, row
-        self._changed()
-
-    def revise(self, request: RequestSpec, row: Arrival) -> None:
-        """The row of `request`, should the follower still count it, is another one."""
-        for number, (known, _) in self._own.items():
-            if known.request_id == request.request_id:
-                self._own[number] = request, row
-        self._changed()
-
-    def tell(self, rows: Sequence[Arrival], notices: int) -> None:
-        """A new snapshot reckons with those `rows` on their way, those of other schedulers among
-        them, and with so many notices of the follower."""
-        known = [number for number in self._own if number <= notices]
-        if rows or known or self._told:
-            self._told = list(rows)
-            self._drop(known)
-
-    def forget(self, request_id: str) -> None:
-        """That request, should it still be on its way, has ended."""
-        self._drop([n for n, (request, _) in self._own.items() if request.request_id == request_id])
-
-    def begin(self) -> None:
-        """The numbers of notices begin anew."""
-        self._drop(list(self._own))
-
-    def rows(self) -> list[Arrival]:
-        return self._rows
-
-    def expected(self, at_s: float) -> Sequence[Arrival]:
-        return self.coming
-
-    def reserved_blocks(self, config: EngineConfig) -> int:
-        return sum([row.sequences * config.blocks_for(row.prompt) for row in self.rows()])
-
-    def cached_tokens(self, request: RequestSpec) -> int:
-        if not self.block_size_tokens or not (request.prefix or request.turn.before):
-            return request.cached_tokens
-        chunks = leading(request.prefix, self.prefixes)
-        for sent, _ in self._own.values():
-            chunks = max(chunks, _common(request.prefix, sent.prefix))
-        found = cached_tokens(request, chunks, self.block_size_tokens)
-        answered = answered_tokens(request, self.prefixes, self.block_size_tokens)
-        return max(found, answered, request.cached_tokens)
-
-    def _drop(self, numbers: list[int]) -> None:
-        for number in numbers:
-            del self._own[number]
-        self._changed()
-
-    def _changed(self) -> None:
-        self._rows = rows = self._told + [row for _, row in self._own.values()]
-        self.reserved = sum([row.sequences for row in rows])
-        self.certain = all(is_certain(row.length) for row in rows)
-        self.changes += 1
-
-
 class FollowedEngine:
     """One engine in the cache: the latest snapshot of it, and the follower's own requests."""
 
     def __init__(self, forecaster: Forecaster, index: int, length_row: LengthRow) -> None:
         self.index = index
-        self.predictor: EnginePredictor | None = None
-        """None before the first snapshot."""
         self.answer_delay_s = 0.0
         """From a token in the engine to the follower; predictions include it."""
         self._forecaster = forecaster
+        self._predictor: EnginePredictor | None = None
         self._length_row = length_row
-        self._underway = _Underway()
+        self._underway = Underway()
         self._notices = 0
         self._open: dict[str, tuple[RequestSpec, float]] = {}
         self._shifts: deque[float] = deque(maxlen=_CLOCKS)
@@ -126,13 +50,22 @@ class FollowedEngine:
         """When the engine was last heard to have made a step."""
         self._exposure: Exposure | None = None
         self._snapshot: tuple[Snapshot, float] | None = None  # and the shift of its instants
+        # What was heard is taken in when somebody wants to know: most is heard for nobody.
+        self._is_news = self._is_new_snapshot = False
         self._known_s = float("-inf")
+
+    @property
+    def predictor(self) -> EnginePredictor | None:
+        """The engine as it was last heard of; None before the first snapshot."""
+        if self._is_news:
+            self._take_in()
+        return self._predictor
 
     def exposure(self) -> Exposure:
         """What predictions are made from now; there must be a snapshot."""
         if self._exposure is None:
             assert self._snapshot is not None, "there is no snapshot yet"
-            self._exposure = Exposure(*self._snapshot, self._known_s, self._underway.rows())
+            self._exposure = Exposure(*self._snapshot, self._known_s, self._underway.rows)
         return self._exposure
 
     @property
@@ -149,7 +82,7 @@ class FollowedEngine:
 
     def is_fresh(self, now_s: float) -> bool:
         """Whether the snapshot may be believed: there is one, and its predictor still speaks."""
-        return self.predictor is not None and now_s - self._told_s <= STALE_S
+        return self._snapshot is not None and now_s - self._told_s <= STALE_S
 
     def begin(self, now_s: float) -> list[tuple[RequestSpec, float]]:
         """A stream begins: the open requests, to be told again with their ages in seconds.
@@ -194,17 +127,21 @@ class FollowedEngine:
     def hear(self, message: Published, now_s: float) -> None:
         """Take in what the predictor published, whose snapshot is checked."""
         shift_s, snapshot = self._shift_s(now_s - message.sent_s), message.snapshot
-        self._exposure = None
+        self._exposure, underway = None, self._underway
         if snapshot is not None:
             if self._snapshot is not None and snapshot.taken_s != self._snapshot[0].taken_s:
                 self.worked_s = now_s
-            self._show(snapshot, shift_s, message.notices)
+            self._snapshot, self._is_new_snapshot = (snapshot, shift_s), True
+            underway.tell(shifted(snapshot.reservations, shift_s), message.notices)
+            underway.expected = shifted(snapshot.expected, shift_s)
+            underway.dispatch_delay_s = snapshot.dispatch_delay_s
+            config = snapshot.config
+            underway.block_size_tokens = config.block_size_tokens * config.enable_prefix_caching
         self._heard_s, self._told_s = message.heard_s + shift_s, now_s
         self._known_s = message.sent_s - message.silent_s + shift_s
-        if self.predictor is not None:
-            self._forecaster.still_true(self.index, self._known_s)
-            self.predictor.published()
-        underway = self._underway
+        self._is_news = True
+        if snapshot is not None and snapshot.config.steps_with:
+            self._take_in()  # forecasts of others in its deployment look at it, too
         if message.all_prefixes:
             underway.prefixes = set()
         if message.cached_prefixes or message.evicted_prefixes:
@@ -226,38 +163,27 @@ class FollowedEngine:
         self._shift_now_s = min(shifts)
         return self._shift_now_s
 
-    def _show(self, snapshot: Snapshot, shift_s: float, notices: int) -> None:
-        config, underway = snapshot.config, self._underway
-        predictor = self._configured(snapshot)
-        variances = snapshot.step_error
-        predictor.believe(
-            snapshot.step_time,
-            lambda steps: spread(variances, steps),
-            snapshot.calibration_steps,
-        )
-        self._forecaster.put(
-            self.index, snapshot.header, snapshot.requests, snapshot.inputs, shift_s
-        )
-        self._snapshot = snapshot, shift_s
-        underway.tell(shifted(snapshot.reservations, shift_s), notices)
-        underway.coming = shifted(snapshot.expected, shift_s)
-        underway.dispatch_delay_s = snapshot.dispatch_delay_s
-        underway.block_size_tokens = config.block_size_tokens * config.enable_prefix_caching
-
-    def _configured(self, snapshot: Snapshot) -> EnginePredictor:
-        predictor = self.predictor
+    def _take_in(self) -> None:
+        self._is_news = False
+        if self._snapshot is None:
+            return
+        (snapshot, shift_s), forecaster, index = self._snapshot, self._forecaster, self.index
+        predictor = self._predictor
         if predictor is None:
-            predictor = self.predictor = EnginePredictor(
-                self._forecaster,
-                self.index,
-                snapshot.instance_id,
-                snapshot.config,
-                self._underway,
-                snapshot.step_time,
+            names = snapshot.instance_id, snapshot.config
+            predictor = EnginePredictor(
+                forecaster, index, *names, self._underway, snapshot.step_time
             )
-        elif predictor.engine_config is not snapshot.config:  # which is nearly always the same
-            predictor.configure(snapshot.config)
-        return predictor
+            self._predictor = predictor
+        if self._is_new_snapshot:
+            self._is_new_snapshot = False
+            if predictor.engine_config is not snapshot.config:  # which is nearly always the same
+                predictor.configure(snapshot.config)
+            error, steps = snapshot.step_error, snapshot.calibration_steps
+            predictor.believe(snapshot.step_time, lambda steps: spread(error, steps), steps)
+            forecaster.put(index, snapshot.header, snapshot.requests, snapshot.inputs, shift_s)
+        forecaster.still_true(index, self._known_s)
+        predictor.published()
 
 
 class SnapshotCache:
@@ -349,13 +275,3 @@ class SnapshotCache:
 
     def _predictor(self, instance_id: str) -> EnginePredictor:
         return self._engines[instance_id].believed
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """The number of leading chunks that two prompts share."""
-    count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine != theirs:
-            break
-        count += 1
-    return count

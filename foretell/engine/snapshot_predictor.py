@@ -1,35 +1,30 @@
-"""The predictor of an engine that publishes snapshots: what the sidecar beside it runs."""
+"""What the sidecar beside an engine knows of it, and publishes to those who predict its future."""
 
 from collections.abc import Callable
 from math import inf
 
-from foretell.engine.answer import Spread, no_spread
-from foretell.engine.forecast import Forecaster
+import numpy as np
+
 from foretell.engine.ledger import Ledger, Observed
-from foretell.engine.predictor import EnginePredictor, predict
+from foretell.engine.predictor import load_of
 from foretell.engine.prefixes import PrefixIndex
-from foretell.engine.published import Snapshot
-from foretell.engine.snapshots import fill_snapshot
-from foretell.latency.calibration import OnlineStepTime
-from foretell.latency.features import FEATURES
-from foretell.latency.linear import LinearStepTime, StepTimeModel
+from foretell.engine.published import Snapshot, figures_of, offline_blocks
+from foretell.engine.snapshots import PackedRows, packed_rows
+from foretell.kernel.snapshot_rows import REQUEST
+from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
 from foretell.model import (
     EngineSnapshot,
     LengthEstimate,
     Load,
-    Prediction,
     RequestSpec,
     RequestTable,
     Slo,
 )
 
-_UNTOLD = LinearStepTime((0.0,) * len(FEATURES)).packed()
-"""The model of step times until somebody asks with another one."""
-
 
 class SnapshotPredictor:
-    """Hears one engine's snapshots, keeps its ledger, and predicts. Time is an argument.
+    """Hears one engine's snapshots, keeps its ledger, and publishes both. Time is an argument.
 
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
     `prior_tokens` is the mean output length of requests that nobody estimated.
@@ -46,13 +41,11 @@ class SnapshotPredictor:
         self.ledger = Ledger(dispatch_delay_s)
         self.snapshot: EngineSnapshot | None = None
         self.heard_unix_s = 0.0
-        self._length_row = length_row
+        self.length_row = length_row
+        """Makes a distribution of an estimate."""
         self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
-        self._forecaster = Forecaster()
-        self._predictor: EnginePredictor | None = None
-        self._shown = False  # the snapshot is that of the latest snapshot
-        self._asked = False
+        self._rows: PackedRows | None = None  # those of the latest snapshot, once wanted
 
     @property
     def dispatch_delay_s(self) -> float:
@@ -83,24 +76,16 @@ class SnapshotPredictor:
                 PrefixIndex(snapshot.config) if caches else None,
                 co_schedules=snapshot.config.co_schedules,
             )
-            if self._predictor is None:
-                self._predictor = EnginePredictor(
-                    self._forecaster, 0, snapshot.instance_id, snapshot.config, self.ledger, _UNTOLD
-                )
-            self._predictor.configure(snapshot.config)
         before, self.snapshot = known if same_run else None, snapshot
-        self._shown = False
+        self._rows = None
         for rows in (snapshot.running, snapshot.waiting):
             self._see(RequestTable.of(rows), snapshot.taken_unix_s, before)
         self._see_hits(RequestTable.of(snapshot.running))
-        if self._asked:  # about the state before; then about this one too: nobody need wait
-            self._show()
-            self._asked = False
         return True
 
     def reserve(self, request: RequestSpec, now_unix_s: float, ttl_s: float) -> None:
         """Count `request` as on its way for `ttl_s`, unless a snapshot has already shown it."""
-        row = self._length_row(request.length)
+        row = self.length_row(request.length)
         self.ledger.reserve(request, row, now_unix_s, now_unix_s, now_unix_s + ttl_s)
 
     def complete(self, request_id: str, *, answered: bool = False) -> Observed:
@@ -109,48 +94,15 @@ class SnapshotPredictor:
 
     def load(self, now_unix_s: float) -> Load | None:
         """The engine's occupancy, reservations included; None before the first snapshot."""
-        predictor = self._show()
-        self.ledger.expire(now_unix_s)
-        return predictor.load() if predictor is not None else None
-
-    def predict(
-        self,
-        request: RequestSpec,
-        step_time: StepTimeModel,
-        now_unix_s: float,
-        *,
-        spread: Spread = no_spread,
-        calibration_steps: int = 0,
-        announced_only: bool = False,
-        externality: bool = False,
-        with_quantiles: bool = True,
-    ) -> Prediction | None:
-        """Predict the latencies of `request`, dispatched now; None before any snapshot.
-
-        `spread` and `calibration_steps` as `EnginePredictor.believe` has them, the other options as
-        `foretell.engine.predictor.predict`.
-        """
-        predictor = self._show()
-        if predictor is None:
+        if self.snapshot is None:
             return None
-        self._asked = True
         self.ledger.expire(now_unix_s)
-        predictor.believe(step_time.packed(), spread, calibration_steps)
-        silent_s = self.silent_s(step_time, now_unix_s)
-        self._forecaster.still_true(0, now_unix_s - silent_s)
-        (prediction,) = predict(
-            self._forecaster,
-            [predictor],
-            request,
-            self._length_row(request.length),
-            at_s=now_unix_s,
-            now_s=now_unix_s,
-            ages_s=[self.age_s(now_unix_s)],
-            announced_only=announced_only,
-            externality=externality,
-            with_quantiles=with_quantiles,
-        )
-        return prediction
+        header, requests, _ = self._packed(self.snapshot)
+        config, figures = self.snapshot.config, figures_of(header)
+        running = np.frombuffer(requests, REQUEST, figures.running)
+        offline = offline_blocks(running) if config.co_schedules else 0
+        reserved = self.ledger.reserved, self.ledger.reserved_blocks(config)
+        return load_of(config, figures, *reserved, offline)
 
     def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
         """For how long the engine may have made steps that it has not told yet.
@@ -167,46 +119,46 @@ class SnapshotPredictor:
             within_s = snapshot.config.told_soon_s
         return max(0.0, min(within_s, now_unix_s - snapshot.published_unix_s))
 
-    def publish(self, step_time: OnlineStepTime, now_unix_s: float) -> Snapshot | None:
-        """What is known of the engine now, for those who predict by themselves.
+    def publish(
+        self,
+        step_time: StepTimeModel,
+        now_unix_s: float,
+        step_error: tuple[float, float] = (0.0, 0.0),
+        calibration_steps: int = 0,
+    ) -> Snapshot | None:
+        """What is known of the engine now, for those who predict its future.
 
-        None before any snapshot of the engine.
+        None before any snapshot of the engine. Its steps are believed to take as long as
+        `step_time` says; the others are `Snapshot`'s.
         """
-        engine, predictor = self.snapshot, self._show()
-        if engine is None or predictor is None:
+        engine = self.snapshot
+        if engine is None:
             return None
         self.ledger.expire(now_unix_s)
-        header, requests, inputs = self._forecaster.packed(0)
         return Snapshot(
-            instance_id=engine.instance_id,
-            config=engine.config,
-            taken_s=engine.taken_unix_s,
-            header=header,
-            requests=requests,
-            inputs=inputs,
-            reservations=self.ledger.rows(),
-            expected=self.ledger.expected(now_unix_s + self.dispatch_delay_s),
-            dispatch_delay_s=self.dispatch_delay_s,
-            step_time=step_time.packed(),
-            step_error=step_time.variances,
-            calibration_steps=step_time.steps,
+            engine.instance_id,
+            engine.config,
+            engine.taken_unix_s,
+            *self._packed(engine),
+            self.ledger.rows(),
+            self.ledger.expected(now_unix_s + self.dispatch_delay_s),
+            self.dispatch_delay_s,
+            step_time.packed(),
+            step_error,
+            calibration_steps,
         )
 
-    def _show(self) -> EnginePredictor | None:
-        """The engine's predictor with the snapshot of the latest snapshot."""
-        snapshot, predictor = self.snapshot, self._predictor
-        if snapshot is None or predictor is None or self._shown:
-            return predictor
-        running, waiting = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
-        prefixes, cached_tokens = self.ledger.prefixes, None
-        if prefixes is not None and prefixes.pending:
-            believed = map(prefixes.believed, waiting.foretell_id)
-            cached_tokens = list(map(max, waiting.cached_tokens, believed))
-        rows = [row for table in (running, waiting) for row in self._length_rows(table)]
-        fill_snapshot(self._forecaster, 0, snapshot, rows, cached_tokens)
-        predictor.published()
-        self._shown = True
-        return predictor
+    def _packed(self, snapshot: EngineSnapshot) -> PackedRows:
+        """The rows of the latest snapshot, with what is believed of its requests."""
+        if self._rows is None:
+            running, waiting = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
+            prefixes, cached_tokens = self.ledger.prefixes, None
+            if prefixes is not None and prefixes.pending:
+                believed = map(prefixes.believed, waiting.foretell_id)
+                cached_tokens = list(map(max, waiting.cached_tokens, believed))
+            lengths = [row for table in (running, waiting) for row in self._length_rows(table)]
+            self._rows = packed_rows(snapshot, lengths, cached_tokens)
+        return self._rows
 
     def _see(self, table: RequestTable, at_unix_s: float, before: EngineSnapshot | None) -> None:
         """Note what is new of each request. This runs for every engine step: few calls a row."""
@@ -278,7 +230,7 @@ class SnapshotPredictor:
             elif tokens <= 0:
                 row = self._prior_row
             else:
-                row = self._length_row(LengthEstimate(tokens, source="model"))
+                row = self.length_row(LengthEstimate(tokens, source="model"))
                 if seen is not None:
                     seen.length_row = row
             rows.append(row)

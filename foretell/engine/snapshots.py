@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +10,13 @@ from numpy.typing import NDArray
 from foretell.engine.batch import Batch as TwinBatch
 from foretell.engine.forecast import Forecaster
 from foretell.engine.inputs import input_rows
+from foretell.engine.published import header_of
 from foretell.engine.questions import Figures, is_certain, key_of
 from foretell.engine.twin import Twin
+from foretell.kernel.forecasts import START, restore
+from foretell.kernel.layout import INPUT
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.snapshot_rows import STEPS
-from foretell.kernel.start import START, restore
+from foretell.kernel.snapshot_rows import REQUEST, STEPS
 from foretell.latency.linear import sums
 from foretell.length.distribution import Row, certain
 from foretell.model import EngineSnapshot, RequestState, RequestTable
@@ -24,14 +27,20 @@ ExpectedOutput = Callable[[RequestState], float]
 """Total output tokens a request is expected to generate, given how far it has come."""
 
 
-def fill_snapshot(
-    forecaster: Forecaster,
-    index: int,
+class PackedRows(NamedTuple):
+    """The rows of a snapshot, as `published.Snapshot` has them."""
+
+    header: bytes
+    requests: bytes
+    inputs: bytes
+
+
+def packed_rows(
     snapshot: EngineSnapshot,
     length_rows: Sequence[Row],
     waiting_cached_tokens: Sequence[int] | None = None,
-) -> None:
-    """Make `snapshot` the snapshot of engine `index`.
+) -> PackedRows:
+    """The rows that say what `snapshot` says.
 
     `length_rows` are what is believed of the output lengths, for the running and then the waiting
     requests. An engine looks for cached blocks when it admits a request, so of those who wait it
@@ -40,11 +49,9 @@ def fill_snapshot(
     config = snapshot.config
     runs, waits = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
     running, count = len(runs), len(runs) + len(waits)
-    forecaster.make_room(count)
-    forecaster.describe(index, config)
-    rows = forecaster.snapshots.requests[index]
+    rows = np.zeros(count, REQUEST)
     _fill_rows(rows[:running], runs, runs.cached_tokens)
-    _fill_rows(rows[running:count], waits, waiting_cached_tokens or waits.cached_tokens)
+    _fill_rows(rows[running:], waits, waiting_cached_tokens or waits.cached_tokens)
     # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
     rows["computed"][:running] = runs.computed_tokens[:]
     blocks = -(-rows["computed"][:running] // config.block_size_tokens)
@@ -52,31 +59,39 @@ def fill_snapshot(
     rows["left"][:running] = runs.left_blocks[:]
     rows["scheduled"][:running] = runs.scheduled_tokens[:]
     rows["in_flight"][:running] = runs.in_flight_tokens[:]
-    if config.max_num_encoder_input_tokens:
-        inputs, contents = input_rows(snapshot)
-        forecaster.show_inputs(index, inputs, len(contents))
-        rows["inputs"][:running] = list(map(len, runs.encoder_inputs))
-        rows["inputs"][running:count] = list(map(len, waits.encoder_inputs))
-    else:
-        rows["inputs"][:count] = 0
-    rows["older"][:count] = 0
     rows["older"][:running] = runs.older_tokens[:]
+    inputs, contents = b"", 0
+    if config.max_num_encoder_input_tokens:
+        placed, known = input_rows(snapshot)
+        inputs, contents = placed.tobytes(), len(known)
+        rows["inputs"] = [len(each) for table in (runs, waits) for each in table.encoder_inputs]
     lengths = np.fromiter(chain.from_iterable(length_rows), np.float64, count * WIDTH)
-    rows["length"][:count] = lengths.reshape(count, WIDTH)
-    tokens = rows["prompt"][running:count] + rows["output"][running:count]
+    rows["length"] = lengths.reshape(count, WIDTH)
+    tokens = rows["prompt"][running:] + rows["output"][running:]
     wanted = sum(map(config.blocks_for, tokens.tolist()))
     sure = all(map(is_certain, length_rows))
-    forecaster.expect_online(index, snapshot.online_ttft_s, snapshot.usual_online_blocks)
-    forecaster.defer_prefills(index, snapshot.step_counter, snapshot.prefill_capacity_bound)
-    forecaster.expect_drafts(index, snapshot.drafted_ratio, snapshot.accepted_ratio)
     steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
-    forecaster.finish_snapshot(
-        index,
+    header = header_of(
+        config,
         Figures(count, running, snapshot.free_blocks, wanted, int(sure)),
         [sums(step.shape) for step in steps],
-        snapshot.taken_unix_s,
         steps[0].started_unix_s if steps else 0.0,
+        contents=contents,
+        inputs=len(inputs) // INPUT.itemsize - contents,
+        online=(snapshot.online_ttft_s, snapshot.usual_online_blocks),
+        draft_ratios=(snapshot.drafted_ratio, snapshot.accepted_ratio),
+        deferral=(snapshot.step_counter, snapshot.prefill_capacity_bound),
     )
+    return PackedRows(header, rows.tobytes(), inputs)
+
+
+def fill_snapshot(
+    forecaster: Forecaster, index: int, snapshot: EngineSnapshot, length_rows: Sequence[Row]
+) -> None:
+    """Make `snapshot` the snapshot of engine `index`, with these `packed_rows`."""
+    forecaster.describe(index, snapshot.config)
+    forecaster.put(index, *packed_rows(snapshot, length_rows), 0.0)
+    forecaster.still_true(index, snapshot.taken_unix_s)
 
 
 def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Sequence[int]) -> None:

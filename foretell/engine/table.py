@@ -6,7 +6,7 @@ import numpy as np
 
 from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.engine.twin import Twin
-from foretell.kernel.engines import PLACED, Engines, publish_all, run, step
+from foretell.kernel.live import PLACED, Engines, publish_all, run, step
 from foretell.kernel.snapshot_rows import Snapshots
 from foretell.kernel.step_time import StepTime
 

@@ -107,7 +107,7 @@ class Twin:
     ) -> tuple["Twin", list[Batch]]:
         """A twin that goes on from a state, and its steps in flight for `complete`, oldest first.
 
-        `records` is a record of `kernel.start.RECORDS`, whose running list is the first slots;
+        `records` is a record of `kernel.forecasts.RECORDS`, whose running list is the first slots;
         `entries` are those of its two batches. `names` are the request ids of the slots in use,
         `contents` the rows among `inputs` of what is in them.
         """

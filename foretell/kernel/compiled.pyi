@@ -8,12 +8,10 @@ arrays whose items have another size.
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.engines import Engines
-from foretell.kernel.forecasts import Answers, Costs
+from foretell.kernel.forecasts import Answers, Costs, Scratch
 from foretell.kernel.layout import Record, State
-from foretell.kernel.live import Live
+from foretell.kernel.live import Engines, Live
 from foretell.kernel.snapshot_rows import Snapshots
-from foretell.kernel.start import Scratch
 from foretell.kernel.step_time import StepTime, StepTimes, Sums
 
 _Floats = NDArray[np.float64]
@@ -21,8 +19,9 @@ _Short = NDArray[np.float32]
 _Ints = NDArray[np.int64]
 _Rows = NDArray[np.void]
 
-LAYOUTS: dict[str, tuple[int, list[tuple[str, int, int, str]]]]
-"""Of each kind of rows its size, and the name, offset, size and kind of each field."""
+LAYOUTS: dict[str, tuple[int, list[tuple[str, int, str, tuple[int, ...]]]]]
+"""Of each kind of rows its size, and the name, offset, kind and dimensions of each field. Kinds are
+numpy's, or those of other rows."""
 STRETCH: float
 
 class ImpossibleState(Exception):

@@ -1,8 +1,13 @@
-"""One engine whose time the caller keeps: simulated, replayed or emulated.
+"""Engines whose time the caller keeps: simulated, replayed or emulated.
 
 The loop is that of forecasts (`loop.h`). The caller advances the engine when a step ends, or when
 an idle engine is to find that a request has arrived. A broken invariant ends the process, unless
 the state was told by somebody: then there is `compiled.ImpossibleState`.
+
+Many engines go on in one call, each found by the addresses of its arrays (`engines.h`). Handing an
+array over to compiled code takes time, and an engine has a dozen: together as much as a step of it.
+So a row of `PLACED` says where an engine's arrays lie, and all engines are handed over as one
+array. Whoever writes a row keeps the arrays alive and writes it anew when one is replaced.
 """
 
 from typing import NamedTuple
@@ -10,35 +15,28 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.compiled import advance, count_free, run_steps
-from foretell.kernel.layout import check_rows
-from foretell.kernel.lengths import WIDTH
-from foretell.kernel.start import RECORDS
+from foretell.kernel.compiled import advance, count_free, publish_all, run, run_steps, step
+from foretell.kernel.layout import ROWS
 
-__all__ = ["BELIEF", "LIVE", "Live", "advance", "count_free", "run_steps"]
+__all__ = [
+    "BELIEF",
+    "LIVE",
+    "PLACED",
+    "Engines",
+    "Live",
+    "advance",
+    "count_free",
+    "publish_all",
+    "run",
+    "run_steps",
+    "step",
+]
 
-TALLY = np.dtype(
-    [
-        ("begun_s", np.float64, (2,)),  # when each of the two batches began on the device
-        ("counted_s", np.float64),  # up to when free blocks have been summed
-        ("until_s", np.float64),  # when that ends
-        ("counted_for_s", np.float64),
-        ("free_s", np.float64),  # free blocks times seconds
-        ("free_squared_s", np.float64),
-        ("calls", np.int64),
-        ("scheduled", np.int64),  # steps so far
-        ("completed", np.int64),
-        ("tokens", np.int64),  # scheduled so far, those computed again included
-        ("told", np.int64),  # 1: the state is what somebody told, which may be none
-    ]
-)
-
-LIVE = np.dtype([("at", RECORDS), ("tally", TALLY)], align=True)
-
-BELIEF = np.dtype([("length", np.float64, (WIDTH,)), ("key", np.int64)], align=True)
+LIVE = ROWS["LiveRecord"]
+BELIEF = ROWS["Belief"]
 """A request's output length as predictors believe it, and the key that it is drawn with."""
-
-check_rows(Tally=TALLY, LiveRecord=LIVE, Belief=BELIEF)
+PLACED = ROWS["Placed"]
+"""The addresses of the arrays of one engine's `Live` and of its step-time model."""
 
 
 class Live(NamedTuple):
@@ -58,3 +56,18 @@ class Live(NamedTuple):
     """Entries of the second one."""
     beliefs: NDArray[np.void]
     """Rows of `BELIEF`, by slot."""
+
+
+class Engines(NamedTuple):
+    """The m engines of a cluster."""
+
+    placed: NDArray[np.void]
+    """(m,): rows of `PLACED`."""
+    ends_s: NDArray[np.float64]
+    """(m,): the end of the oldest step in flight; infinite where there is none."""
+    changes: NDArray[np.int64]
+    """(m,): the number of changes of each engine's state."""
+    changed_s: NDArray[np.float64]
+    """(m,): the time of the latest change."""
+    outcome: NDArray[np.int64]
+    """(3,): the engine that made the latest step, and the outcome that `live.advance` filled in."""

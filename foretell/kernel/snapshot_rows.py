@@ -12,33 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.kernel.layout import ENGINE, check_rows
-from foretell.kernel.lengths import WIDTH
+from foretell.kernel.layout import ROWS
 
-REQUEST = np.dtype(
-    [
-        ("length", np.float64, (WIDTH,)),  # what is believed of its output length
-        ("arrival_s", np.float64),
-        ("ttft_target_s", np.float64),  # 0: none
-        ("tpot_target_s", np.float64),
-        ("key", np.int64),  # stands for the request in draws; the same in every snapshot
-        ("prompt", np.int32),
-        ("output", np.int32),  # generated and known
-        ("max_tokens", np.int32),  # 0: no limit
-        ("computed", np.int32),  # KV entries, those of scheduled steps included
-        ("blocks", np.int32),  # of each KV cache group, that hold these
-        ("left", np.int32),  # the first of them that local attention has left behind
-        ("cached_tokens", np.int32),  # of whoever waits: as is believed, others: as was found
-        ("priority", np.int32),
-        ("preemptions", np.int32),
-        ("scheduled", np.int32),  # tokens that the newest step in flight computes
-        ("in_flight", np.int32),  # output tokens that are not known yet, with async scheduling
-        ("adapter", np.int32),  # its LoRA adapter; 0: none
-        ("inputs", np.int32),  # multimodal inputs of its prompt
-        ("older", np.int32),  # tokens that the step in flight before the newest computes; 0: untold
-    ],
-    align=True,
-)
+REQUEST = ROWS["Request"]
 """One request in an engine."""
 
 REQUESTS, RUNNING, FREE_BLOCKS, WAITING_BLOCKS, CERTAIN = range(5)
@@ -49,41 +25,11 @@ FIGURES = 5
 STEPS, SHAPE = 2, 6
 """Most steps in flight, and the numbers that describe one: the fields of `model.BatchShape`."""
 
-SNAPSHOT = np.dtype(
-    [
-        ("engine", ENGINE),  # the configuration; the counters are not looked at
-        ("version", np.int64),  # another number, above 0, for every change of the snapshot
-        ("figures", np.int64, (FIGURES,)),
-        ("steps", np.int64),  # steps in flight
-        ("shapes", np.int64, (STEPS, SHAPE)),  # of the steps in flight, the oldest first
-        ("begun_s", np.float64),  # when the oldest step in flight began
-        ("known_s", np.float64),  # until when nothing happened but what the snapshot shows
-        ("contents", np.int64),  # contents of multimodal inputs that are cached or wanted
-        ("inputs", np.int64),  # inputs of all requests
-    ],
-    align=True,
-)
+SNAPSHOT = ROWS["Snapshot"]
 """The header of a snapshot."""
 
-ARRIVAL = np.dtype(
-    [
-        ("length", np.float64, (WIDTH,)),
-        ("at_s", np.float64),  # when it joins the queue
-        ("every_s", np.float64),  # from one of its sequences to the next one
-        ("ttft_target_s", np.float64),  # 0: none
-        ("tpot_target_s", np.float64),
-        ("prompt", np.int64),
-        ("max_tokens", np.int64),  # 0: no limit
-        ("priority", np.int64),
-        ("cached_tokens", np.int64),  # of its prompt, as is believed
-        ("key", np.int64),  # of its first sequence; the next one's is 1 higher
-        ("sequences", np.int64),
-    ],
-    align=True,
-)
+ARRIVAL = ROWS["Arrival"]
 """A request on its way to an engine."""
-
-check_rows(Request=REQUEST, Snapshot=SNAPSHOT, Arrival=ARRIVAL)
 
 
 class Snapshots(NamedTuple):

@@ -58,6 +58,6 @@ class CachedPredictions:
             now_s,
             announced_only=False,
             externality=False,
-            with_quantiles=False,  # clients are told of means
+            with_quantiles=True,  # clients are told a median and a P90
         )
         return prediction

@@ -4,7 +4,7 @@ The strategies themselves are in `foretell.provision.strategies`, which needs nu
 """
 
 from foretell.provision.base import Proposal, Strategy, StrategyPlan
-from foretell.provision.config import ProvisionConfig, ScheduledBounds
+from foretell.provision.config import ProvisionConfig
 from foretell.provision.core import Because, Decision, Provisioner
 from foretell.provision.facts import Facts, InstanceFacts, Phase
 
@@ -18,6 +18,5 @@ __all__ = [
     "Proposal",
     "ProvisionConfig",
     "Provisioner",
-    "ScheduledBounds",
     "Strategy",
 ]

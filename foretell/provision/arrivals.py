@@ -4,21 +4,7 @@ from collections import deque
 from math import sqrt
 from statistics import NormalDist, fmean, median
 
-from foretell.provision.config import DAY_S
-
-LEVEL_S, JUMP_S = 120.0, 30.0
-"""The rate now is the mean over the first, or over the second where that is another one."""
-JUMP_SIGMAS = 2.5
-"""By so many standard deviations of such a mean."""
-TREND_S = 600.0
-"""The trend is that of so many seconds; half of it is taken to go on."""
-SURGE_RATIO = 1.25
-"""What is above so many times the median of that time is a surge."""
-BINS = 144
-"""Parts of a day whose rates are remembered."""
-FEWEST_ERRORS = 20
-MOST_ERRORS = 480
-"""Errors of forecasts that are remembered."""
+from foretell.provision.config import DAY_S, TUNING
 
 
 class _Record:
@@ -26,11 +12,11 @@ class _Record:
 
     def __init__(self) -> None:
         self.pending: deque[tuple[float, float, float]] = deque()  # (from, until, predicted)
-        self.errors: deque[float] = deque(maxlen=MOST_ERRORS)  # arrived over predicted
+        self.errors: deque[float] = deque(maxlen=TUNING.most_errors)  # arrived over predicted
 
     def quantile(self, confidence: float) -> float:
         """Arrivals over predicted ones are no more at this confidence; 0: too few are known."""
-        if len(self.errors) < FEWEST_ERRORS:
+        if len(self.errors) < TUNING.fewest_errors:
             return 0.0
         ordered = sorted(self.errors)
         return ordered[min(len(ordered) - 1, int(confidence * len(ordered)))]
@@ -67,7 +53,7 @@ class ArrivalForecast:
             while record.pending and record.pending[0][1] <= now_s:
                 since_s, until_s, predicted = record.pending.popleft()
                 record.errors.append(self._rate(since_s, until_s) / predicted)
-        while self._counts and self._counts[0][0] < now_s - TREND_S:
+        while self._counts and self._counts[0][0] < now_s - TUNING.trend_s:
             self._counts.popleft()
 
     @property
@@ -77,14 +63,18 @@ class ArrivalForecast:
 
     def rate(self, now_s: float) -> float:
         """Requests a second, now."""
-        level, latest = (self._rate(now_s - span_s, now_s) for span_s in (LEVEL_S, JUMP_S))
-        usual = JUMP_SIGMAS * sqrt(self.dispersion() * max(level, 1.0 / LEVEL_S) / JUMP_S)
+        level, latest = (
+            self._rate(now_s - span_s, now_s) for span_s in (TUNING.level_s, TUNING.jump_s)
+        )
+        usual = TUNING.jump_sigmas * sqrt(
+            self.dispersion() * max(level, 1.0 / TUNING.level_s) / TUNING.jump_s
+        )
         return latest if abs(latest - level) > usual else level
 
     def mean(self, now_s: float, ahead_s: float) -> float:
         """Requests a second, expected so far ahead."""
         level = self.rate(now_s)
-        before, after = self._of_day(now_s - LEVEL_S / 2), self._of_day(now_s + ahead_s)
+        before, after = self._of_day(now_s - TUNING.level_s / 2), self._of_day(now_s + ahead_s)
         if before and after:
             return level * min(4.0, max(0.25, after / before))
         grown = level + 0.5 * self._slope(now_s) * ahead_s
@@ -92,7 +82,7 @@ class ArrivalForecast:
 
     def upper(self, now_s: float, ahead_s: float, window_s: float, confidence: float) -> float:
         """A rate that the mean over a window, so far ahead, will not exceed at this confidence; the
-        window is no longer than `TREND_S`.
+        window is no longer than `trend_s`.
 
         What is said here is later compared with what came.
         """
@@ -100,7 +90,9 @@ class ArrivalForecast:
         if mean <= 0:
             return 0.0
         record = self._records[ahead_s > 0]
-        usual = SURGE_RATIO * median(arrived / seconds for _, seconds, arrived in self._counts)
+        usual = TUNING.surge_ratio * median(
+            arrived / seconds for _, seconds, arrived in self._counts
+        )
         if mean <= usual or usual == 0:
             record.pending.append((now_s + ahead_s, now_s + ahead_s + window_s, mean))
             usual = mean
@@ -127,7 +119,9 @@ class ArrivalForecast:
 
     def _slope(self, now_s: float) -> float:
         """How the rate changes by the second, by least squares."""
-        chosen = [(at_s - s / 2, n / s) for at_s, s, n in self._counts if at_s > now_s - TREND_S]
+        chosen = [
+            (at_s - s / 2, n / s) for at_s, s, n in self._counts if at_s > now_s - TUNING.trend_s
+        ]
         if len(chosen) < 8:
             return 0.0
         middle, mean = fmean(t for t, _ in chosen), fmean(r for _, r in chosen)
@@ -135,7 +129,7 @@ class ArrivalForecast:
         return sum((t - middle) * (r - mean) for t, r in chosen) / square if square else 0.0
 
     def _part(self, at_s: float) -> int:
-        return int(at_s % self._day_s / self._day_s * BINS)
+        return int(at_s % self._day_s / self._day_s * TUNING.bins)
 
     def _remember(self, now_s: float, seconds: float, arrived: int) -> None:
         """Take counts into the rates by the time of day; the latest day counts half."""
@@ -150,9 +144,9 @@ class ArrivalForecast:
 
     def _of_day(self, at_s: float) -> float:
         """The rate at this time of earlier days, between the parts' middles; 0: not known."""
-        place = at_s % self._day_s / self._day_s * BINS - 0.5
-        first = int(place // 1) % BINS
-        before, after = self._days.get(first), self._days.get((first + 1) % BINS)
+        place = at_s % self._day_s / self._day_s * TUNING.bins - 0.5
+        first = int(place // 1) % TUNING.bins
+        before, after = self._days.get(first), self._days.get((first + 1) % TUNING.bins)
         if before is None or after is None:
             return 0.0
         share = place - place // 1

@@ -11,8 +11,7 @@ from math import inf
 from typing import Literal
 
 from foretell.provision.base import Proposal, Strategy, StrategyPlan
-from foretell.provision.cold_start import ColdStarts
-from foretell.provision.config import ProvisionConfig
+from foretell.provision.config import TUNING, ProvisionConfig
 from foretell.provision.facts import Facts, InstanceFacts, Phase
 
 Because = Literal[
@@ -23,9 +22,6 @@ waits and no instance is there. `batches`: they would not end in time with fewer
 were wanted a short while ago. `survivors`: those that stay could not take over. `stale`: the
 numbers are too old. `manual`: a person set the number. `stuck`: instances that were started never
 got ready."""
-
-SURVIVORS_RATIO = 0.8
-"""Seats and KV cache that the survivors of a step down may use at most, at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +58,9 @@ class Provisioner:
     def __init__(self, strategy: Strategy, config: ProvisionConfig) -> None:
         self.strategy = strategy
         self.config = config
-        self.cold_starts = ColdStarts(config.cold_start_s)
         self.given_up_total = 0
         """Instances that never got ready."""
+        self._cold_starts_s: deque[float] = deque(maxlen=TUNING.cold_starts)
         self._wanted: deque[tuple[float, int]] = deque()  # proposals of the cool-down
         self._began_s: dict[str, float] = {}  # when warming instances were started
         self._asked_for: int | None = None  # by the latest decision
@@ -73,6 +69,14 @@ class Provisioner:
         self._failed_starts = 0  # in a row
         self._start_again_s = -inf
 
+    @property
+    def cold_start_s(self) -> float:
+        """The nearest-rank P90 of the latest cold starts; until there is one, what is assumed."""
+        if not self._cold_starts_s:
+            return self.config.cold_start_s
+        ordered = sorted(self._cold_starts_s)
+        return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+
     def decide(self, facts: Facts) -> Decision:
         """What should be done now."""
         self._note_starts(facts)
@@ -80,8 +84,7 @@ class Provisioner:
         coming = [i for i in facts.in_phase(Phase.WARMING) if i.instance_id not in given_up]
         ready = facts.in_phase(Phase.READY)
         here = len(coming) + len(ready)
-        minimum, maximum = self.config.bounds(facts.now_s)
-        plan = StrategyPlan(here, minimum, maximum, self.cold_starts.p90_s)
+        plan = StrategyPlan(here, self.config.minimum, self.config.maximum, self.cold_start_s)
         # It hears of all facts, so that its history has no holes.
         proposal = self.strategy.propose(facts, plan)
         self._note_manual_change(facts)
@@ -157,7 +160,7 @@ class Provisioner:
         for instance in facts.in_phase(Phase.READY):
             began_s = self._began_s.get(instance.instance_id)
             if began_s is not None:
-                self.cold_starts.measured(instance.since_s - began_s)
+                self._cold_starts_s.append(instance.since_s - began_s)
                 self._failed_starts, self._start_again_s = 0, -inf
         self._began_s = warming
 
@@ -170,7 +173,7 @@ class Provisioner:
         )
         if late:
             self.given_up_total += len(late)
-            pause_s = self.cold_starts.p90_s * 2 ** min(self._failed_starts, 6)
+            pause_s = self.cold_start_s * 2 ** min(self._failed_starts, 6)
             self._failed_starts += 1
             self._start_again_s = facts.now_s + pause_s
         return late
@@ -196,8 +199,8 @@ def survivors_needed(facts: Facts) -> int:
     if not ready:
         return 0
     seats = max((i.max_num_seqs for i in ready), default=0)
-    by_memory = sum(i.kv_used_ratio for i in ready) / SURVIVORS_RATIO
-    by_seats = facts.requests / (SURVIVORS_RATIO * seats) if seats else 0.0
+    by_memory = sum(i.kv_used_ratio for i in ready) / TUNING.survivors_ratio
+    by_seats = facts.requests / (TUNING.survivors_ratio * seats) if seats else 0.0
     return max(-int(-by_memory // 1), -int(-by_seats // 1))
 
 

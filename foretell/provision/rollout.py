@@ -10,9 +10,7 @@ from foretell.engine import Twin, restore_twin
 from foretell.engine.table import EngineTable
 from foretell.kernel.step_time import StepTime
 from foretell.model import EngineConfig, EngineSnapshot, Slo
-
-GRACE_S = 15.0
-"""How long a rollout goes on after the last arrival."""
+from foretell.provision.config import TUNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class Rollout:
             self._add(str(number), request, at_s)
             if enough and self.worst < enough:
                 return
-        end_s = max([at_s, *(each.at_s for each in self._coming[-1:])]) + GRACE_S
+        end_s = max([at_s, *(each.at_s for each in self._coming[-1:])]) + TUNING.grace_s
         self._pass(end_s)
         for seq in self._open.values():
             self._end(seq, end_s)

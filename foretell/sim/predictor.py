@@ -7,13 +7,16 @@ real ones learn it.
 from collections.abc import Callable
 from functools import partial
 
-from foretell.engine.forecast import Forecaster
+import numpy as np
+
 from foretell.engine.ledger import Ledger
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.published import Published, Snapshot
 from foretell.engine.publishing import PrefixNews, Publisher
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.engine.table import EngineTable
+from foretell.kernel.layout import INPUT
+from foretell.kernel.snapshot_rows import REQUEST, REQUESTS, SNAPSHOT, Snapshots
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
@@ -21,19 +24,30 @@ from foretell.model import BatchShape, LengthEstimate, RequestSpec
 from foretell.sim.events import Events, Timer, VirtualClock
 from foretell.sim.instance import Instance
 
+_FIRST_CAPACITY = 256  # requests of an engine
+
 
 class Camera:
     """Takes the states of a cluster's engines, as predictors know them."""
 
     def __init__(self, table: EngineTable, engines: int) -> None:
         self._table = table
-        self._taken = Forecaster(engines)
+        self._taken = Snapshots(
+            np.zeros(engines, SNAPSHOT),
+            np.zeros((engines, _FIRST_CAPACITY), REQUEST),
+            np.zeros((engines, 0), INPUT),
+        )
+        self._counts = self._taken.headers["figures"][:, REQUESTS]
 
     def take(self, index: int, most: int, now_s: float) -> tuple[bytes, bytes, bytes]:
         """The state of engine `index`, which has at most `most` requests, as `Snapshot` has it."""
-        self._taken.make_room(most)
-        self._table.publish(self._taken.snapshots, index, now_s)
-        return self._taken.packed(index)
+        if most > self._taken.requests.shape[1]:
+            requests = np.zeros((len(self._taken.headers), 2 * most), REQUEST)
+            self._taken = self._taken._replace(requests=requests)
+        self._table.publish(self._taken, index, now_s)
+        headers, requests, _ = self._taken
+        count = self._counts[index]
+        return headers[index : index + 1].tobytes(), requests[index, :count].tobytes(), b""
 
 
 class SimPredictor:
@@ -190,7 +204,8 @@ class _UntilIdle(VirtualClock):
         self._is_awaited = is_awaited
 
     def at(self, at_s: float, action: Callable[[], None]) -> Timer:
-        return super().at(at_s, action if self._is_awaited() else _nothing)
+        events = self._events
+        return events.at(max(at_s, events.now_s), action if self._is_awaited() else _nothing)
 
 
 def _nothing() -> None:
@@ -258,7 +273,9 @@ class Link:
         predictor = self._predictor
         assert predictor is not None, "nobody publishes"
         if message.snapshot is not None:
-            message, self.changes = message._replace(notices=self._notices), changes
+            sent_s, heard_s, snapshot, *_ = message  # `_replace` takes several times as long
+            message = Published(sent_s, heard_s, snapshot, notices=self._notices)
+            self.changes = changes
         message = self._prefixes.add(message, predictor.ledger.prefixes)
         self._events.after(self._delay_s, lambda: self._hear(predictor, message))
 

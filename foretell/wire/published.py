@@ -18,6 +18,7 @@ from foretell.engine.published import (
     SnapshotError,
     arrivals_of,
     check,
+    check_state,
     header_of,
     step_time_of,
 )
@@ -118,20 +119,20 @@ class Reader:
         own_inputs = len(inputs) // INPUT.itemsize - message.contents
         if own_inputs < 0:
             raise SnapshotError("inputs")
+        rows, certain = message.requests.rows, int(are_certain(requests))
+        blocks = message.free_blocks, message.waiting_blocks
+        figures = Figures(rows, message.running, *blocks, certain)
+        shapes = list(map(_sums_of, message.steps_in_flight))
+        online = message.online_ttft_s, message.usual_online_blocks
+        check_state(config, figures, shapes, online)
         header = header_of(
             config,
-            Figures(
-                message.requests.rows,
-                message.running,
-                message.free_blocks,
-                message.waiting_blocks,
-                int(are_certain(requests)),
-            ),
-            list(map(_sums_of, message.steps_in_flight)),
+            figures,
+            shapes,
             min(message.step_began_unix_s, sent_s),
             contents=message.contents,
             inputs=own_inputs,
-            online=(message.online_ttft_s, message.usual_online_blocks),
+            online=online,
             draft_ratios=(drafts, accepted),
             deferral=(message.step_counter, message.prefill_capacity_bound),
         )

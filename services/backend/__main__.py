@@ -16,7 +16,7 @@ from foretell.services.process.children import ChildFailed
 from foretell.services.process.folders import free_ports, run_folder, socket_folder
 from foretell.services.process.keeper import Keeper, Kept
 from foretell.services.process.logs import setup_logging
-from foretell.services.process.probe import http_get, read_json
+from foretell.services.process.probe import http_get, is_up, read_json
 
 _PROBE_TIMEOUT_S = 2.0
 _STOP_GRACE_S = 8.0  # what a supervisor that allows 10 s leaves for an orderly end
@@ -55,11 +55,7 @@ class Launcher:
         self._announce()
 
     async def _engine_answers(self) -> bool:
-        try:
-            status, _ = await http_get(f"{self._url()}/health", _PROBE_TIMEOUT_S)
-        except OSError:  # not listening yet
-            return False
-        return status == 200
+        return await is_up(f"{self._url()}/health", _PROBE_TIMEOUT_S)
 
     async def _ask_model_name(self) -> str:
         """The engine's first model."""

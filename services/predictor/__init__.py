@@ -1,1 +1,1 @@
-"""The sidecar beside each engine: holds its twin and answers `Predict`."""
+"""The sidecar beside each engine: hears it, calibrates, and streams its snapshots."""

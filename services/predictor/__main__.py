@@ -65,7 +65,7 @@ async def _serve_snapshots(streams: Streams, address: str, traffic: Traffic) -> 
 
 
 async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
-    """Listen to the engine and answer predictions until `stop`."""
+    """Listen to the engine and publish what is known of it until `stop`."""
     step_time = make_step_time(settings.profile)
     gc.collect()
     gc.freeze()  # a full collection would stop the loop to look at all that was imported

@@ -123,7 +123,9 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
     def publish(self) -> Snapshot | None:
         """What is known of the engine; None before any snapshot."""
         self._rest()
-        snapshot = self.predictor.publish(self.step_time, self._clock())
+        snapshot = self.predictor.publish(
+            self.step_time, self._clock(), self.step_time.variances, self.step_time.steps
+        )
         self._told = self.step_time.speed_factor, self.predictor.dispatch_delay_s
         return snapshot
 

@@ -53,6 +53,12 @@ def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
         yield Path(path)
 
 
+def file_version(path: Path) -> tuple[int, int]:
+    """What differs when a file was written or replaced: when, in nanoseconds, and its inode."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_ino
+
+
 def free_ports(host: str, count: int) -> list[int]:
     """`count` ports in a row that are free now and that the kernel gives to no outgoing connection.
 

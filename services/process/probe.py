@@ -16,6 +16,14 @@ async def http_get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int
     return await asyncio.to_thread(get, url, timeout_s, bearer=bearer)
 
 
+async def is_up(url: str, timeout_s: float) -> bool:
+    """Whether a GET is answered with 200 in time."""
+    try:
+        return (await http_get(url, timeout_s))[0] == 200
+    except OSError:
+        return False
+
+
 def get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int, bytes]:
     """The blocking form of `http_get`."""
     parts = urllib.parse.urlsplit(url)

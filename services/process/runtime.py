@@ -9,10 +9,10 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from pydantic_settings import BaseSettings, CliApp
@@ -27,10 +27,6 @@ try:
     import uvloop
 except ImportError:  # not built for this platform: the standard loop serves as well
     uvloop = None  # type: ignore[assignment]
-
-# Each is heavy, and used by only some of the processes that import this module.
-if TYPE_CHECKING:
-    import uvicorn
 
 logger = logging.getLogger(__name__)
 
@@ -136,18 +132,6 @@ def announce(ready_file: str, **facts: Any) -> None:
         _unwritten[ready_file] = loop.call_later(_WRITE_AGAIN_S, again)
 
 
-def _make_server(config: "uvicorn.Config") -> "uvicorn.Server":
-    """Uvicorn without signal handlers of its own: `run` decides when to stop."""
-    import uvicorn  # noqa: PLC0415
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    return Server(config)
-
-
 async def serve_http(
     app: Any,
     sockets: list[socket.socket],
@@ -157,7 +141,7 @@ async def serve_http(
     drain_s: float = 10.0,
 ) -> None:
     """Serve `app` on `sockets` until `stop`; requests in progress get `drain_s` to end."""
-    import uvicorn  # noqa: PLC0415
+    import uvicorn  # noqa: PLC0415 - heavy, and used by only some processes
 
     config = uvicorn.Config(
         app,
@@ -170,7 +154,8 @@ async def serve_http(
         server_header=False,
         backlog=2048,
     )
-    server = _make_server(config)
+    server = uvicorn.Server(config)
+    server.capture_signals = contextlib.nullcontext  # type: ignore  # `run` handles them
     task = asyncio.create_task(server.serve(sockets=sockets))
     while not server.started:
         if task.done():

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from foretell.services.process.database import Database, DatabaseError, Rows
-from foretell.services.provisioner.remote_lease import Held, RemoteLease, boot_s
+from foretell.services.provisioner.lease import Held, Lease, boot_s
 
 _KEY = 4702111235  # any number that is ours
 _NAME = "provisioner"
@@ -23,7 +23,7 @@ _WRITE = """UPDATE leases SET holder = :holder, epoch = :epoch, version = versio
 WHERE name = :name AND version = :version"""
 
 
-class DatabaseLease(RemoteLease):
+class DatabaseLease(Lease):
     """A row that is made when it is first read."""
 
     def __init__(

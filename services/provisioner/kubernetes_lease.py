@@ -10,15 +10,14 @@ import aiohttp
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner.driver import DriverFailed
 from foretell.services.provisioner.kubernetes import ask
-from foretell.services.provisioner.lease import LEASE_S
-from foretell.services.provisioner.remote_lease import Held, RemoteLease, boot_s
+from foretell.services.provisioner.lease import LEASE_S, Held, Lease, boot_s
 
 _WITHIN_S = 5.0
 _CONFLICT = 409
 _FAILURES = (DriverFailed, aiohttp.ClientError, TimeoutError, OSError)
 
 
-class KubernetesLease(RemoteLease):
+class KubernetesLease(Lease):
     """A Lease that is there."""
 
     def __init__(

@@ -1,107 +1,168 @@
-"""One active provisioner among replicas that share a folder on one host.
+"""One active provisioner among replicas: who it is, they agree by a lease in a place they share.
 
-Who holds the lease has locked a file of its own, which the kernel unlocks when it dies: another one
-takes over at once. One that hangs is passed over after `LEASE_S` without a renewal. Each holder has
-a higher epoch than the one before, and nothing is written under a lease that was passed on.
+Each replica goes by its own clock: it counts from when it has seen the holder renew. A holder that
+does not renew is passed over after `LEASE_S`, and each has a higher epoch than the one before.
+Source: `leaderelection` of Kubernetes' client-go.
 """
 
-import contextlib
 import fcntl
 import json
+import logging
 import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any
+
+logger = logging.getLogger(__name__)
 
 LEASE_S = 15.0
 """Time without a renewal after which a holder counts as hung."""
+VALID_S = LEASE_S * 2 / 3
+"""Who could not renew for so long writes nothing any more, well before another one takes over."""
 
 
 class LeaseLost(Exception):
     """Another replica is the active one."""
 
 
-class Lease(Protocol):
-    """This replica's view of the lease."""
+def boot_s() -> float:
+    """Time that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease as it was read."""
+
+    holder: str
+    """Empty: it was given back."""
     epoch: int
-    shares_folder: bool
+    version: Any
+    """Another one after each change."""
+
+
+class Lease(ABC):
+    """This replica's view of the lease. Not for the thread of the event loop."""
+
+    shares_folder = False
     """Whether all replicas have the same folder."""
 
-    def take(self) -> bool: ...
-    def guarded(self) -> AbstractContextManager[None]: ...
-    def release(self) -> None: ...
+    def __init__(
+        self,
+        holder: str,
+        failures: tuple[type[Exception], ...],
+        clock: Callable[[], float],
+    ) -> None:
+        """`failures`: what is raised where the lease cannot be read or written."""
+        self.epoch = 0
+        """That of this replica; 0 while it does not hold the lease."""
+        self._holder = holder
+        self._failures = failures
+        self._clock = clock
+        self._renewed_s = 0.0
+        self._seen: Held | None = None
+        self._seen_s = 0.0
+
+    def take(self) -> bool:
+        """Take the lease, or keep it; whether this replica is the active one."""
+        try:
+            return self._take()
+        except self._failures as error:
+            logger.warning("the lease cannot be read or renewed: %s", error or repr(error))
+            return self._is_valid()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """What is written inside is written before another replica becomes active.
+
+        Raises LeaseLost, before anything is written, if one may be.
+        """
+        if not self._is_valid():
+            self.epoch = 0
+            raise LeaseLost
+        yield
+
+    def release(self) -> None:
+        """Another replica may take over at once; after `LEASE_S` if this cannot be told."""
+        epoch, self.epoch = self.epoch, 0
+        if not epoch:
+            return
+        try:
+            held = self._read()
+            if held.holder == self._holder:
+                self._write(held, "", held.epoch)
+        except self._failures as error:
+            logger.warning("the lease cannot be given back: %s", error or repr(error))
+
+    def _is_valid(self) -> bool:
+        return bool(self.epoch) and self._clock() - self._renewed_s <= VALID_S
+
+    def _take(self) -> bool:
+        now_s = self._clock()
+        held = self._read()
+        if held != self._seen:
+            self._seen, self._seen_s = held, now_s
+        mine = bool(self.epoch) and (held.holder, held.epoch) == (self._holder, self.epoch)
+        if not mine:
+            self.epoch = 0
+            if not self._is_free(held) and now_s - self._seen_s <= LEASE_S:
+                return False
+        epoch = held.epoch if mine else held.epoch + 1
+        if not self._write(held, self._holder, epoch):
+            return False
+        # From before it was asked for: others count from later.
+        self.epoch, self._renewed_s = epoch, now_s
+        return True
+
+    def _is_free(self, held: Held) -> bool:
+        """Whether nobody holds it: it was given back, or this replica had it before."""
+        return held.holder in ("", self._holder)
+
+    @abstractmethod
+    def _read(self) -> Held:
+        """The lease as it is."""
+
+    @abstractmethod
+    def _write(self, held: Held, holder: str, epoch: int) -> bool:
+        """Renew it, or pass it on; whether nobody else was faster and it still was as `held`."""
 
 
-class FileLease:
-    """A lease in a folder. Methods take milliseconds and may block that long."""
+class FileLease(Lease):
+    """A lease in a folder, for replicas on one host.
+
+    Its holder has locked a file of its own, which the kernel unlocks when it dies: another one
+    takes over at once. Methods take milliseconds and may block that long.
+    """
 
     shares_folder = True
 
     def __init__(
         self, folder: Path, holder: str, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        super().__init__(holder, (), clock)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.epoch = 0
-        """That of this replica; 0 while it does not hold the lease."""
         self._folder = folder
-        self._holder = holder
-        self._clock = clock
         self._path = folder / "lease.json"
         self._witness: IO[str] | None = None
-        self._renewals = 0
-        self._seen: tuple[int, int] | None = None
-        self._seen_s = 0.0
 
-    def take(self) -> bool:
-        """Take the lease, or keep it; whether this replica is the active one."""
-        with self._locked():
-            epoch, renewals = self._read()
-            if self.epoch and self.epoch == epoch:
-                self._write()
-                return True
-            self._drop()
-            if self._seen != (epoch, renewals):
-                self._seen, self._seen_s = (epoch, renewals), self._clock()
-            hung = self._clock() - self._seen_s > LEASE_S
-            if epoch and not hung and not self._is_dead(epoch):
-                return False
-            self._become(epoch + 1)
-            self._witness_path(epoch).unlink(missing_ok=True)
-            return True
-
-    @contextlib.contextmanager
+    @contextmanager
     def guarded(self) -> Iterator[None]:
-        """What is written inside is written while no other replica can become active.
-
-        Raises LeaseLost, before anything is written, if another one is.
-        """
+        """No other replica can become active meanwhile, however long the block takes."""
         with self._locked():
-            if not self.epoch or self._read()[0] != self.epoch:
-                self._drop()
+            if not self.epoch or self._read().epoch != self.epoch:
+                self.epoch = 0
                 raise LeaseLost
             yield
 
-    def release(self) -> None:
-        """Another replica may take over at once."""
-        self._drop()
-
-    def _become(self, epoch: int) -> None:
-        witness = self._witness_path(epoch).open("w", encoding="utf-8")
-        fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        self._witness, self.epoch = witness, epoch
-        self._write()
-
-    def _drop(self) -> None:
-        if self._witness is not None:
-            self._witness.close()
-        self._witness, self.epoch = None, 0
-
-    def _is_dead(self, epoch: int) -> bool:
+    def _is_free(self, held: Held) -> bool:
+        if not held.holder:
+            return True
         try:
-            with self._witness_path(epoch).open("r", encoding="utf-8") as witness:
+            with self._witness_path(held.epoch).open("r", encoding="utf-8") as witness:
                 fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             return True
@@ -109,27 +170,43 @@ class FileLease:
             return False
         return True
 
+    def _read(self) -> Held:
+        try:
+            found = json.loads(self._path.read_text(encoding="utf-8"))
+            return Held(found["holder"], int(found["epoch"]), int(found["renewals"]))
+        except FileNotFoundError:
+            return Held("", 0, 0)
+
+    def _write(self, held: Held, holder: str, epoch: int) -> bool:
+        with self._locked():
+            if self._read() != held:
+                return False
+            if epoch != held.epoch:
+                self._bear_witness(epoch)
+                self._witness_path(held.epoch).unlink(missing_ok=True)
+            lease = {"epoch": epoch, "holder": holder, "renewals": held.version + 1}
+            write_whole(self._path, json.dumps(lease))
+            return True
+
+    def _bear_witness(self, epoch: int) -> None:
+        if self._witness is not None:
+            self._witness.close()
+        self._witness = self._witness_path(epoch).open("w", encoding="utf-8")
+        fcntl.flock(self._witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        super().release()
+        if self._witness is not None:
+            self._witness.close()
+
     def _witness_path(self, epoch: int) -> Path:
         return self._folder / f"holder-{epoch}.lock"
 
-    @contextlib.contextmanager
+    @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self._folder / "lease.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-    def _read(self) -> tuple[int, int]:
-        """The present epoch and how often its holder has renewed it; (0, 0) before the first."""
-        try:
-            found = json.loads(self._path.read_text(encoding="utf-8"))
-            return int(found["epoch"]), int(found["renewals"])
-        except FileNotFoundError:
-            return 0, 0
-
-    def _write(self) -> None:
-        self._renewals += 1
-        lease = {"epoch": self.epoch, "holder": self._holder, "renewals": self._renewals}
-        write_whole(self._path, json.dumps(lease))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -114,7 +114,7 @@ class Loop:
         ):
             logger.info("%d instances (%s): %s", decision.desired, decision.because, decision.why)
         self._metrics.show(facts, decision)
-        self._metrics.cold_start.set(provisioner.cold_starts.p90_s)
+        self._metrics.cold_start.set(provisioner.cold_start_s)
         self._metrics.given_up.inc(provisioner.given_up_total - self._given_up)
         self._given_up = provisioner.given_up_total
         for listener in self.listeners:

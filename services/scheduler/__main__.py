@@ -30,12 +30,11 @@ from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared
 from foretell.services.scheduler.placing.conversation import PromptCounter
+from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
-from foretell.services.scheduler.placing.peers import open_channel
 from foretell.services.scheduler.placing.placer import Estimators, Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
-from foretell.services.scheduler.placing.room import Ends
-from foretell.services.scheduler.placing.tagging import TaggerClient
+from foretell.services.scheduler.placing.tagging import TaggerClient, open_channel
 from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
 from foretell.services.scheduler.record.recorder import Feedback, Recorder
@@ -100,7 +99,8 @@ async def serve(
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             stub = tagger_pb2_grpc.TaggerStub(channel)
             tagger = TaggerClient(settings.tagger, traffic)
-            stack.push_async_callback(tagger.close)
+            tagger.start()
+            stack.callback(tagger.close)
         pool = Pool(
             "[]" if is_discovered(settings.instances) else settings.instances,
             probes,

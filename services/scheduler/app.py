@@ -1,7 +1,7 @@
 """The HTTP surface of one replica: OpenAI's endpoints, health, metrics and status."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -73,38 +73,40 @@ class App:
         }
 
     async def __call__(self, exchange: Exchange) -> None:
+        method, path, headers = exchange.method, exchange.path, exchange.headers
         try:
-            exchange.extra_lines = self.cors.lines(exchange.headers)
-            endpoint = ENDPOINTS.get(exchange.path)
-            if exchange.method == "OPTIONS":
-                exchange.respond(self._options(exchange.path, exchange.headers))
-            elif endpoint is not None and exchange.method == "POST":
-                if LAST_EVENT_HEADER in exchange.headers and is_resumable(exchange.headers):
+            exchange.extra_lines = self.cors.lines(headers)
+            endpoint = ENDPOINTS.get(path)
+            if endpoint is not None and method == "POST":
+                if LAST_EVENT_HEADER in headers and is_resumable(headers):
                     await self.relay.go_on(exchange)
                 else:
                     await self.relay.answer(endpoint, exchange)
-            elif is_for_batches(exchange.path):
-                tenant = self._tenant(exchange.headers)
-                await self.batches.pass_on(exchange, tenant)
-            elif is_stored(exchange.path):
-                tenant = self._tenant(exchange.headers)
+            elif method in METHODS and is_for_batches(path):
+                await self.batches.pass_on(exchange, self._tenant(headers))
+            elif method in METHODS and is_stored(path):
+                tenant = self._tenant(headers)
                 with self.shared.in_progress.place(tenant.name):
                     await self.stored.pass_on(exchange, tenant)
             else:
-                exchange.keep_alive &= not exchange.path.startswith(_OF_ONE_REPLICA)
-                exchange.respond(self.page(exchange.method, exchange.path, exchange.headers))
+                exchange.keep_alive &= not path.startswith(_OF_ONE_REPLICA)
+                exchange.respond(self.page(method, path, headers))
         except ApiError as error:
-            exchange.respond(error.response(exchange.path))
+            exchange.respond(error.response(path))
 
     def page(self, method: str, path: str, headers: Headers) -> Response:
-        """The answer to a request that generates nothing; raises `ApiError` where there is none."""
+        """The answer to a request that is not passed on; raises `ApiError` 404 where there is
+        nothing at its path, and 405 where its method is not for that."""
         page = self._page(path)
         if page is not None and method in _READS:
             return page if isinstance(page, Response) else page(headers)
-        methods = self._methods(path)
+        methods = self._methods(method, path)
         if not methods:
             raise ApiError(404, f"Not Found: {method} {path}")
-        raise ApiError(405, f"Method Not Allowed: {method} {path}", headers={"allow": methods})
+        allow = ", ".join((*methods, "OPTIONS"))
+        if method == "OPTIONS":  # what a browser asks before a page of another origin may call
+            return Response(204, headers={"allow": allow, **self.cors.preflight(headers, allow)})
+        raise ApiError(405, f"Method Not Allowed: {method} {path}", headers={"allow": allow})
 
     def _page(self, path: str) -> Page | Response | None:
         if path.startswith(f"{_MODELS}/"):
@@ -113,21 +115,15 @@ class App:
             return partial(self._explain, path.removeprefix(_EXPLAIN))
         return self._pages.get(path)
 
-    def _methods(self, path: str) -> str:
+    def _methods(self, method: str, path: str) -> Sequence[str]:
+        """What a path takes. The targets of CONNECT, and of OPTIONS for the server as a whole, are
+        no paths. Anyone may know."""
         if path in ENDPOINTS:
-            return "POST"
-        if is_for_batches(path) or is_stored(path):
+            return ("POST",)
+        is_server = method == "CONNECT" or (method, path) == ("OPTIONS", "*")
+        if is_server or is_for_batches(path) or is_stored(path):
             return METHODS
-        return "GET, HEAD" if self._page(path) is not None else ""
-
-    def _options(self, path: str, headers: Headers) -> Response:
-        """What a browser asks before a page of another origin may call; anyone may know."""
-        methods = METHODS if path == "*" else self._methods(path)
-        if not methods:
-            raise ApiError(404, f"Not Found: OPTIONS {path}")
-        methods += ", OPTIONS"
-        told = self.cors.preflight(headers, methods)
-        return Response(204, headers={"allow": methods, **told})
+        return _READS if self._page(path) is not None else ()
 
     def _tenant(self, headers: Headers) -> Tenant:
         return self.shared.api_keys.tenant(headers)
@@ -199,10 +195,7 @@ class App:
             "in_progress": self.shared.in_progress.now,
             **({"discovery_problem": self.discovery.problem} if self.discovery else {}),
             "demand": self.shared.placer.demand(),
-            "instances": instance_statuses(
-                list(self.shared.pool.instances.values()),
-                self.shared.placer,
-            ),
+            "instances": instance_statuses(self.shared.placer, self.shared.pool.instances.values()),
         }
 
 

@@ -5,6 +5,7 @@ from vectors import Bytes, Vector, shown
 GET = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 LINE = "RFC 9112, section 3"
 FIELD = "RFC 9110, section 5.5; RFC 9112, section 5"
+METHOD = "RFC 9110, section 9.1"
 HOST = "RFC 9112, section 3.2"
 LF = "RFC 9112, section 2.2; CVE-2023-30589 (llhttp)"
 
@@ -33,12 +34,12 @@ _LINES = (
     *(b"GET /health http/1.1", b"GET /health HTTP/1.1 ", b"GET /health HTTP/1.1x"),
     *(b"GET /health HTTP/1.1 HTTP/1.1", b"GET /health FTP/1.1", b"GET /hea lth HTTP/1.1"),
     *(b" GET /health HTTP/1.1", b"\tGET /health HTTP/1.1", b"GET\t/health HTTP/1.1"),
-    *(b"get /health HTTP/1.1", b"G\x00T /health HTTP/1.1", b"GE T /health HTTP/1.1"),
-    *(b"G@T /health HTTP/1.1", b"NONSENSE /health HTTP/1.1", b"G" * 5000 + b" / HTTP/1.1"),
+    *(b"G\x00T /health HTTP/1.1", b"G@T /health HTTP/1.1", b"GET\x00 /health HTTP/1.1"),
     *(b"GET \x00 HTTP/1.1", b"GET /\x00 HTTP/1.1", b"GET /\x7f HTTP/1.1", b"GET /\x01 HTTP/1.1"),
     *(b"GET /\xff HTTP/1.1", b"GET health HTTP/1.1", b"GET \\health HTTP/1.1", b":method: GET"),
     b'{"jsonrpc": "2.0"}',
 )
+_METHODS = (b"get", b"GE T", b"GETS", b"NONSENSE", b"G" * 5000, b"PROPFIND", b"SETUP", b"M-SEARCH")
 _HEADER_NAMES = b' "(),/;<=>?@[\\]{}\x00\x01\x0b\x1f\x7f\x80\xff'
 _CONTROLS = bytes(each for each in (*range(32), 127) if each not in b"\t\r\n")
 _FOLDS = (b"x: a\r\n b", b"x: a\r\n\tb", b" x: a", b"x: a\r\n ", b"x:\r\n y: b")
@@ -61,16 +62,19 @@ _PROTOCOLS = {
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32) + b"\r\n\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
-    "SMTP": b"EHLO example.org\r\n",
-    "FTP": b"USER anonymous\r\n",
     "Redis": b"*1\r\n$4\r\nPING\r\n",
     "memcached": b"stats\r\n",
-    "PROXY": b"PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n" + GET,
     "PROXY, version 2": b"\r\n\r\n\x00\r\nQUIT\n!\x11\x00\x0c" + bytes(12),
     "RDP": b"\x03\x00\x00\x13\x0e\xe0\x00\x00\x00\x00\x00\x01\x00\x08\x00\x03\x00\x00\x00",
     "zeros": bytes(64),
+}
+_PROTOCOLS_LIKE_HTTP = {
+    "SMTP": b"EHLO example.org\r\n",
+    "FTP": b"USER anonymous\r\n",
+    "PROXY": b"PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n" + GET,
     "RTSP": b"DESCRIBE rtsp://x/ RTSP/1.0\r\nCSeq: 1\r\n\r\n",
 }
+"""Their first word could be a method, of which HTTP has none."""
 
 VECTORS: list[Vector] = [
     *(refused(f"request line: {shown(each)}", LINE, line(each)) for each in _LINES),
@@ -120,6 +124,14 @@ VECTORS: list[Vector] = [
     ),
     Bytes("host: missing in HTTP/1.0", HOST, (b"GET /health HTTP/1.0\r\n\r\n",), (200,)),
     *(refused(f"protocol: {name}", LINE, data, then=b"") for name, data in _PROTOCOLS.items()),
+    *(
+        refused(f"protocol: {name}", METHOD, data, 501, then=b"")
+        for name, data in _PROTOCOLS_LIKE_HTTP.items()
+    ),
+    *(
+        refused(f"method: {shown(each)}", METHOD, line(each + b" /health HTTP/1.1"), 501)
+        for each in _METHODS
+    ),
     refused("CONNECT", "RFC 9110, section 9.3.6", b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n", 405),
     refused("431: long target", "RFC 6585, section 5", b"GET /" + b"a" * 150_000, 431, then=b""),
     refused(
@@ -140,6 +152,7 @@ VECTORS: list[Vector] = [
     ),
     good("target: two slashes", LINE, line(b"GET //health HTTP/1.1"), statuses=(404,)),
     good("OPTIONS *", "RFC 9110, section 9.3.7", line(b"OPTIONS * HTTP/1.1"), statuses=(204,)),
+    good("PATCH", METHOD, line(b"PATCH /v1/completions HTTP/1.1"), statuses=(405,)),
     good("TRACE", "RFC 9110, section 9.3.8", line(b"TRACE /health HTTP/1.1"), statuses=(405,)),
     good("empty lines before a request", "RFC 9112, section 2.2", b"\r\n\r\n" + GET),
     good("byte by byte", LINE, *(bytes([each]) for each in GET)),

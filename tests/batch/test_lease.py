@@ -13,8 +13,7 @@ import pytest
 from postgres import Postgres, postgres
 
 from foretell.services.provisioner.database_lease import DatabaseLease
-from foretell.services.provisioner.lease import LEASE_S, LeaseLost
-from foretell.services.provisioner.remote_lease import VALID_S
+from foretell.services.provisioner.lease import LEASE_S, VALID_S, LeaseLost
 from tests.processes import read_facts, wait_until
 
 Make = Callable[["Clock"], DatabaseLease]

@@ -46,8 +46,8 @@ def cluster(
     folder = tmp_path_factory.mktemp("provisioned")
     file = folder / "cluster.yaml"
     file.write_text(json.dumps(SECTIONS))
-    for each in render(load_cluster(file), file, folder, ROOT):
-        (folder / each.path).write_text(each.content)
+    for name, content in render(load_cluster(file), file, folder, ROOT).items():
+        (folder / name).write_text(content)
     compose_file = str(folder / "docker-compose.yml")
     with started(request, compose_file, provisioned=True) as cluster:
         for scheduler in SCHEDULERS:

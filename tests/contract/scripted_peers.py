@@ -38,6 +38,7 @@ class Says:
     added_e2e_s: float | None = None
     cached_tokens: int = 0
     ttft_quantiles: tuple[tuple[float, float], ...] = ()
+    e2e_quantiles: tuple[tuple[float, float], ...] = ()
     load: predictor_pb2.Load = field(default_factory=lambda: predictor_pb2.Load.FromString(_LOAD))
 
     def prediction(self, instance: Instance) -> Prediction:
@@ -55,6 +56,7 @@ class Says:
             added_e2e_s=self.added_e2e_s,
             cached_tokens=self.cached_tokens,
             ttft_quantiles=self.ttft_quantiles,
+            e2e_quantiles=self.e2e_quantiles,
             approximations=tuple(self.approximations),
         )
 

@@ -9,8 +9,7 @@ from fake_kubernetes import FakeKubernetes, serving
 
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner.kubernetes_lease import KubernetesLease
-from foretell.services.provisioner.lease import LEASE_S, LeaseLost
-from foretell.services.provisioner.remote_lease import VALID_S
+from foretell.services.provisioner.lease import LEASE_S, VALID_S, LeaseLost
 
 
 class Clock:

@@ -208,7 +208,7 @@ async def test_health_is_shown_for_what_the_engine_turned_out_to_be(tmp_path: Pa
     ("settings", "message"),
     [
         ({"instances": "[{"}, "instances: not valid JSON"),
-        ({"instances": '[{"instance_id": "a"}]'}, "needs instance_id and url"),
+        ({"instances": '[{"instance_id": "a"}]'}, "instances: 0.url: Field required"),
         ({"instances": "/nonexistent/file"}, "cannot read"),
         ({"tokenizer": "/nonexistent"}, "does not exist"),
     ],

@@ -93,9 +93,15 @@ async def test_unknown_paths_and_methods_have_the_same_shape(
 ) -> None:
     async with running(tmp_path, [engine]) as scheduler:
         error_of(await scheduler.client.post("/v1/nothing", json={}), 404)
-        response = await scheduler.client.get("/v1/completions")
-        error_of(response, 405)
-        assert response.headers["allow"] == "POST"
+        for method, path, allowed in (
+            ("GET", "/v1/completions", "POST, OPTIONS"),
+            ("PATCH", "/v1/models", "GET, HEAD, OPTIONS"),
+            ("TRACE", "/v1/responses/resp_1", "GET, HEAD, POST, DELETE, OPTIONS"),
+        ):
+            response = await scheduler.client.request(method, path)
+            error_of(response, 405)
+            assert response.headers["allow"] == allowed
+        error_of(await scheduler.client.request("PROPFIND", "/v1/models"), 501)
 
 
 async def test_no_engine_ever_up_is_a_503(tmp_path: Path, engine: Engine) -> None:

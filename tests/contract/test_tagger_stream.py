@@ -65,10 +65,11 @@ class Client:
 @asynccontextmanager
 async def client(address: str) -> AsyncIterator[Client]:
     asking = TaggerClient(address)
+    asking.start()
     try:
         yield Client(asking)
     finally:
-        await asking.close()
+        asking.close()
 
 
 @pytest.mark.parametrize("seed", SEEDS)

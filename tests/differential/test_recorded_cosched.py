@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from foretell.engine.forecast import Forecaster
-from foretell.engine.questions import Arrival, Question, arrival
+from foretell.engine.published import header_of
+from foretell.engine.questions import Arrival, Figures, Question, arrival
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import certain
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec, Slo
@@ -50,7 +51,12 @@ def test_rollouts_foretell_when_each_request_ends(name: str) -> None:
     forecaster = Forecaster()
     forecaster.describe(0, config)
     forecaster.believe(0, MODEL.packed())
-    forecaster.expect_online(0, inf, theirs["usual_blocks"])
+    idle = Figures(0, 0, config.total_blocks, 0, 1)
+    online, drafts = (inf, theirs["usual_blocks"]), ((), ())
+    header = header_of(
+        config, idle, (), 0.0, contents=0, inputs=0, online=online, draft_ratios=drafts
+    )
+    forecaster.put(0, header, b"", b"", 0.0)
     followed = [a for a, b in pairwise(asks) if a.at_s < b.at_s]  # the last of those at one time
     for ask in followed[::4]:
         announced = [_arrival(each) for each in asks if each is not ask]

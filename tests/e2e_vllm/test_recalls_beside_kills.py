@@ -22,8 +22,9 @@ import aiohttp
 import httpx
 import pytest
 
-from bench.paced.engines import PROFILE, EngineSpec, engine_args
-from bench.vllm_cpu import ENVIRONMENT
+from bench.paced.engines import EngineSpec, engine_args
+from bench.paced.pace import PROFILE
+from foretell.tools.check.engine_args import CPU_ENVIRONMENT as ENVIRONMENT
 from tests.chaos.clients import Asked, Seen, requests, send
 from tests.e2e.cluster import Cluster, cluster, until
 from tests.e2e_vllm.vllm_engines import ENGINES, ONE_THREAD_EACH, kill_a_process, model_of

@@ -33,6 +33,7 @@ from foretell.sim.config import InstanceConfig
 from foretell.sim.events import Events
 from foretell.sim.instance import Instance
 from foretell.sim.predictor import Camera, SimPredictor
+from tests.unit.asked import asked
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
 BELIEVED = LinearStepTime((0.011, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
@@ -209,10 +210,9 @@ def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> No
                 externality=True,
                 with_quantiles=True,
             )
-            theirs = service.predict(
-                spec, BELIEVED, now_s, announced_only=announced_only, externality=True
+            theirs = asked(
+                service, spec, BELIEVED, now_s, announced_only=announced_only, externality=True
             )
-            assert theirs is not None
             told = service.publish(OnlineStepTime(), now_s)
             assert told is not None
             assert_equal(snapshot, told, steps_in_flight(config))

@@ -16,7 +16,7 @@ def test_every_benchmark_asks_a_question_and_says_where_its_answer_is() -> None:
     assert FOUND
     for name, benchmark in FOUND.items():
         assert benchmark.question.endswith("?"), name
-        assert benchmark.result(".json").exists(), name
+        assert benchmark.result.exists(), name
         assert benchmark.page.exists(), name
 
 

@@ -10,7 +10,7 @@ from bench.accuracy import deployed
 from bench.paced import cluster
 from bench.paced.engines import EngineSpec
 from bench.paced.load import Answered
-from bench.paced.pace import Clock, Pace
+from bench.paced.pace import Clock
 from bench.paced.requests import Ask, Turn, draw, read_conversations
 from bench.paced.runs import Run, predicted
 from bench.paced.settings import SETTINGS, requests_per_s
@@ -50,19 +50,16 @@ def test_a_step_without_tokens_lasts_no_time() -> None:
     assert clock.rest_s(50.0) == 0.0
 
 
-def test_a_pace_survives_its_setting() -> None:
-    pace = Pace("A30/Llama-2-7b-hf", 1.5)
-    assert Pace.of_setting(json.loads(json.dumps(pace.as_setting()))) == pace
-
-
 def test_an_engine_serves_what_its_seats_or_its_memory_hold() -> None:
     # Prompts of 102 tokens, answers of 100: 102 ms beside the decodes, then 100 steps.
-    roomy = requests_per_s(EngineSpec(seats=8, slowdown=1.0), [TURN], STEP_TIME)
+    roomy = requests_per_s(EngineSpec(seats=8, slowdown=1.0), TURN.prompt_tokens, 100.0, STEP_TIME)
     prefill_s = 0.001 * TURN.prompt_tokens
     assert roomy == pytest.approx(1 / (prefill_s + 100 * 0.026 / 8))
-    short = requests_per_s(EngineSpec(seats=8, blocks=4, slowdown=1.0), [TURN], STEP_TIME)
+    short = requests_per_s(
+        EngineSpec(seats=8, blocks=4, slowdown=1.0), TURN.prompt_tokens, 100.0, STEP_TIME
+    )
     assert short == pytest.approx(1 / (prefill_s + 100 * 0.014 / 2))
-    slow = requests_per_s(EngineSpec(seats=8, slowdown=2.0), [TURN], STEP_TIME)
+    slow = requests_per_s(EngineSpec(seats=8, slowdown=2.0), TURN.prompt_tokens, 100.0, STEP_TIME)
     assert slow == pytest.approx(roomy / 2)
 
 

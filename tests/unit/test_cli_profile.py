@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from foretell.cli.main import app
 from foretell.latency.profile_json import profile_to_json
 from foretell.tools.profiles.imports import profile_of
-from foretell.tools.profiles.sizes import known_device, known_model
+from foretell.tools.profiles.sizes import known_device
 from tests.unit.test_import_aiconfigurator import folder
 from tests.unit.test_model_config import LLAMA_8B
 
@@ -89,9 +89,6 @@ def test_names_are_found_in_paths() -> None:
         "elsewhere": "",
     }.items():
         assert known_device(["data", part]) == device
-    assert known_model(["Qwen3-30B-A3B-Instruct-2507"]) == "Qwen3-30B-A3B"
-    assert known_model(["Qwen", "Qwen3-32B"]) == "Qwen3-32B"
-    assert not known_model(["Mixtral"])
 
 
 def test_a_profile_of_no_predictor_is_refused(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -222,7 +221,7 @@ def test_goodput_as_the_criterion_of_capacity(
     )
     search = capacity.Search(3.0, (1,), 1.0, tolerance=0.01, goodput=0.99)
     given = options(lengths, ttft_slo_s=0.5)
-    (bracket,) = capacity.searched(given, search, Inline(), lambda bracket: None)
+    bracket = capacity.searched(given, search, 1)
     assert bracket.low <= 37.0 < bracket.high <= bracket.low * 1.01
     found = capacity.report(given, search, [bracket])
     assert (found["goodput"], found["ttft_slo_s"]) == (0.99, 0.5)
@@ -237,15 +236,6 @@ def test_goodput_needs_targets(lengths: Path) -> None:
     assert good == 1.0
 
 
-class Inline(Executor):
-    """Does at once what it is given."""
-
-    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        done.set_result(fn(*args, **kwargs))
-        return done
-
-
 def test_capacity_is_between_what_works_and_what_does_not(
     lengths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,7 +247,7 @@ def test_capacity_is_between_what_works_and_what_does_not(
     monkeypatch.setattr(capacity, "probe", probe)
     for start_qps in (1.0, 500.0):
         search = capacity.Search(3.0, (1, 2), start_qps, tolerance=0.01)
-        brackets = capacity.searched(options(lengths), search, Inline(), lambda bracket: None)
+        brackets = [capacity.searched(options(lengths), search, seed) for seed in (1, 2)]
         for bracket, edge in zip(brackets, (37.0, 41.0), strict=True):
             assert bracket.low <= edge < bracket.high <= bracket.low * 1.01
         found = capacity.report(options(lengths), search, brackets)
@@ -268,7 +258,7 @@ def test_capacity_is_between_what_works_and_what_does_not(
 def test_capacity_gives_up(lengths: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "probe", lambda *case, goodput: 9.0)
     search = capacity.Search(3.0, (1,), 1.0, tolerance=0.01)
-    (bracket,) = capacity.searched(options(lengths), search, Inline(), lambda bracket: None)
+    bracket = capacity.searched(options(lengths), search, 1)
     assert bracket.low == 0.0
     assert len(bracket.probes) == 20
 

@@ -4,8 +4,7 @@ import io
 
 from rich.console import Console
 
-from foretell.tools.demo.load import Answered
-from foretell.tools.demo.shown import errors, met
+from foretell.tools.demo import Answered, errors, met
 from foretell.workload.chats import chat_trace, shipped_chats
 
 

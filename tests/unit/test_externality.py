@@ -21,6 +21,7 @@ from foretell.model import (
     RequestSpec,
     RequestState,
 )
+from tests.unit.asked import asked, following, foretold
 
 CONFIG = EngineConfig("m", 16, 200, 8, 64, 1024)
 NEW_REQUEST = RequestSpec("new", 30, 0, LengthEstimate(25.0))
@@ -40,6 +41,9 @@ def snapshot(
     return EngineSnapshot("e", "run", 1, NOW, NOW, config, free, running, tuple(waiting), (), ())
 
 
+OPTIONS = {"announced_only": True, "externality": True}
+
+
 def predictor_of(seen: EngineSnapshot, *, sure: bool = True) -> SnapshotPredictor:
     predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
@@ -53,11 +57,7 @@ def predictor_of(seen: EngineSnapshot, *, sure: bool = True) -> SnapshotPredicto
 def added(
     predictor: SnapshotPredictor, new_request: RequestSpec = NEW_REQUEST, now: float = NOW
 ) -> Prediction:
-    prediction = predictor.predict(
-        new_request, STEP_TIME, now, announced_only=True, externality=True
-    )
-    assert prediction is not None
-    return prediction
+    return asked(predictor, new_request, STEP_TIME, now, **OPTIONS)
 
 
 def sequence_of(request: RequestSpec, at: float) -> Sequence:
@@ -110,8 +110,7 @@ def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: b
 def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
     predictor = predictor_of(snapshot())
     assert (added(predictor).added_ttft_s, added(predictor).added_e2e_s) == (0.0, 0.0)
-    unasked = predictor.predict(NEW_REQUEST, STEP_TIME, NOW, announced_only=True)
-    assert unasked is not None
+    unasked = asked(predictor, NEW_REQUEST, STEP_TIME, NOW, announced_only=True)
     assert (unasked.added_ttft_s, unasked.added_e2e_s) == (None, None)
     assert added(predictor)._replace(added_ttft_s=None, added_e2e_s=None) == unasked
 
@@ -181,19 +180,23 @@ def test_keeping_somebody_from_ever_running_is_infinitely_bad() -> None:
 
 def test_the_run_without_a_new_request_is_made_once() -> None:
     predictor = predictor_of(snapshot(decoding("a", 5, 90.0), decoding("b", 5, 40.0)), sure=False)
+    cache = following(predictor, STEP_TIME, NOW)
+
+    def added(request: RequestSpec = NEW_REQUEST) -> Prediction:
+        return foretold(cache, request, NOW, **OPTIONS)
 
     def made() -> int:
-        costs = predictor._forecaster._costs
+        costs = cache._forecaster._costs
         assert costs is not None
         return int(costs.kept["made"][0])
 
-    first = added(predictor)
-    other = added(predictor, RequestSpec("other", 300, 0, LengthEstimate(80.0)))
+    first = added()
+    other = added(RequestSpec("other", 300, 0, LengthEstimate(80.0)))
     assert made() == 1
     assert first.added_e2e_s != other.added_e2e_s
-    assert added(predictor) == first
-    predictor.reserve(NEW_REQUEST, NOW, ttl_s=9.0)  # one more is among the others
-    assert added(predictor, RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
+    assert added() == first
+    cache["e"].reserve(NEW_REQUEST, NOW)  # one more is among the others
+    assert added(RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
     assert made() == 2
 
 
@@ -204,7 +207,11 @@ def test_what_is_kept_is_what_would_be_found_anew(async_scheduling: bool) -> Non
         engine = random_engine(Random(seed), async_scheduling=async_scheduling)
         if engine is None:
             continue
-        seen, kept = engine.snapshot(), predictor_of(engine.snapshot(), sure=False)
+        predictor = predictor_of(engine.snapshot(), sure=False)
+        kept = following(predictor, STEP_TIME, engine.now)
         for wait_s in (0.0, 0.001, 0.004, 0.5):
             now = engine.now + wait_s
-            assert added(kept, now=now) == added(predictor_of(seen, sure=False), now=now)
+            anew = following(predictor, STEP_TIME, engine.now)
+            assert foretold(kept, NEW_REQUEST, now, **OPTIONS) == foretold(
+                anew, NEW_REQUEST, now, **OPTIONS
+            )

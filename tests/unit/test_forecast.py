@@ -21,6 +21,7 @@ from foretell.model import (
     RequestState,
     Step,
 )
+from tests.unit.asked import asked
 
 CONFIG = EngineConfig("m", 16, 200, 8, 64, 1024)
 
@@ -76,9 +77,7 @@ def forecast(
     predictor.hear(seen)
     for at, reserved in ahead:
         predictor.reserve(reserved, at, math.inf)
-    prediction = predictor.predict(request, STEP_TIME, now, announced_only=True)
-    assert prediction is not None
-    return prediction
+    return asked(predictor, request, STEP_TIME, now, announced_only=True)
 
 
 def test_an_idle_engine_prefills_and_decodes_at_once() -> None:
@@ -249,10 +248,9 @@ def test_uncertain_lengths_spread_the_latencies(seed: int) -> None:
         snapshot(runs, steps=(Step(1, NOW, 0.0, BatchShape(decode_seqs=8, decode_pairs=440)),))
     )
     new_request = RequestSpec(f"new {rng.random()}", 20, 0, LengthEstimate(40.0, source="model"))
-    seen = predictor.predict(new_request, STEP_TIME, NOW)
-    assert seen is not None
+    seen = asked(predictor, new_request, STEP_TIME, NOW)
     for mean_s, quantiles in ((seen.ttft_s, seen.ttft_quantiles), (seen.e2e_s, seen.e2e_quantiles)):
         values = [value for _, value in quantiles]
         assert values == sorted(values)
         assert 0 < values[0] < mean_s < values[-1]
-    assert predictor.predict(new_request, STEP_TIME, NOW) == seen  # nothing is left to chance
+    assert asked(predictor, new_request, STEP_TIME, NOW) == seen  # nothing is left to chance

@@ -15,7 +15,6 @@ from foretell.services.scheduler.http1.protocol import (
     ServerProtocol,
     State,
     Step,
-    after,
 )
 
 HEAD = b"POST /a%20b?c=d HTTP/1.1\r\nHost: x\r\n"
@@ -199,10 +198,22 @@ def test_a_body_that_is_none_is_still_answered_and_then_nothing_is_heard() -> No
 def test_steps_that_are_not_due_are_defects() -> None:
     for state in State:
         for step in Step:
+            protocol = ServerProtocol()
+            protocol.state = state
             if step in TRANSITIONS[state]:
-                assert after(state, step) is TRANSITIONS[state][step]
+                protocol._go(step)
+                follows = TRANSITIONS[state][step]
+                assert protocol.state is (State.CLOSING if follows is State.DONE else follows)
             else:
                 with pytest.raises(LocalProtocolError):
-                    after(state, step)
+                    protocol._go(step)
     with pytest.raises(LocalProtocolError):
         ServerProtocol().answered()
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+@pytest.mark.parametrize("method", [b"NONSENSE", b"PROPFIND", b"SETUP", b"get", b"GETS"])
+def test_a_method_that_http_does_not_have_is_not_implemented(method: bytes, size: int) -> None:
+    _, _, error = told(ServerProtocol(), *split(method + GET.removeprefix(b"GET"), size))
+    assert error is not None
+    assert error.status == 501

@@ -367,7 +367,7 @@ def step_s(profile: GpuProfile) -> float:
 
 
 def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> None:
-    options = ImportOptions(folder, "B1000", "Llama-3.1-8B", tensor_parallel=2)
+    options = ImportOptions(folder, "Llama-3.1-8B", "B1000", tensor_parallel=2)
     typed = replace(options, weights="fp8", kv_cache="fp8")
     sheet = Datasheet(device_tflops=2000, device_gb_per_s=8000, device_gb=180)
     profile = import_profile(typed, sheet)
@@ -407,7 +407,7 @@ def test_types_have_to_be_named(tmp_path: Path, folder: Path) -> None:
     sizes = '"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32'
     more = '"intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8'
     config.write_text(f'{{{sizes}, {more}, "quantization_config": {{"quant_method": "fp8"}}}}')
-    options = ImportOptions(folder, "H100-SXM", str(config), tensor_parallel=2)
+    options = ImportOptions(folder, str(config), "H100-SXM", tensor_parallel=2)
     with pytest.raises(ProfileError, match="give --weights"):
         import_profile(options)
     with pytest.raises(ProfileError, match="does not say its bits"):

@@ -133,9 +133,7 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
     """What the picker makes of the head of an answer, and whether the client gets it."""
     stream, heard = Mock(), list[Judgement]()
     exchange = Exchange(stream, MagicMock())
-    attempt = SimpleNamespace(
-        status=0, headers=dict, instance=SimpleNamespace(down=Mock(is_set=lambda: False))
-    )
+    attempt = SimpleNamespace(status=0, headers=dict, instance=SimpleNamespace(is_down=False))
     life: Any = SimpleNamespace(
         attempt=attempt,
         is_sent=True,

@@ -3,15 +3,17 @@
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
 
 from foretell.engine import Sequence, restore_twin
 from foretell.engine.forecast import Forecaster
+from foretell.engine.published import header_of
 from foretell.engine.questions import Arrival, Figures, Question
 from foretell.kernel.compiled import ImpossibleState
-from foretell.kernel.layout import PLACE, check_rows
+from foretell.kernel.snapshot_rows import REQUEST
 from foretell.kernel.step_time import Sums, own_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, EngineSnapshot
@@ -65,22 +67,27 @@ def means(forecaster: Forecaster, question: Question) -> list[list[float]]:
     return found
 
 
+def header(figures: Figures) -> bytes:
+    expected: Any = {"online": (np.inf, 0.0), "draft_ratios": ((), ())}
+    return header_of(CONFIG, figures, (), 0.0, contents=0, inputs=0, **expected)
+
+
 def test_a_picture_that_cannot_be_fails_its_forecast_only() -> None:
     forecaster = Forecaster()
     forecaster.describe(0, CONFIG)
     forecaster.believe(0, STEP_TIME)
     question = Question(0, 2, 0, ())
     before = means(forecaster, question)
-    row = forecaster.snapshots.requests[0, 0]
+    (row,) = rows = np.zeros(1, REQUEST)
     row["prompt"], row["output"], row["computed"], row["blocks"] = 16, 1, 16, 1
-    forecaster.finish_snapshot(0, Figures(1, 1, -3, 0, 1), [], 0.0, 0.0)
+    forecaster.put(0, header(Figures(1, 1, -3, 0, 1)), rows.tobytes(), b"", 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.forecast([question], NEW_REQUEST, 0.0)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.forecast([question], NEW_REQUEST, 0.0, externality=True)
     with pytest.raises(ImpossibleState, match="more KV blocks taken than exist"):
         forecaster.futures_s(question, NEW_REQUEST, 0.0)
-    forecaster.finish_snapshot(0, Figures(0, 0, CONFIG.total_blocks, 0, 1), [], 0.0, 0.0)
+    forecaster.put(0, header(Figures(0, 0, CONFIG.total_blocks, 0, 1)), b"", b"", 0.0)
     assert means(forecaster, question) == before
 
 
@@ -100,12 +107,6 @@ def test_a_step_that_takes_no_time_is_the_models_fault() -> None:
     twin.add(Sequence("a", 64, 4, 4))
     with pytest.raises(ImpossibleState, match="took no time"):
         twin.schedule(0.0, nothing)
-
-
-def test_rows_that_are_laid_out_otherwise_are_refused() -> None:
-    check_rows(Place=PLACE)
-    with pytest.raises(ImportError, match="rows of Place"):
-        check_rows(Place=np.dtype([("block", np.int32), ("content", np.int32)]))
 
 
 def test_arrays_of_other_items_are_refused() -> None:

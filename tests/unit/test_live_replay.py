@@ -16,6 +16,7 @@ from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.replay import snapshots_of, spec_of, states
 from foretell.wire import snapshot_to_proto
 from foretell.workload import Arrival
+from tests.unit.asked import asked
 
 CONFIG = EngineConfig("m", 16, 2000, 4, 256, 2048)
 TRUTH = LinearStepTime((0.008, 8e-5, 0.0, 0.002, 2e-4, 5e-7))
@@ -59,8 +60,7 @@ class VirtualRun:
             at, call, name = self.calls.pop(0)
             spec = spec_of(served_of(arrivals[name]))
             if call == "predict":
-                found = self.predictor.predict(spec, self.model.current(), at)
-                assert found is not None
+                found = asked(self.predictor, spec, self.model.current(), at)
                 self.asked[name] = (at, found, self.model.steps)
                 self.calls.append((at + 2 * CALL_S, "reserve", name))
                 self.calls.sort()

@@ -16,6 +16,7 @@ from foretell.config import (
     parse_instances,
 )
 from foretell.config.marks import ClusterError
+from foretell.tools.local.options import UpFlags
 from foretell.tools.local.plan import (
     ClusterPlan,
     Process,
@@ -23,7 +24,7 @@ from foretell.tools.local.plan import (
     placed,
     plan_cluster,
 )
-from foretell.tools.local.up import CannotStart, UpFlags, wanted_cluster, with_secret
+from foretell.tools.local.up import CannotStart, wanted_cluster, with_secret
 
 FLAGS = UpFlags(engines=3, schedulers=2, port=8000)
 Settings = TypeVar("Settings", bound=BaseSettings)

@@ -9,7 +9,6 @@ from foretell.provision import (
     Proposal,
     ProvisionConfig,
     Provisioner,
-    ScheduledBounds,
     StrategyPlan,
 )
 from foretell.provision.strategies import STRATEGIES, make_strategy
@@ -47,13 +46,6 @@ def test_starts_what_is_missing_and_counts_what_is_warming() -> None:
 def test_bounds_hold(wanted: int, desired: int) -> None:
     decision = core(wanted, cool_down_s=0.0).decide(facts(0.0, ready("a")))
     assert (decision.desired, decision.because) == (desired, "bounds")
-
-
-def test_scheduled_bounds_replace_the_others_while_they_hold() -> None:
-    night = ScheduledBounds(79_200.0, 21_600.0, 2, 3)
-    one = core(9, schedule=(night,))
-    found = [one.decide(facts(now_s, ready("a"))).desired for now_s in (70_000.0, 80_000.0, 100.0)]
-    assert found == [5, 3, 3]
 
 
 def test_a_step_down_waits_until_nothing_more_was_wanted_for_the_cool_down() -> None:

@@ -16,7 +16,6 @@ from foretell.services.scheduler.relay.framing import (
     End,
     Event,
     Lines,
-    TooLong,
     Usage,
     WholeFraming,
 )
@@ -250,7 +249,7 @@ def test_a_whole_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(framing, "LONGEST_BODY_BYTES", 10)
     whole = WholeFraming()
     assert whole.feed(b"x" * 10) == []
-    assert whole.feed(b"x") == [TooLong()]
+    assert whole.feed(b"x") == [Broken("too_long")]
     assert whole.ended
 
 

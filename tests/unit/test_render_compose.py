@@ -10,7 +10,7 @@ import yaml
 from foretell import __version__
 from foretell.config import load_cluster
 from foretell.config.cluster import cluster_schema, parse_cluster
-from foretell.tools.render.compose import Rendered, render
+from foretell.tools.render.compose import render
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,8 +29,8 @@ def test_shipped_files_are_current(cluster: str, folder: str) -> None:
     file, output = ROOT / cluster, ROOT / folder
     files = render(load_cluster(file), file, output, ROOT)
     assert files
-    for rendered in files:
-        assert (output / rendered.path).read_text() == rendered.content, "run: make compose"
+    for name, content in files.items():
+        assert (output / name).read_text() == content, "run: make compose"
 
 
 def test_the_shipped_schema_is_current() -> None:
@@ -53,8 +53,8 @@ def test_every_field_of_the_schema_is_described_in_a_sentence() -> None:
 def rendered(tmp_path: Path, text: str) -> dict[str, dict[str, Any]]:
     """The files, by name, of a cluster file."""
     cluster = parse_cluster(text, "cluster.yaml", tmp_path)
-    files: list[Rendered] = render(cluster, tmp_path / "cluster.yaml", tmp_path, ROOT)
-    return {file.path: yaml.safe_load(file.content) for file in files}
+    files = render(cluster, tmp_path / "cluster.yaml", tmp_path, ROOT)
+    return {name: yaml.safe_load(content) for name, content in files.items()}
 
 
 def gpus(service: dict[str, Any]) -> list[str]:
@@ -121,11 +121,11 @@ def test_without_a_checkout_images_are_named_and_every_file_is_there(tmp_path: P
     text = "models: {m: {path: org/m}}\nengines: 1\nobservability: {prometheus_port: 9090}\n"
     cluster = parse_cluster(text, "cluster.yaml", tmp_path)
     files = render(cluster, tmp_path / "cluster.yaml", tmp_path, tmp_path / "no-checkout")
-    for file in files:
-        path = tmp_path / file.path
+    for name, content in files.items():
+        path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(file.content)
-    services = yaml.safe_load(files[0].content)["services"]
+        path.write_text(content)
+    services = yaml.safe_load(files["docker-compose.yml"])["services"]
     assert not [name for name, service in services.items() if "build" in service]
     mounted = [v.split(":")[0] for s in services.values() for v in s["volumes"] if v[0] == "."]
     assert len(mounted) == 4
@@ -252,19 +252,20 @@ def test_what_compose_would_take_for_a_variable_is_escaped(tmp_path: Path) -> No
 
 def test_behind_an_envoy_nothing_else_is_published() -> None:
     file = ROOT / "deploy" / "cluster.envoy.yaml"
-    compose, config = render(load_cluster(file), file, ROOT / "deploy", ROOT)
-    services = yaml.safe_load(compose.content)["services"]
+    files = render(load_cluster(file), file, ROOT / "deploy", ROOT)
+    (compose, (path, config)) = files["docker-compose.envoy.yml"], files.popitem()
+    services = yaml.safe_load(compose)["services"]
     assert [name for name, service in services.items() if "ports" in service] == ["envoy"]
     envoy = services["envoy"]
     assert (envoy["read_only"], envoy["cap_drop"]) == (True, ["ALL"])
     mounted = next(volume for volume in envoy["volumes"] if "envoy.yaml" in volume)
-    assert mounted == f"./{config.path}:/etc/foretell/envoy.yaml:ro"
+    assert mounted == f"./{path}:/etc/foretell/envoy.yaml:ro"
     assert "/etc/foretell/envoy.yaml" in envoy["command"]
     addresses = [
         services[name]["environment"]["FORETELL_SCHEDULER_PICKER"]
         for name in ("scheduler-0", "scheduler-1")
     ]
-    assert all(address.removeprefix("unix:") in config.content for address in addresses)
+    assert all(address.removeprefix("unix:") in config for address in addresses)
 
 
 def test_a_batch_service_keeps_its_files_in_a_volume(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from foretell.config.keys import ApiKey
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.__main__ import _api_keys
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.placing.room import Ends
+from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
@@ -163,14 +163,7 @@ def test_tokens_are_reserved_as_predicted_and_settled_as_used() -> None:
         assert tenant.headers()["x-ratelimit-remaining-tokens"] == "600"
 
 
-def test_limits_are_told_as_the_draft_of_ratelimit_fields_has_them() -> None:
-    tenant = limited(Clock(), requests_per_min=2, tokens_per_min=600)
-    with tenant.place() as grant:
-        assert grant is not None
-        grant.reserve(300.0)
-        policy = '"requests";q=2;w=60;qu="requests", "tokens";q=600;w=60;qu="tokens"'
-        assert grant.headers()["ratelimit-policy"] == policy
-        assert grant.headers()["ratelimit"] == '"requests";r=1;t=30, "tokens";r=300;t=30'
+def test_who_has_no_limit_of_its_rate_is_told_of_none() -> None:
     only_concurrency = limited(Clock(), concurrency=1)
     with only_concurrency.place():
         assert not only_concurrency.headers()

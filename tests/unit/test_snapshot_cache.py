@@ -30,6 +30,7 @@ from foretell.model import (
 from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import VERSION, Reader, published_to_proto, snapshot_to_proto
+from tests.unit.asked import asked as foretold
 
 PROFILE = load_profile(list_profiles()[0])
 STEP_TIME = OnlineStepTime(PROFILE)
@@ -57,7 +58,7 @@ def bytes_of(
     predictor: SnapshotPredictor, now_s: float, notices: int = 0
 ) -> predictor_pb2.Published:
     """What it sends."""
-    snapshot = predictor.publish(STEP_TIME, now_s)
+    snapshot = predictor.publish(STEP_TIME, now_s, STEP_TIME.variances)
     assert snapshot is not None
     message = Published(
         now_s,
@@ -70,17 +71,9 @@ def bytes_of(
 
 
 def asked(predictor: SnapshotPredictor, request: RequestSpec, now_s: float) -> Prediction:
-    found = predictor.predict(
-        request,
-        STEP_TIME.current(),
-        now_s,
-        spread=STEP_TIME.spread,
-        calibration_steps=STEP_TIME.steps,
-        announced_only=True,
-        externality=True,
-    )
-    assert found is not None
-    return found
+    """What follows from all that the predictor knows, which tells it to nobody by way of bytes."""
+    options = {"announced_only": True, "externality": True}
+    return foretold(predictor, request, STEP_TIME, now_s, **options)
 
 
 def predicted(cache: SnapshotCache, request: RequestSpec, now_s: float) -> list[Prediction]:

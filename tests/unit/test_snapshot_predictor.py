@@ -19,6 +19,7 @@ from foretell.model import (
     RequestSpec,
     RequestState,
 )
+from tests.unit.asked import asked
 from tests.unit.exact_lengths import conditional_mean
 
 CONFIG = EngineConfig("m", 16, 100, 8, 64, 1024)
@@ -138,8 +139,7 @@ def test_what_has_come_of_late_is_expected_to_come() -> None:
             predictor.reserve(spec(f"r{i}"), START + 0.1 * i, ttl_s=0.05)
         long = RequestSpec("new", 32, 0, LengthEstimate(500.0, source="hint"))
         step_time = LinearStepTime((0.01, 0, 0, 0, 1e-3, 0))
-        seen = predictor.predict(long, step_time, START + 20.0, announced_only=announced_only)
-        assert seen is not None
+        seen = asked(predictor, long, step_time, START + 20.0, announced_only=announced_only)
         return seen.e2e_s
 
     assert predicted(announced_only=False) > 1.05 * predicted(announced_only=True)
@@ -156,12 +156,12 @@ def test_who_waits_for_a_seat_is_told_by_what_has_been_generated_since(generated
     running = replace(state("a", output=generated), computed_tokens=31 + generated, max_tokens=900)
     later = replace(snapshot(2, START + 1, running, free=60), config=one_seat)
     predictor.hear(later)
-    seen = predictor.predict(
+    seen = asked(
+        predictor,
         RequestSpec("new", 32, 0, LengthEstimate(10.0, source="hint")),
         LinearStepTime((0.01, 0, 0, 0, 0, 0)),
         START + 1,
     )
-    assert seen is not None
     left = conditional_mean(np.array(knots(length)), float(generated)) - generated
     assert seen.ttft_s == pytest.approx(0.01 * left, rel=0.1)
 
@@ -171,12 +171,7 @@ def test_the_error_of_step_times_widens_the_quantiles() -> None:
     predictor.hear(snapshot(1, START))
     model = LinearStepTime((0.01, 0, 0, 0, 0, 0))
     certain = RequestSpec("new", 32, 0, LengthEstimate(10.0, source="hint"))
-    seen = [
-        predictor.predict(certain, model, START, spread=spread)
-        for spread in (lambda steps: 0.0, lambda steps: 0.1)
-    ]
-    assert seen[0] is not None
-    assert seen[1] is not None
+    seen = [asked(predictor, certain, model, START, error=error) for error in (0.0, 0.1)]
     sure, unsure = dict(seen[0].e2e_quantiles), dict(seen[1].e2e_quantiles)
     assert unsure[0.1] < sure[0.1]
     assert unsure[0.9] > sure[0.9]
@@ -220,9 +215,7 @@ PREFILL = LinearStepTime((0.001, 1e-3, 0, 0, 1e-4, 0))
 
 
 def predicted(predictor: SnapshotPredictor, request: RequestSpec) -> Prediction:
-    found = predictor.predict(request, PREFILL, START)
-    assert found is not None
-    return found
+    return asked(predictor, request, PREFILL, START)
 
 
 def test_a_cached_prefix_shortens_the_prefill() -> None:

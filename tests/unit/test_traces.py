@@ -16,7 +16,7 @@ def exposure(size: int) -> Any:
 def placed(traces: Traces, name: str, *exposures: Any) -> Attempt:
     decision = Decision(REQUEST, [silent("a")], 0.0, None, silent("a"))
     inputs: Any = SimpleNamespace(exposures=exposures) if exposures else None
-    instance: Any = SimpleNamespace()
+    instance: Any = SimpleNamespace(config=SimpleNamespace(instance_id="e"))
     attempt = Attempt("k", 1, instance, "slo", decision, inputs, REQUEST, None, 1.0, 0.1)
     traces.add(Trace(name, "m"), attempt)
     return attempt

@@ -12,6 +12,7 @@ from foretell.model import (
     RequestSpec,
     RequestState,
 )
+from tests.unit.asked import asked
 
 
 def config(**changes: object) -> EngineConfig:
@@ -138,8 +139,7 @@ def test_a_request_that_is_preempted_and_computed_again_for_ever_is_given_up() -
     predictor.hear(idle(endless))
     request = RequestSpec("new", 8, 0, LengthEstimate(50.0))
     steps = LinearStepTime((0.01, 0.0, 0.0, 0.0, 0.0, 0.0))
-    seen = predictor.predict(request, steps, 0.0)
-    assert seen is not None
+    seen = asked(predictor, request, steps, 0.0)
     assert math.isinf(seen.ttft_s)
     assert math.isinf(seen.e2e_s)
     assert seen.preemptions > 1000

@@ -45,8 +45,7 @@ def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: st
         same = mine == real and list(mine["sched"] or ()) == list(real["sched"] or ())
         assert same, (
             f"first difference\ntwin: {mine}\nvLLM: {real}\nreplay with "
-            f"`python -m foretell.tools.verify.scenarios {seed} {mode} > s.json`, "
-            "`python -m foretell.tools.verify.twin s.json` and `...recorder s.json`"
+            f"`python -m foretell.tools.verify.compare {seed} {mode}`"
         )
 
 

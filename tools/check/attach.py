@@ -6,7 +6,6 @@ import grpc
 import httpx
 
 from foretell.tools.check.context import Context
-from foretell.tools.check.load import online
 from foretell.tools.harness.schedulers import running_schedulers
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.wire import config_from_proto
@@ -20,9 +19,8 @@ async def attach(context: Context, seconds: float) -> dict[str, Any]:
     """Ask each predictor about its engine, and have one request placed by the default policy."""
     engines = [await _engine(address) for address in context.engines.predictors]
     folder = context.services.folder / "attach"
-    folder.mkdir()
     async with running_schedulers(folder, context.engines, "slo", 1) as schedulers:
-        body = online(context.most_tokens, "attach")(Arrival(0.0, 64, 16, "one"))
+        body = context.online("attach")(Arrival(0.0, 64, 16, "one"))
         body |= {"stream": False}
         del body["stream_options"]
         async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:

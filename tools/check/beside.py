@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import Any
 
 from foretell.tools.check.context import Context
-from foretell.tools.check.load import Answered, endless, keep_busy, offline, online, questions, send
+from foretell.tools.check.engines import MODEL_NAME
+from foretell.tools.check.load import Answered, endless, keep_busy, offline, questions, send
 from foretell.tools.live.measure import rate_of
 from foretell.tools.live.stream import StreamClient
 
@@ -69,7 +70,7 @@ async def _capacity(context: Context, seconds: float) -> float:
     concurrency = round(1.5 * context.max_num_seqs)
     async with StreamClient(context.engines.urls[-1]) as client:
         requests = endless(context.lengths, context.options.seed + 2)
-        body = online(context.most_tokens, "beside-capacity")
+        body = context.online("beside-capacity")
         done = await keep_busy(client, requests, body, concurrency, seconds)
     ended = sorted(each.due_s + each.e2e_s for each in done)
     return rate_of(ended, max(each.due_s for each in done))
@@ -89,7 +90,7 @@ async def _run(
     began_s = time.monotonic()
     try:
         async with StreamClient(url) as client:
-            answered = await send(client, arrivals, online(context.most_tokens, prefix))
+            answered = await send(client, arrivals, context.online(prefix))
         took_s = time.monotonic() - began_s
     finally:
         if asking is not None:
@@ -112,7 +113,7 @@ async def _ask_offline(
     lines = questions(round_, _TEXTS, lengths.most_prompt, lengths.most_output)
     at_once = _AT_ONCE_PER_SEAT * context.max_num_seqs
     async with StreamClient(url) as client:
-        await keep_busy(client, lines, offline(prefix), at_once, inf, seen)
+        await keep_busy(client, lines, offline(MODEL_NAME, prefix), at_once, inf, seen)
 
 
 def _means(runs: list[dict[str, Any]]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from foretell.model import EngineSnapshot, Step
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
 from foretell.tools.check.context import Context
-from foretell.tools.check.load import Answered, endless, keep_busy, online, send
+from foretell.tools.check.load import Answered, endless, keep_busy, send
 from foretell.tools.harness.schedulers import running_schedulers
 from foretell.tools.intervals import interval
 from foretell.tools.live.measure import rate_of
@@ -110,12 +110,11 @@ async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
     the scheduler started."""
     began_s = time.monotonic()
     engines, folder = context.engines, context.services.folder / "capacity"
-    folder.mkdir()
     concurrency = round(_CONCURRENCY_PER_SEAT * context.max_num_seqs * len(engines.urls))
     context.say("cluster: finding the capacity of all engines")
     async with running_schedulers(folder, engines, "least_outstanding", 1) as schedulers:
         start_s = time.monotonic() - began_s
-        body = online(context.most_tokens, "capacity")
+        body = context.online("capacity")
         async with StreamClient(schedulers.urls[0]) as client:
             requests = endless(context.lengths, context.options.seed + 1)
             done = await keep_busy(client, requests, body, concurrency, seconds)
@@ -127,11 +126,10 @@ async def _run(context: Context, round_: int, policy: str, rate: float, run_s: f
     name = f"{round_}-{policy}"
     context.say(f"cluster: round {round_ + 1}, {policy}")
     folder = context.services.folder / f"cluster-{name}"
-    folder.mkdir()
     arrivals = context.arrivals(rate, run_s, _seed(round_))
     async with running_schedulers(folder, context.engines, policy, 1) as schedulers:
         async with StreamClient(schedulers.urls[0]) as client:
-            answered = await send(client, arrivals, online(context.most_tokens, name))
+            answered = await send(client, arrivals, context.online(name))
         degraded = dict(await schedulers.degraded())
     counted = _counted(answered)
     span_s = run_s * (1.0 - _WARM_UP_RATIO)

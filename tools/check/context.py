@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from foretell.tools.check.engines import Plan
-from foretell.tools.check.load import Answered
+from foretell.tools.check.engines import MODEL_NAME, Plan
+from foretell.tools.check.load import Answered, Body, online
 from foretell.tools.check.options import CheckOptions, Stage
 from foretell.tools.harness.schedulers import Engines
 from foretell.tools.harness.services import Services
@@ -50,6 +50,11 @@ class Context:
         """What a request allows whose length only its engine knows."""
         lengths = self.lengths
         return min(_ALLOWED * lengths.most_output, self.max_model_len - lengths.most_prompt)
+
+    def online(self, prefix: str) -> Body:
+        """Makes the bodies of online requests, whose prompts begin unlike those of any other
+        `prefix`."""
+        return online(self.most_tokens, MODEL_NAME, prefix)
 
     def arrivals(self, rate_per_s: float, seconds: float, seed: int) -> list[Arrival]:
         """Bursty requests of `seconds`, the same for a seed."""

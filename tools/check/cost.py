@@ -10,7 +10,7 @@ from typing import Any
 
 from foretell.tools.check.context import Context
 from foretell.tools.check.engine_args import METER_KEY
-from foretell.tools.check.load import endless, keep_busy, online
+from foretell.tools.check.load import endless, keep_busy
 from foretell.tools.intervals import percentile
 from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
@@ -28,7 +28,7 @@ async def cost(context: Context, seconds: float) -> dict[str, Any]:
     file.unlink(missing_ok=True)
     seats = context.max_num_seqs
     concurrency = max(2, seats // 2)
-    body = online(context.most_tokens, "cost")
+    body = context.online("cost")
     async with StreamClient(context.engines.urls[0]) as client:
         requests = endless(context.lengths, context.options.seed)
         await keep_busy(client, requests, body, concurrency, _WARM_UP_RATIO * seconds)
@@ -46,7 +46,7 @@ async def cost(context: Context, seconds: float) -> dict[str, Any]:
 
 
 async def _tell(client: StreamClient, context: Context, what: str, asked: int) -> None:
-    body = online(context.most_tokens, "cost")(Arrival(0.0, 16, 2, what))
+    body = context.online("cost")(Arrival(0.0, 16, 2, what))
     body["vllm_xargs"] |= {METER_KEY: asked}
     await client.complete(body, _FILE_TIMEOUT_S)
 

@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from foretell.services.backend.commands import snapshot_endpoint
 from foretell.services.process.children import ChildFailed
 from foretell.tools.check.dummies import SHAPES, weight_bytes, write_dummy
 from foretell.tools.check.engine_args import (
@@ -145,20 +144,19 @@ async def start(
     os.environ[METER_FILE] = str(meter)
 
     async def one(index: int) -> Service:
-        return await services.start(
-            f"launcher-{index}",
-            "foretell.services.backend",
-            "--engine=vllm",
-            f"--name=engine-{index}",
-            *([f"--python={options.python}"] if options.python else []),
-            f"--model={plan.model}",
-            f"--served-model-name={MODEL_NAME}",
-            f"--run-dir={services.folder}",
-            f"--engine-args={plan.args(index, options.engine_args)}",
-            *([f"--gpus={plan.places(index)}"] if plan.gpus else []),
-            *([f"--profile={options.profile}"] if options.profile else []),
-            f"--ready-timeout-s={timeout_s:.0f}",
+        more = {
+            "python": options.python,
+            "gpus": plan.places(index),
+            "profile": options.profile,
+            "ready-timeout-s": f"{timeout_s:.0f}",
+        }
+        return await services.start_vllm(
+            index,
+            model=plan.model,
+            served_name=MODEL_NAME,
+            engine_args=plan.args(index, options.engine_args),
             start_timeout_s=timeout_s,
+            more=tuple(f"--{name}={value}" for name, value in more.items() if value),
         )
 
     indices = range(plan.count)
@@ -171,12 +169,7 @@ async def start(
         raise CannotCheck(
             f"an engine did not start: {error}{_last_words(services.folder)}"
         ) from None
-    return Engines(
-        MODEL_NAME,
-        tuple(str(service.facts["url"]) for service in started),
-        tuple(str(service.facts["predictor"]) for service in started),
-        tuple(snapshot_endpoint(services.folder, f"engine-{index}") for index in indices),
-    )
+    return Engines.of(MODEL_NAME, started, services)
 
 
 def _last_words(folder: Path) -> str:

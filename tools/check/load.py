@@ -1,22 +1,25 @@
 """What the stages send, and how an answer is timed."""
 
-import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
 from typing import Any
 
 from foretell.tools.check.engine_args import LENGTH_KEY
-from foretell.tools.check.engines import MODEL_NAME
-from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.load import (
+    HEADROOM_S,
+    MixedLengths,
+    at_their_times,
+    bursty,
+    under_way,
+)
 from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 _DEADLINE_S = 600.0
-_HEADROOM_S = 0.2  # from the moment when sending begins to the first request
 _ENDLESS = 20_000
 
 
@@ -31,6 +34,8 @@ class Answered:
     """Counted from the first moment of its run."""
     ttft_s: float
     e2e_s: float
+    cached_tokens: int = 0
+    """Of the prompt, as far as the engine tells."""
 
     @property
     def tpot_s(self) -> float:
@@ -45,26 +50,24 @@ class Answered:
 Body = Callable[[Arrival], dict[str, Any]]
 
 
-def online(most_tokens: int, prefix: str, **more: Any) -> Body:
-    """Makes the bodies of requests whose lengths the engine alone knows; `more` goes into each.
+def online(most_tokens: int, model: str, prefix: str) -> Body:
+    """Makes the bodies of requests to `model` whose lengths the engine alone knows.
 
-    All allow `most_tokens`, which tells nothing of their lengths.
-
-    Prompts are token ids that begin alike nowhere, in no run of another `prefix`.
+    All allow `most_tokens`, which tells nothing of their lengths. Prompts are token ids that begin
+    alike nowhere, in no run of another `prefix`.
     """
 
     def body(arrival: Arrival) -> dict[str, Any]:
         draws = Random(f"{prefix} {arrival.request_id}")
         ids = range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1)
         return {
-            "model": MODEL_NAME,
+            "model": model,
             "prompt": draws.choices(ids, k=arrival.prompt_tokens),
             "max_tokens": most_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
             "vllm_xargs": {LENGTH_KEY: arrival.output_tokens},
-            **more,
         }
 
     return body
@@ -72,13 +75,8 @@ def online(most_tokens: int, prefix: str, **more: Any) -> Body:
 
 async def send(client: StreamClient, arrivals: Sequence[Arrival], body: Body) -> list[Answered]:
     """Send each request when it is due, and wait for all; raises `NoStream`."""
-    began = time.time() + _HEADROOM_S
-    async with asyncio.TaskGroup() as group:
-        tasks = []
-        for arrival in arrivals:
-            await asyncio.sleep(began + arrival.t_s - time.time())
-            tasks.append(group.create_task(_ask(client, arrival, body, began)))
-    return [task.result() for task in tasks]
+    began = time.time() + HEADROOM_S
+    return await at_their_times(arrivals, lambda arrival: _ask(client, arrival, body, began))
 
 
 async def keep_busy(
@@ -94,20 +92,14 @@ async def keep_busy(
     `answered` gets them as they end, where it is given.
     """
     began = time.time()
-    answered = [] if answered is None else answered
+    done = [] if answered is None else answered
 
-    async def worker() -> None:
-        for request in requests:
-            now = time.time()
-            if now - began >= seconds:
-                return
-            due = Arrival(now - began, *_lengths(request), request.request_id)
-            answered.append(await _ask(client, due, body, began))
+    async def serve(request: Arrival) -> None:
+        due = replace(request, t_s=time.time() - began)
+        done.append(await _ask(client, due, body, began))
 
-    async with asyncio.TaskGroup() as workers:
-        for _ in range(concurrency):
-            workers.create_task(worker())
-    return answered
+    await under_way(requests, serve, concurrency, time.monotonic() + seconds)
+    return done
 
 
 def endless(lengths: MixedLengths, seed: int) -> Iterator[Arrival]:
@@ -124,7 +116,7 @@ def questions(seed: int, texts: int, text_tokens: int, most_output: int) -> Iter
         yield Arrival(0.0, text_tokens, output, f"offline-{seed}-{text}-{number}")
 
 
-def offline(prefix: str) -> Body:
+def offline(model: str, prefix: str) -> Body:
     """Makes the bodies of `questions`: those of one text begin alike."""
 
     def body(arrival: Arrival) -> dict[str, Any]:
@@ -133,7 +125,7 @@ def offline(prefix: str) -> Body:
         start = Random(f"{prefix} text {text}").choices(ids, k=arrival.prompt_tokens - 16)
         question = Random(f"{prefix} {arrival.request_id}").choices(ids, k=16)
         return {
-            "model": MODEL_NAME,
+            "model": model,
             "prompt": start + question,
             "max_tokens": arrival.output_tokens + 1,
             "temperature": 0,
@@ -156,8 +148,5 @@ async def _ask(client: StreamClient, arrival: Arrival, body: Body, began: float)
         arrival.t_s,
         timing.first_unix_s - due,
         timing.last_unix_s - due,
+        timing.cached_tokens,
     )
-
-
-def _lengths(request: Arrival) -> tuple[int, int]:
-    return request.prompt_tokens, request.output_tokens

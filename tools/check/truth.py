@@ -1,6 +1,6 @@
 """How far off are predictions? Steps and requests recorded at 70% load, and analysed afterwards."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,7 @@ from foretell.model import EngineConfig, EngineSnapshot, GpuProfile, Step
 from foretell.tools.check.context import Context
 from foretell.tools.check.engine_args import LENGTH_KEY
 from foretell.tools.live.measure import LiveOptions, measure
-from foretell.tools.live.recording import Recording, Served
+from foretell.tools.live.recording import Recording
 from foretell.tools.live.replay import SpecOf, snapshots_of, spec_of, states, told_of
 from foretell.tools.live.report import FORETELL, Pairs, all_pairs, errors_of, own_pairs
 from foretell.tools.profiles.imports import of_engine, write_profile
@@ -109,20 +109,13 @@ def _predicted(
     profile: GpuProfile | None,
 ) -> Recording:
     """The recording with what would have been predicted."""
-    return replace(recording, requests=list(_again(recording, snapshots, lengths, profile)))
-
-
-def _again(
-    recording: Recording,
-    snapshots: list[EngineSnapshot],
-    lengths: SpecOf,
-    profile: GpuProfile | None,
-) -> Iterator[Served]:
-    for state in states(recording, snapshots, lengths, profile):
-        told = lengths(state.served)
-        yield replace(
+    requests = [
+        replace(
             state.served,
             predicted_ttft_s=state.prediction.ttft_s,
             predicted_e2e_s=state.prediction.e2e_s,
-            expected_tokens=told.length.expected_tokens,
+            expected_tokens=lengths(state.served).length.expected_tokens,
         )
+        for state in states(recording, snapshots, lengths, profile)
+    ]
+    return replace(recording, requests=requests)

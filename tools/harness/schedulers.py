@@ -4,18 +4,17 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import setting_of
-from foretell.tools.harness.services import Services, running_services
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.services.backend.commands import snapshot_endpoint
+from foretell.tools.harness.services import Service, Services, running_services
 
 _START_TIMEOUT_S = 240.0  # two dozen processes at once, perhaps on a machine of two cores
 _READY_TIMEOUT_S = 60.0
@@ -24,40 +23,38 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Engines and their predictors, which serve."""
+    """Engines, and their predictors if they have any, which serve."""
 
     model: str
     urls: tuple[str, ...]
-    predictors: tuple[str, ...]
-    """gRPC addresses."""
-    feeds: tuple[str, ...]
+    predictors: tuple[str, ...] = ()
+    """gRPC addresses; empty: nothing is predicted."""
+    feeds: tuple[str, ...] = ()
     """Where the engines publish their snapshots."""
+
+    @classmethod
+    def of(cls, model: str, launchers: Sequence[Service], services: Services) -> "Engines":
+        """Those that `Services.start_vllm` has started, by their numbers."""
+        urls, predictors = (
+            tuple(str(each.facts[name]) for each in launchers) for name in ("url", "predictor")
+        )
+        names = [f"engine-{index}" for index in range(len(launchers))]
+        feeds = tuple(snapshot_endpoint(services.folder, name) for name in names)
+        return cls(model, urls, predictors, feeds)
 
     def as_setting(self) -> str:
         """What a scheduler takes as `--instances`."""
-        pairs = enumerate(zip(self.urls, self.predictors, strict=True))
-        return json.dumps(
-            [{"instance_id": f"engine-{i}", "url": u, "predictor": p} for i, (u, p) in pairs]
-        )
-
-    async def dispatch_delay_s(self) -> float:
-        """The mean of the dispatch delays that the predictors have learned."""
-        delays_s = await asyncio.gather(*map(_dispatch_delay_s, self.predictors))
-        return sum(delays_s) / len(delays_s)
-
-
-async def _dispatch_delay_s(address: str) -> float:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)
-        status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_READY_TIMEOUT_S)
-        return float(status.dispatch_delay_s)
+        instances = [{"instance_id": f"engine-{i}", "url": url} for i, url in enumerate(self.urls)]
+        for instance, predictor in zip(instances, self.predictors, strict=False):
+            instance["predictor"] = predictor
+        return json.dumps(instances)
 
 
 @dataclass(frozen=True, slots=True)
 class Schedulers:
     """Replicas of one policy, which serve."""
 
-    services: Services
+    started: tuple[Service, ...]
     urls: tuple[str, ...]
     logs: tuple[Path, ...]
 
@@ -80,8 +77,9 @@ async def running_schedulers(
 ) -> AsyncIterator[Schedulers]:
     """Yields `count` replicas once they can place; at the end they drain and their logs are full.
 
-    `flags` go to each of them.
+    `folder` is made. `flags` go to each of them.
     """
+    instances = _written(engines, folder)
     async with running_services(folder) as services:
         logs = tuple(folder / f"{policy}-{index}.jsonl" for index in range(count))
         started = await asyncio.gather(
@@ -89,7 +87,7 @@ async def running_schedulers(
                 services.start(
                     f"{policy}-{index}",
                     "foretell.services.scheduler",
-                    f"--instances={engines.as_setting()}",
+                    f"--instances={instances}",
                     f"--policy={setting_of(policy)}",
                     f"--request-log={log}",
                     f"--name={index}",
@@ -102,7 +100,14 @@ async def running_schedulers(
         )
         urls = tuple(scheduler.facts["url"] for scheduler in started)
         await asyncio.gather(*(_until_ready(url, len(engines.urls)) for url in urls))
-        yield Schedulers(services, urls, logs)
+        yield Schedulers(tuple(started), urls, logs)
+
+
+def _written(engines: Engines, folder: Path) -> Path:
+    folder.mkdir()
+    file = folder / "instances.json"  # for an argument a thousand of them may be too long
+    file.write_text(engines.as_setting())
+    return file
 
 
 async def _until_ready(url: str, instances: int) -> None:

@@ -1,6 +1,8 @@
 """Services of this project that a measurement starts, and ends whatever happens."""
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -10,53 +12,72 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from foretell.services.process.children import Child
-from foretell.tools.harness.processes import STOP_GRACE_S, start_service
+from foretell.services.process.keeper import Program, start
 
 _START_TIMEOUT_S = 60.0
+_STOP_GRACE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
     """One process that serves."""
 
-    name: str
     facts: dict[str, Any]
     """Its ready file: addresses, ports, pid."""
     process: psutil.Process
 
-    def cpu_s(self) -> float:
-        """CPU seconds, user and system, that all its threads have used so far."""
-        times = self.process.cpu_times()
-        return float(times.user + times.system)
-
 
 class Services:
-    """The running services of one benchmark; made by `running_services`."""
+    """The running services of one measurement; made by `running_services`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._children: list[Child] = []
-        self._started: list[Service] = []
-
-    def cpu_s(self) -> float:
-        """CPU seconds that all services have used so far."""
-        return sum(service.cpu_s() for service in self._started)
 
     async def start(
         self, name: str, module: str, *flags: str, start_timeout_s: float = _START_TIMEOUT_S
     ) -> Service:
-        """Start `python -m module` and wait until it serves; raises `ChildFailed`."""
-        child, facts = await start_service(
-            name, module, *flags, folder=self.folder, timeout_s=start_timeout_s
-        )
+        """Start `python -m module` with its log in `folder` and wait until it serves.
+
+        Raises `ChildFailed`; a process that does not come to serve has ended then.
+        """
+        ready = self.folder / f"{name}.ready"
+        argv = (sys.executable, "-P", "-m", module, *flags, f"--ready-file={ready}")
+        log = self.folder / f"{name}.log"
+        child = await start(Program(name, argv, log, ready, start_timeout_s))
         self._children.append(child)
-        service = Service(name, facts, psutil.Process(child.pid))
-        self._started.append(service)
-        return service
+        return Service(json.loads(ready.read_text()), psutil.Process(child.pid))
+
+    async def start_vllm(
+        self,
+        index: int,
+        *,
+        model: str | Path,
+        served_name: str,
+        engine_args: str,
+        start_timeout_s: float,
+        more: tuple[str, ...] = (),
+    ) -> Service:
+        """A vLLM engine, `engine-INDEX`, with its predictor; `more` are the launcher's flags.
+
+        Its `url`, and the address of its `predictor`, are in the facts. Raises `ChildFailed`.
+        """
+        return await self.start(
+            f"launcher-{index}",
+            "foretell.services.backend",
+            "--engine=vllm",
+            f"--name=engine-{index}",
+            f"--model={model}",
+            f"--served-model-name={served_name}",
+            f"--run-dir={self.folder}",
+            f"--engine-args={engine_args}",
+            *more,
+            start_timeout_s=start_timeout_s,
+        )
 
     async def stop(self) -> None:
         """End every process that came to serve."""
-        await asyncio.gather(*(child.stop(STOP_GRACE_S) for child in self._children))
+        await asyncio.gather(*(child.stop(_STOP_GRACE_S) for child in self._children))
 
 
 @asynccontextmanager

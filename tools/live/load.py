@@ -1,10 +1,13 @@
-"""What a live measurement sends: bursty arrivals of mixed lengths, from a seed."""
+"""What a live measurement sends, and when: bursty arrivals of mixed lengths, from a seed."""
 
-from collections.abc import Iterable, Iterator
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from math import exp, log
 from random import Random
+from typing import Any, TypeVar
 
 from foretell.workload import Arrival, Draws, LogNormal, gamma, stream
 
@@ -14,6 +17,44 @@ _PHASES = (0.6, 1.0, 0.7, 1.7, 0.5, 1.2, 0.9, 1.4)
 _PHASE_REQUESTS = 20.0
 """Requests that a phase of the mean rate has."""
 _CV = 1.5  # of the gaps within a phase; 1 would be Poisson
+HEADROOM_S = 0.2
+"""From the moment when sending begins to the first request."""
+
+T = TypeVar("T")
+
+
+async def at_their_times(
+    requests: Iterable[Arrival], serve: Callable[[Arrival], Coroutine[Any, Any, T]]
+) -> list[T]:
+    """Serve each request when it is due, `HEADROOM_S` from now at the earliest, and wait for all;
+    raises the errors of `serve` as a group."""
+    begun_s = time.monotonic() + HEADROOM_S
+    async with asyncio.TaskGroup() as group:
+        tasks = []
+        for request in requests:
+            await asyncio.sleep(begun_s + request.t_s - time.monotonic())
+            tasks.append(group.create_task(serve(request)))
+    return [task.result() for task in tasks]
+
+
+async def under_way(
+    requests: Iterator[Arrival],
+    serve: Callable[[Arrival], Awaitable[object]],
+    concurrency: int,
+    until_s: float,
+) -> None:
+    """Keep `concurrency` requests under way, beginning none after `until_s` on the monotonic clock;
+    raises the errors of `serve` as a group."""
+
+    async def worker() -> None:
+        for request in requests:
+            if time.monotonic() > until_s:
+                return
+            await serve(request)
+
+    async with asyncio.TaskGroup() as workers:
+        for _ in range(concurrency):
+            workers.create_task(worker())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ import grpc
 from foretell.services.process import runtime
 from foretell.services.process.probe import http_get
 from foretell.tools.live.follower import Follower
-from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.load import MixedLengths, at_their_times, bursty, under_way
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.session import Session
 from foretell.tools.live.stream import NoStream, StreamClient
 from foretell.tools.live.tap import listening
 from foretell.tools.progress import Show
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.workload import Arrival
 
 _DEADLINE_S = 10.0
 _CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue
@@ -142,14 +143,18 @@ async def _capacity(
         until_s = time.monotonic() + _CAPACITY_RATIO * options.seconds
         count = _MOST_SATURATING
     requests = bursty(count, 1.0, lengths, options.seed + 1_000_000)
-    ended: list[float] = []
+    ended_s: list[float] = []
+    last_s = 0.0
 
-    def note() -> None:
-        ended.append(time.monotonic())
-        show("finding the engine's capacity", len(ended), 0 if options.seconds else count)
+    async def serve(request: Arrival) -> None:
+        nonlocal last_s
+        last_s = time.monotonic()
+        await session.serve(request, measured=False)
+        ended_s.append(time.monotonic())
+        show("finding the engine's capacity", len(ended_s), 0 if options.seconds else count)
 
-    last_s = await session.saturate(requests, concurrency, note, until_s)
-    return rate_of(ended, last_s)
+    await under_way(iter(requests), serve, concurrency, until_s)
+    return rate_of(ended_s, last_s)
 
 
 def rate_of(ended_s: Sequence[float], last_s: float) -> float:
@@ -183,18 +188,19 @@ def saturating(seats: int) -> tuple[int, int]:
 async def _send(
     session: Session, options: LiveOptions, lengths: MixedLengths, rate: float, show: Show
 ) -> None:
-    measured = range(options.warm_up, options.warm_up + options.requests)
-    total = measured.stop + options.cool_down
+    total = options.warm_up + options.requests + options.cool_down
     requests = bursty(total, rate, lengths, options.seed)
+    counted = {r.request_id for r in requests[options.warm_up : total - options.cool_down]}
     done = 0
 
-    def note() -> None:
+    async def serve(request: Arrival) -> None:
         nonlocal done
+        await session.serve(request, measured=request.request_id in counted)
         done += 1
         what = "warming up" if done <= options.warm_up else "measuring"
         show(f"{what} at {rate:.2f} requests/s", done, total)
 
-    await session.send(requests, note, measured=measured)
+    await at_their_times(requests, serve)
 
 
 def _load_facts(

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 
-from foretell.engine import Forecaster, SnapshotPredictor
-from foretell.engine.expected import RecentArrivals
-from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
+from foretell.engine import SnapshotPredictor
+from foretell.engine.published import Published
+from foretell.engine.publishing import PrefixNews
 from foretell.engine.questions import Arrival
-from foretell.engine.snapshots import fill_snapshot
+from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.latency.calibration import OnlineStepTime
-from foretell.latency.linear import StepTimeModel
 from foretell.length import PRIOR_TOKENS
-from foretell.length.distribution import certain, knots
+from foretell.length.distribution import knots
 from foretell.model import EngineSnapshot, GpuProfile, LengthEstimate, Prediction, RequestSpec
 from foretell.services.predictor.__main__ import DISPATCH_DELAY_S, RESERVE_TTL_S
 from foretell.tools.live.recording import Recording, Served
@@ -33,14 +32,9 @@ class State:
     """What the predictor knew when it was asked about `served`."""
 
     served: Served
-    now_unix_s: float
     snapshot: EngineSnapshot
-    step_time: StepTimeModel
-    forecaster: Forecaster
     pending: list[Arrival]
-    dispatch_delay_s: float
-    expected: Arrival | None
-    """The arrivals to be expected by those until then."""
+    """Requests on their way to the engine."""
     prediction: Prediction
     """The prediction of the code as it is now."""
 
@@ -86,8 +80,6 @@ class _Replay:
             prior_tokens=PRIOR_TOKENS,
         )
         self.model = OnlineStepTime(profile)
-        self.arrivals = RecentArrivals()
-        self._ttl_s = RESERVE_TTL_S
         self._snapshots = snapshots
         self._heard = 0
         last = (s.completed_steps[-1].step + 1 if s.completed_steps else 0 for s in snapshots)
@@ -115,6 +107,18 @@ class _Replay:
         self._call_until(now)
         return now
 
+    def prediction(self, request: RequestSpec, now: float) -> Prediction:
+        """That of a scheduler which is told all that the predictor knows."""
+        predictor, model = self.predictor, self.model
+        snapshot = predictor.publish(model, now, model.variances, model.steps)
+        silent_s = predictor.silent_s(model, now)
+        message = Published(now, predictor.heard_unix_s, snapshot, silent_s=silent_s)
+        cache = SnapshotCache(knots)
+        cache.follow("").hear(PrefixNews().add(message, predictor.ledger.prefixes), now)
+        options = {"announced_only": False, "externality": False, "with_quantiles": True}
+        (found,) = cache.predict([""], request, now, **options)
+        return found
+
     def _end(self, served: Served) -> int:
         """The index behind the last snapshot that the predictor had heard.
 
@@ -138,9 +142,8 @@ class _Replay:
             self._called += 1
             if ended:
                 self.predictor.complete(served.request_id)
-                continue
-            self.predictor.reserve(self._spec_of(served), at, self._ttl_s)
-            self.arrivals.note(served.prompt_tokens, float(served.output_tokens), at)
+            else:
+                self.predictor.reserve(self._spec_of(served), at, RESERVE_TTL_S)
 
 
 def states(
@@ -156,27 +159,8 @@ def states(
     replay = _Replay(recording, snapshots, spec_of, profile)
     for served in recording.requests:
         now = replay.until(served)
-        predictor, step_time = replay.predictor, replay.model.current()
-        prediction = predictor.predict(spec_of(served), step_time, now)
-        if predictor.snapshot is None or prediction is None:
+        predictor = replay.predictor
+        if predictor.snapshot is None:
             raise ValueError("the recording begins after its first prediction")
-        yield State(
-            served=served,
-            now_unix_s=now,
-            snapshot=predictor.snapshot,
-            step_time=step_time,
-            forecaster=_forecaster(predictor.snapshot),
-            pending=predictor.ledger.rows(),
-            dispatch_delay_s=predictor.dispatch_delay_s,
-            expected=replay.arrivals.expected(now, now + LOOK_AHEAD_S, MOST_EXPECTED),
-            prediction=prediction,
-        )
-
-
-def _forecaster(snapshot: EngineSnapshot) -> Forecaster:
-    """A forecaster with true lengths: the engine was told them."""
-    live = (*snapshot.running, *snapshot.waiting)
-    forecaster = Forecaster()
-    rows = [certain(state.predicted_output_tokens) for state in live]
-    fill_snapshot(forecaster, 0, snapshot, rows)
-    return forecaster
+        prediction = replay.prediction(spec_of(served), now)
+        yield State(served, predictor.snapshot, predictor.ledger.rows(), prediction)

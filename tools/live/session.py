@@ -1,8 +1,6 @@
 """Sends requests as a scheduler would, and notes what was predicted and what happened."""
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -20,7 +18,6 @@ _ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = (
     2.0,
 )  # foretell.services.scheduler.placing.pool's
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
-OnServed = Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -45,44 +42,8 @@ class Session:
     history: LengthHistory = field(default_factory=LengthHistory)
     """Expects secret lengths to be as those before."""
 
-    async def saturate(
-        self, requests: Sequence[Arrival], concurrency: int, note: OnServed, until_s: float
-    ) -> float:
-        """Send `requests` with `concurrency` of them under way, beginning none after `until_s`.
-
-        Returns when the last one began; both on the monotonic clock.
-        """
-        left = iter(requests)
-        last_s = 0.0
-
-        async def worker() -> None:
-            nonlocal last_s
-            for request in left:
-                if (now_s := time.monotonic()) > until_s:
-                    return
-                last_s = now_s
-                await self._serve(request, measured=False)
-                note()
-
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(concurrency):
-                workers.create_task(worker())
-        return last_s
-
-    async def send(self, requests: Sequence[Arrival], note: OnServed, *, measured: range) -> None:
-        """Send `requests` at their times and wait for all; those at `measured` count."""
-        begun = time.monotonic()
-
-        async def serve(request: Arrival, counts: bool) -> None:
-            await self._serve(request, measured=counts)
-            note()
-
-        async with asyncio.TaskGroup() as tasks:
-            for index, request in enumerate(requests):
-                await asyncio.sleep(begun + request.t_s - time.monotonic())
-                tasks.create_task(serve(request, index in measured))
-
-    async def _serve(self, request: Arrival, *, measured: bool) -> None:
+    async def serve(self, request: Arrival, *, measured: bool) -> None:
+        """Have one request predicted and answered, and note both; raises `NoStream`."""
         spec = self._spec(request)
         body = self._body(spec, request.output_tokens)
         asked = time.time()

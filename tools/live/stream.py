@@ -17,6 +17,7 @@ import aiohttp
 
 _DONE = b"data: [DONE]"
 _TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
+_CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
 _TAIL_BYTES = 2048  # of an answer, kept to find its usage in
 _KEPT_S = 4.0  # uvicorn closes idle connections after 5 s, and must not do so under a request
 
@@ -34,7 +35,9 @@ class Timing:
     last_unix_s: float
     """When the last event had come."""
     output_tokens: int
-    """The engine's own count."""
+    """The engine's own count; so is the next."""
+    cached_tokens: int
+    """Of the prompt; 0 where the engine does not tell (`--enable-prompt-tokens-details`)."""
     headers: Mapping[str, str]
     """Those of the answer, in lower case."""
 
@@ -84,5 +87,6 @@ class StreamClient:
         found = _TOKENS.findall(tail)
         if response.status != 200 or not last_unix_s or not found:
             raise NoStream(f"not a stream with usage: {tail.decode(errors='replace')}")
+        cached = int((_CACHED.findall(tail) or [0])[-1])
         headers = {name.lower(): text for name, text in response.headers.items()}
-        return Timing(first_unix_s, last_unix_s, int(found[-1]), headers)
+        return Timing(first_unix_s, last_unix_s, int(found[-1]), cached, headers)

@@ -3,15 +3,16 @@
 import contextlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from foretell.config.cluster import Cluster, ClusterEngine
 from foretell.config.layout import Layout
 from foretell.services.process.hang import ANSWER_S
-from foretell.services.process.keeper import AtEnd, Program, Serves
-from foretell.services.process.probe import http_get
+from foretell.services.process.keeper import Program, Serves
+from foretell.services.process.probe import http_get, is_up
 from foretell.tools import envoy
 
 Kind = Literal["tagger", "launcher", "predictor", "scheduler", "batch", "provisioner", "envoy"]
@@ -28,7 +29,7 @@ _MODULES: dict[Kind, str] = {
     "scheduler": "foretell.services.scheduler",
     "provisioner": "foretell.services.provisioner",
     "batch": "foretell.services.batch",
-    "envoy": "foretell.services.process.program",
+    "envoy": "foretell.services.process.exec_child",
 }
 
 
@@ -96,9 +97,35 @@ def plan_cluster(
     `scheduler_ports` are the replicas' own, one each.
     """
     layout = Layout(cluster)
-    at_end: AtEnd = "restart" if restart else "leave"
+    make = _Maker(layout, file, run_dir, restart)
+    section = cluster.schedulers
+    urls = [section.near_url(port) for port in scheduler_ports]
+    processes = [
+        make.process("tagger", "tagger", layout.tagger_address()),
+        *map(make.launcher, cluster.engine_list()),
+        *map(make.scheduler, cluster.scheduler_names(), scheduler_ports, urls),
+    ]
+    if cluster.batches.folder:
+        processes.append(make.process("batch", "batch", layout.batches_address()))
+    if cluster.provisioning.enabled:
+        flag = f"--schedulers={','.join(urls)}"
+        processes.append(make.process("provisioner", "provisioner", "", flag))
+    if section.envoy:
+        processes.append(make.envoy())
+    return ClusterPlan(section.near_url(section.port), tuple(processes), layout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Maker:
+    """Makes the processes of a cluster."""
+
+    layout: Layout
+    file: Path
+    run_dir: Path
+    restart: bool
 
     def process(
+        self,
         kind: Kind,
         name: str,
         address: str,
@@ -107,70 +134,54 @@ def plan_cluster(
         port: int = 0,
         answers: Serves | None = None,
     ) -> Process:
-        ready_file = run_dir / f"{name}.ready"
-        own = (f"--cluster={file}", f"--ready-file={ready_file}", *flags)
+        """One of our own processes; `timeout_s` is added to the time that it has to serve."""
+        ready_file = self.run_dir / f"{name}.ready"
+        own = (f"--cluster={self.file}", f"--ready-file={ready_file}", *flags)
         program = Program(
             name,
             (*_PYTHON, _MODULES[kind], *own),
-            run_dir / f"{name}.log",
+            self.run_dir / f"{name}.log",
             ready_file,
             _START_TIMEOUT_S + timeout_s,
             port=port,
-            at_end=at_end,
+            at_end="restart" if self.restart else "leave",
             answers=answers,
         )
         return Process(kind, address, program)
 
-    def launcher(engine: ClusterEngine) -> Process:
+    def launcher(self, engine: ClusterEngine) -> Process:
+        """An engine with its predictor, or the predictor of one that somebody else starts."""
         if not engine.section.is_started:
-            return process("predictor", engine.name, layout.predictor_address(engine))
-        flags = [f"--name={engine.name}", f"--run-dir={run_dir}"]
-        if not restart:
+            address = self.layout.predictor_address(engine)
+            return self.process("predictor", engine.name, address)
+        flags = [f"--name={engine.name}", f"--run-dir={self.run_dir}"]
+        if not self.restart:
             flags.append("--no-restart")
         timeout_s, port = engine.section.start_timeout_s, engine.port
-        address = layout.engine_url(engine)
-        return process("launcher", engine.name, address, *flags, timeout_s=timeout_s, port=port)
-
-    def scheduler(name: str, port: int) -> Process:
-        flags = [f"--name={name}", f"--port={port}"]
-        if cluster.observability.request_log:
-            flags.append(f"--request-log={run_dir / f'{name}.requests.jsonl'}")
-        url = cluster.schedulers.near_url(port)
-        answers = _answering(f"{url}/health")
-        return process("scheduler", name, url, *flags, port=port, answers=answers)
-
-    def provisioner() -> Process:
-        urls = ",".join(cluster.schedulers.near_url(port) for port in scheduler_ports)
-        return process("provisioner", "provisioner", "", f"--schedulers={urls}")
-
-    def front() -> Process:
-        config = run_dir / "envoy.yaml"
-        argv = (envoy.program(), "-c", str(config), *envoy.flags(layout))
-        config.write_text(envoy.configuration(layout), encoding="utf-8")
-        url = cluster.schedulers.near_url(cluster.schedulers.port)
-
-        async def serves() -> bool:
-            with contextlib.suppress(OSError):
-                return (await http_get(f"{url}/health", _PROBE_TIMEOUT_S))[0] == 200
-            return False
-
-        program = Program(
-            "envoy",
-            (*_PYTHON, _MODULES["envoy"], *argv),
-            run_dir / "envoy.log",
-            run_dir / "envoy.ready",  # which it does not write
-            _START_TIMEOUT_S,
-            at_end=at_end,
-            serves=serves,
+        address = self.layout.engine_url(engine)
+        return self.process(
+            "launcher", engine.name, address, *flags, timeout_s=timeout_s, port=port
         )
-        return Process("envoy", url, program)
 
-    processes = (
-        process("tagger", "tagger", layout.tagger_address()),
-        *map(launcher, cluster.engine_list()),
-        *map(scheduler, cluster.scheduler_names(), scheduler_ports),
-        *([process("batch", "batch", layout.batches_address())] if cluster.batches.folder else []),
-        *([provisioner()] if cluster.provisioning.enabled else []),
-        *([front()] if cluster.schedulers.envoy else []),
-    )
-    return ClusterPlan(cluster.schedulers.near_url(cluster.schedulers.port), processes, layout)
+    def scheduler(self, name: str, port: int, url: str) -> Process:
+        """A replica with a port of its own."""
+        flags = [f"--name={name}", f"--port={port}"]
+        if self.layout.cluster.observability.request_log:
+            flags.append(f"--request-log={self.run_dir / f'{name}.requests.jsonl'}")
+        answers = _answering(f"{url}/health")
+        return self.process("scheduler", name, url, *flags, port=port, answers=answers)
+
+    def envoy(self) -> Process:
+        """It writes no ready file."""
+        config = self.run_dir / "envoy.yaml"
+        config.write_text(envoy.configuration(self.layout), encoding="utf-8")
+        section = self.layout.cluster.schedulers
+        url = section.near_url(section.port)
+        made = self.process("envoy", "envoy", url)
+        argv = (envoy.program(), "-c", str(config), *envoy.flags(self.layout))
+        program = replace(
+            made.program,
+            argv=(*_PYTHON, _MODULES["envoy"], *argv),
+            serves=partial(is_up, f"{url}/health", _PROBE_TIMEOUT_S),
+        )
+        return replace(made, program=program)

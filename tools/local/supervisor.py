@@ -8,7 +8,7 @@ from pathlib import Path
 
 from foretell.config.layout import ENGINES_FILE
 from foretell.services.process.keeper import Keeper, Kept
-from foretell.services.process.probe import http_get, read_json
+from foretell.services.process.probe import is_up, read_json
 from foretell.tools.local.plan import ClusterPlan, Process
 from foretell.tools.local.state import ClusterPhase, ClusterState
 from foretell.tools.local.wanted import WantedEngines
@@ -138,17 +138,9 @@ class Supervisor:
         deadline_s = time.monotonic() + _READY_TIMEOUT_S
         schedulers = [p for p in self._processes.values() if p.kind == "scheduler"]
         for scheduler in schedulers:
-            while not await _answers(f"{scheduler.address}/ready"):
+            while not await is_up(f"{scheduler.address}/ready", _PROBE_TIMEOUT_S):
                 if time.monotonic() > deadline_s:
                     child = self._keeper.kept[scheduler.program.name].child
                     assert child is not None
                     raise child.failure("has no engine that is ready")
                 await asyncio.sleep(_POLL_S / 2)
-
-
-async def _answers(url: str) -> bool:
-    try:
-        status, _ = await http_get(url, _PROBE_TIMEOUT_S)
-    except OSError:
-        return False
-    return status == 200

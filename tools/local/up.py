@@ -9,10 +9,10 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
@@ -39,6 +39,7 @@ from foretell.services.process.folders import (
     socket_folder,
 )
 from foretell.tools.envoy import NoEnvoy
+from foretell.tools.local.options import UpFlags
 from foretell.tools.local.plan import (
     ENGINE_HOST,
     ClusterPlan,
@@ -58,30 +59,8 @@ class CannotStart(Exception):
     """What stands in the way, and what the user can do about it."""
 
 
-@dataclass(frozen=True, slots=True)
-class UpFlags:
-    """Flags of `foretell up`; None where one was not given."""
-
-    engines: int | None = None
-    engine: Literal["emulated", "vllm"] | None = None
-    profile: str | None = None
-    model: str | None = None
-    python: str | None = None
-    engine_args: str | None = None
-    start_timeout_s: float | None = None
-    schedulers: int | None = None
-    host: str | None = None
-    port: int | None = None
-    policy: str | None = None
-    envoy: bool | None = None
-    provision: tuple[int, int] | None = None
-    """The least and the most engines."""
-    offline: Path | None = None
-    """A file of requests to be answered beside all others."""
-
-
 _OF_ENGINES = (
-    *("engines", "engine", "profile", "model", "python", "engine_args", "start_timeout_s"),
+    *("engines", "engine", "profile", "model", "python", "engine_args", "start_timeout"),
 )
 """Flags that describe the engines, which a cluster file does otherwise."""
 
@@ -143,11 +122,16 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
     CannotStart or ClusterError says what is wrong with either.
     """
     data: dict[str, Any] = {"engines": [_engines_of(flags)], "models": _models_of(flags)}
+    try:
+        bounds = flags.bounds()
+    except ValueError as error:
+        raise CannotStart(str(error)) from error
     if cluster_file:
         given = [name for name in _OF_ENGINES if getattr(flags, name) is not None]
         if given:
-            flag = given[0].removesuffix("_s").replace("_", "-")
-            raise CannotStart(f"--{flag} does not go with --cluster: the file says it")
+            raise CannotStart(
+                f"--{given[0].replace('_', '-')} does not go with --cluster: the file says it"
+            )
         data = load_cluster(cluster_file).model_dump(exclude_unset=True)
     for section, field, value in (
         ("schedulers", "replicas", flags.schedulers),
@@ -155,9 +139,9 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
         ("schedulers", "port", flags.port),
         ("schedulers", "envoy", flags.envoy),
         ("policy", "name", flags.policy or None),
-        ("provisioning", "enabled", flags.provision and True),
-        ("provisioning", "minimum", flags.provision and flags.provision[0]),
-        ("provisioning", "maximum", flags.provision and flags.provision[1]),
+        ("provisioning", "enabled", bounds and True),
+        ("provisioning", "minimum", bounds and bounds[0]),
+        ("provisioning", "maximum", bounds and bounds[1]),
     ):
         if value is not None:
             data.setdefault(section, {})[field] = value
@@ -196,7 +180,7 @@ def _engines_of(flags: UpFlags) -> dict[str, Any]:
         "profile": flags.profile,
         "python": flags.python and str(Path(flags.python).absolute()),
         "args": flags.engine_args,
-        "start_timeout_s": flags.start_timeout_s,
+        "start_timeout_s": flags.start_timeout,
         "offline": (flags.offline is not None and flags.engine == "vllm") or None,
     }
     return {key: value for key, value in section.items() if value is not None}

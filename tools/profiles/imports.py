@@ -4,13 +4,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretell.config import load_profile
-from foretell.latency.devices import DEVICES, MODELS
+from foretell.latency.devices import DEVICES
 from foretell.latency.model_config import MXFP4_BYTES, is_of_experts
 from foretell.latency.profile_json import profile_from_json, profile_to_json
 from foretell.latency.roofline import estimated_kv_blocks, joint
@@ -18,7 +18,7 @@ from foretell.latency.tables import graph_sizes, profile_step_time
 from foretell.model import DeviceSpec, EngineConfig, GpuProfile, ModelSpec
 from foretell.tools.files import read_bytes
 from foretell.tools.profiles.options import ImportOptions
-from foretell.tools.profiles.sizes import Datasheet, device_of, known_device, known_model, model_of
+from foretell.tools.profiles.sizes import Datasheet, device_of, known_device, model_of
 
 if TYPE_CHECKING:
     from foretell.latency.importers.aiconfigurator import AiConfiguratorSource
@@ -79,11 +79,13 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
     except ImportError as error:
         raise ProfileError(_EXTRA) from error
     try:
-        options = _complete(options)
-        one, model = device_of(options.device, sheet or Datasheet()), _typed(options)
+        name = options.device or known_device(options.path.resolve().parts)
+        if not name:
+            raise ValueError(f"the path names no device; give --device: {', '.join(DEVICES)}, ...")
+        one, model = device_of(name, sheet or Datasheet()), _typed(options)
         device = joint(one, options.tensor_parallel)
         profile = GpuProfile(
-            name=options.name or f"{options.device}/{model.name}",
+            name=options.name or f"{name}/{model.name}",
             coefficients_s=(),
             relative_residual=0.0,
             provenance=f"aiconfigurator tables, {device.name}",
@@ -114,18 +116,6 @@ def write_profile(profile: GpuProfile, path: Path) -> None:
         )
         text = text.removesuffix("\n}") + f',\n  "tables": {{\n{lines}\n  }}\n}}'
     path.write_text(text + "\n", encoding="utf-8")
-
-
-def _complete(options: ImportOptions) -> ImportOptions:
-    """With device, model and tensor parallelism read off the path where they were not given."""
-    parts = options.path.resolve().parts
-    degrees = [int(m[1]) for part in parts if (m := re.fullmatch(r"tp(\d+)", part))]
-    return replace(
-        options,
-        device=options.device or known_device(parts) or _missing("device", DEVICES),
-        model=options.model or known_model(parts) or _missing("model", MODELS),
-        tensor_parallel=options.tensor_parallel or (degrees[-1] if degrees else 1),
-    )
 
 
 def _typed(options: ImportOptions) -> ModelSpec:
@@ -165,12 +155,6 @@ def _bytes_of(kind: str) -> float:
     if not bits:
         raise ValueError(f"the name of the type {kind} does not say its bits")
     return int(bits[0]) / 8.0
-
-
-def _missing(what: str, known: Iterable[str]) -> str:
-    raise ValueError(
-        f"the path names no {what}; give --{what}, which may be another than {', '.join(known)}"
-    )
 
 
 def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "AiConfiguratorSource":

@@ -12,16 +12,12 @@ class ImportOptions:
     """What to import, and what the tables do not say."""
 
     path: Annotated[Path, typer.Argument(help="Folder of aiconfigurator's tables of a device.")]
+    model: Annotated[str, typer.Option(help="Model, or its config.json.")]
     device: Annotated[
         str, typer.Option(help="Device, known or not, e.g. RTXPRO6000; empty: the one in the path.")
     ] = ""
-    model: Annotated[
-        str, typer.Option(help="Model, or its config.json; empty: the one in the path.")
-    ] = ""
     name: Annotated[str, typer.Option(help="Name of the profile; empty: DEVICE/MODEL.")] = ""
-    tensor_parallel: Annotated[
-        int, typer.Option(min=0, help="Number of devices; 0: as the path says, or 1.")
-    ] = 0
+    tensor_parallel: Annotated[int, typer.Option(min=1, help="Number of devices.")] = 1
     expert_parallel: Annotated[
         bool,
         typer.Option("--expert-parallel", help="Each device has some of the experts as a whole."),

@@ -70,20 +70,11 @@ def known_device(parts: Iterable[str]) -> str:
     for device in DEVICES:
         families.setdefault(device.partition("-")[0], device)
     names = families | {device: device for device in DEVICES}
-    return names.get(_longest(parts, names), "")
+    plain_parts = [_plain(part) for part in parts]
+    found = [name for name in names if any(p.startswith(_plain(name)) for p in plain_parts)]
+    return names[max(found, key=len)] if found else ""
 
 
-def known_model(parts: Iterable[str]) -> str:
-    """The known model whose name begins one of `parts`; empty: none."""
-    return _longest(parts, MODELS)
-
-
-def _longest(parts: Iterable[str], names: Iterable[str]) -> str:
-    """The longest of `names` that begins one of `parts`, letters and digits compared."""
-
-    def plain(text: str) -> str:
-        return "".join(filter(str.isalnum, text.lower()))
-
-    plain_parts = [plain(part) for part in parts]
-    found = [name for name in names if any(p.startswith(plain(name)) for p in plain_parts)]
-    return max(found, key=len, default="")
+def _plain(text: str) -> str:
+    """Letters and digits alone, which are compared."""
+    return "".join(filter(str.isalnum, text.lower()))

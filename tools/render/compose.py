@@ -5,11 +5,9 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic_settings import BaseSettings
 
 from foretell.config import (
@@ -37,6 +35,7 @@ from foretell.config.layout import (
 from foretell.config.sections import bracketed
 from foretell.services.process.frames import frames_port
 from foretell.tools.envoy import configuration, flags
+from foretell.tools.render.dumped import dump
 from foretell.tools.render.images import Images, is_checkout
 from foretell.tools.render.secrets import Secrets, refusal
 from foretell.tools.render.watching import (
@@ -68,21 +67,13 @@ _OVERRIDABLE = {"policy": "POLICY", "profile": "PROFILE", "log_level": "LOG_LEVE
 """Settings whose value in the file .env overrides, by variable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A file to write, relative to the output folder."""
-
-    path: str
-    content: str
-
-
-def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> list[Rendered]:
-    """All files for a cluster.
+def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> dict[str, str]:
+    """All files for a cluster: what is in each, by its path in the output folder.
 
     `source` is the folder of this project, from which images are built; where it is none, images
     are only named, and what Prometheus and Grafana read is written, too.
     """
-    found = []
+    found: dict[str, str] = {}
     cluster = cluster.with_places()
     hosts = cluster.host_names()
     stem = cluster_file.stem.removeprefix("cluster").removeprefix(".")
@@ -91,19 +82,16 @@ def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> 
         name = f"docker-compose{suffix}{f'.{host}' if len(hosts) > 1 else ''}.yml"
         compose = _Compose(cluster, host, output.absolute(), source.absolute(), suffix)
         start = _START_PROVISIONED if cluster.provisioning.enabled else _START
-        commands = start.format(name=name)
-        made_from = _relative(cluster_file, output)
-        header = _HEADER.format(cluster=made_from, commands=commands)
-        found.append(Rendered(name, header + _dump(compose.content())))
+        values = {"cluster": _relative(cluster_file, output), "commands": start.format(name=name)}
+        found[name] = _HEADER.format(**values) + dump(compose.content())
+    layout = Layout(cluster, contained=True)
+    header = f"# Made with {next(iter(found))} by `foretell render compose`.\n"
     if cluster.schedulers.envoy:
-        header = f"# Made with {found[0].path} by `foretell render compose`.\n"
-        found.append(Rendered(_ENVOY_FILE, header + configuration(Layout(cluster, contained=True))))
+        found[_ENVOY_FILE] = header + configuration(layout)
     if cluster.observability.prometheus_port:
-        header = f"# Made with {found[0].path} by `foretell render compose`.\n"
-        content = _dump(scraped(Layout(cluster, contained=True)))
-        found.append(Rendered(f"prometheus{suffix}.yml", header + content))
+        found[f"prometheus{suffix}.yml"] = header + dump(scraped(layout))
         if not is_checkout(source):
-            found += [Rendered(f"{_SHARED}/{name}", text) for name, text in shipped()]
+            found |= {f"{_SHARED}/{name}": text for name, text in shipped()}
     return found
 
 
@@ -179,7 +167,7 @@ class _Compose:
         section = self._cluster.schedulers
         values = self._layout.scheduler(name)
         port = f"${{SCHEDULER_{index}_PORT:-{section.port + index}}}"
-        service = self._service("scheduler", values, SchedulerSettings, grace_s=30)
+        service = self._service("scheduler", values)
         for setting in ("api_keys_file", "engine_api_key_file"):
             service["environment"][f"FORETELL_SCHEDULER_{setting.upper()}"] += refusal(setting)
         # Order of start only: a scheduler serves with whatever engines, predictors and tagger
@@ -219,12 +207,11 @@ class _Compose:
         }
 
     def _tagger(self) -> _Service:
-        port = self._cluster.tagger.port
-        return self._service("tagger", self._layout.tagger(), TaggerSettings, port=port)
+        return self._service("tagger", self._layout.tagger(), port=self._cluster.tagger.port)
 
     def _batch(self) -> _Service:
         """Its folder is a volume, whatever the folder's name outside containers."""
-        service = self._service("batch", self._layout.batch(), BatchSettings, grace_s=15)
+        service = self._service("batch", self._layout.batch())
         return service | {
             "volumes": [*service["volumes"], f"batches:{CONTAINER_BATCHES}"],
             "depends_on": list(self._cluster.scheduler_names()),
@@ -234,7 +221,7 @@ class _Compose:
         """It starts and stops engines, so it may do anything with this host: only on request."""
         values = self._layout.provisioner()
         values["schedulers"] = ",".join(self._layout.scheduler_urls())
-        service = self._service("provisioner", values, ProvisionerSettings)
+        service = self._service("provisioner", values)
         service["environment"] |= {
             "FORETELL_PROVISIONER_DRIVER_TARGET": "${COMPOSE_PROJECT_NAME}",
         }
@@ -247,14 +234,13 @@ class _Compose:
 
     def _predictor(self, engine: ClusterEngine) -> _Service:
         values = self._layout.predictor(engine)
-        port = engine.predictor_port
-        service = self._service("predictor", values, PredictorSettings, port=port)
+        service = self._service("predictor", values, port=engine.predictor_port)
         return service | {"depends_on": [engine.name]}
 
     def _emulator(self, engine: ClusterEngine) -> _Service:
         values = self._layout.emulator(engine)
         del values["host"], values["port"]  # the image has its own
-        service = self._service("backend.emulator", values, EmulatorSettings)
+        service = self._service("backend.emulator", values)
         return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
     def _vllm(self, engine: ClusterEngine) -> _Service:
@@ -300,16 +286,9 @@ class _Compose:
         }
         return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
-    def _service(
-        self,
-        package: str,
-        values: Mapping[str, Any],
-        settings: type[BaseSettings],
-        *,
-        port: int = 0,
-        grace_s: int = 5,
-    ) -> _Service:
+    def _service(self, package: str, values: Mapping[str, Any], *, port: int = 0) -> _Service:
         """One of our own services; `port` is its gRPC port on the host, where others call it."""
+        settings, memory, grace_s = _OURS[package]
         service = {**_COMMON, **self._images.services(), **_CONFINED, **self._named_hosts()} | {
             "command": ["python", "-m", f"foretell.services.{package}"],
             "environment": self._environment(settings, values),
@@ -317,7 +296,7 @@ class _Compose:
             "volumes": [f"run:{CONTAINER_RUN_DIR}", *self._mounts(values)],
             "stop_grace_period": f"{grace_s}s",
             "cpus": "${CPUS:-1}",
-            "mem_limit": _MEMORY[package],
+            "mem_limit": memory,
             "pids_limit": 256,
         }
         if secrets := self._secrets.mounted(self._secrets.wanted(settings.model_fields)):
@@ -396,17 +375,16 @@ _COMMON: _Service = {
     "security_opt": ["no-new-privileges:true"],
     "logging": {"driver": "json-file", "options": {"max-size": "10m", "max-file": "3"}},
 }
-
-
-_MEMORY = {
-    "scheduler": "2g",
-    "predictor": "1g",
-    "tagger": "2g",
-    "provisioner": "2g",
-    "batch": "2g",
-    "backend.emulator": "1g",
+_OURS: dict[str, tuple[type[BaseSettings], str, int]] = {
+    "scheduler": (SchedulerSettings, "2g", 30),
+    "predictor": (PredictorSettings, "1g", 5),
+    "tagger": (TaggerSettings, "2g", 5),
+    "provisioner": (ProvisionerSettings, "2g", 5),
+    "batch": (BatchSettings, "2g", 15),
+    "backend.emulator": (EmulatorSettings, "1g", 5),
 }
-"""Most memory of each service, as in the Helm chart; vLLM's is the host's."""
+"""Settings of each service, its most memory, as in the Helm chart, and the seconds that it gets to
+end. vLLM's memory is the host's."""
 # A first process gets no signal that it does not handle; an init passes all on.
 _CONFINED: _Service = {"init": True, "read_only": True, "tmpfs": ["/tmp"]}  # noqa: S108
 
@@ -419,21 +397,3 @@ def _relative(path: Path, output: Path) -> str:
 def _escaped(text: str) -> str:
     """Text that Compose takes as it is."""
     return text.replace("$", "$$")
-
-
-class _Dumper(yaml.SafeDumper):
-    """Without anchors: every service can be read by itself. Variables have lines of their own."""
-
-    def ignore_aliases(self, data: object) -> bool:
-        return True
-
-    def represent_mapping(
-        self, tag: str, mapping: Any, flow_style: bool | None = None
-    ) -> yaml.MappingNode:
-        short = mapping if isinstance(mapping, Mapping) else {}
-        in_lines = any(str(key).isupper() for key in short)
-        return super().represent_mapping(tag, mapping, False if in_lines else flow_style)
-
-
-def _dump(content: object) -> str:
-    return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=110, default_flow_style=None)

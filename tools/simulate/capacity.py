@@ -1,12 +1,8 @@
-"""The highest rate that a cluster serves within a bound, one search for each seed.
+"""The highest rate that a cluster serves within a bound: a search for each seed, side by side."""
 
-Each search brackets the rate by doubling or halving and then bisects on the logarithm. One probe
-is one simulation; the probes of different seeds run side by side, in processes that get plain data.
-"""
-
-from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, sqrt
 from multiprocessing import get_context
 from os import cpu_count
@@ -40,30 +36,14 @@ class Search:
 
 
 @dataclass(slots=True)
-class Bracket:
+class Found:
     """One seed's search: the highest rate known to be served and the lowest known not to be."""
 
     seed: int
-    next_qps: float
-    tolerance: float
     low: float = 0.0
     high: float = 0.0
     probes: dict[float, float] = field(default_factory=dict)
     """The measured value at each rate that was tried."""
-
-    def learn(self, measured: float, *, good: bool) -> bool:
-        """Take the next probe's result; returns whether another is wanted, then at `next_qps`."""
-        qps = self.next_qps
-        self.probes[qps] = measured
-        if good:
-            self.low = qps
-        else:
-            self.high = qps
-        if self.low and self.high:
-            self.next_qps = sqrt(self.low * self.high)
-            return self.high > self.low * (1 + self.tolerance)
-        self.next_qps = qps * 2 if self.low else qps / 2
-        return len(self.probes) < _MOST_DOUBLINGS
 
 
 def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> float:
@@ -85,46 +65,34 @@ def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) 
         ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
         progress() as bar,
     ):
-        tasks = {seed: bar.add_task(f"seed {seed}", total=None) for seed in search.seeds}
-
-        def tell(bracket: Bracket) -> None:
-            text = f"seed {bracket.seed}: {bracket.low:.4g} to {bracket.high or inf:.4g}"
-            bar.update(tasks[bracket.seed], description=text, advance=1)
-
-        brackets = searched(options, search, pool, tell)
-    return report(options, search, brackets)
+        found = pool.map(partial(searched, options, search), search.seeds)
+        searches = list(bar.track(found, len(search.seeds), description="searches"))
+    return report(options, search, searches)
 
 
-def searched(
-    options: SimulateOptions,
-    search: Search,
-    pool: Executor,
-    tell: Callable[[Bracket], None],
-) -> list[Bracket]:
-    """All searches to their ends, in the order of their seeds."""
-    brackets = [Bracket(seed, search.start_qps, search.tolerance) for seed in search.seeds]
-    running: dict[Future[float], Bracket] = {}
-
-    def submit(bracket: Bracket) -> None:
-        case = (options, bracket.next_qps, bracket.seed)
-        running[pool.submit(probe, *case, goodput=search.goodput > 0)] = bracket
-
-    for bracket in brackets:
-        submit(bracket)
-    while running:
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
-        for future in done:
-            bracket = running.pop(future)
-            measured = future.result()
-            if bracket.learn(measured, good=search.good(measured)):
-                submit(bracket)
-            tell(bracket)
-    return brackets
+def searched(options: SimulateOptions, search: Search, seed: int) -> Found:
+    """The rate is doubled or halved until it is in a bracket, which is then cut in two on the
+    logarithm."""
+    found, qps = Found(seed), search.start_qps
+    while len(found.probes) < _MOST_DOUBLINGS or (found.low and found.high):
+        measured = probe(options, qps, seed, goodput=search.goodput > 0)
+        found.probes[qps] = measured
+        if search.good(measured):
+            found.low = qps
+        else:
+            found.high = qps
+        if not (found.low and found.high):
+            qps = qps * 2 if found.low else qps / 2
+        elif found.high > found.low * (1 + search.tolerance):
+            qps = sqrt(found.low * found.high)
+        else:
+            break
+    return found
 
 
-def report(options: SimulateOptions, search: Search, brackets: list[Bracket]) -> dict[str, Any]:
+def report(options: SimulateOptions, search: Search, searches: list[Found]) -> dict[str, Any]:
     """The mean over the seeds and each one's own, as JSON."""
-    found = [bracket.low for bracket in brackets]
+    found = [each.low for each in searches]
     measured = "within_slo" if search.goodput else "ttft_p99_s"
     criterion: dict[str, Any] = {"ttft_p99_bound_s": search.bound_s}
     if search.goodput:
@@ -137,12 +105,12 @@ def report(options: SimulateOptions, search: Search, brackets: list[Bracket]) ->
         **criterion,
         "tolerance": search.tolerance,
         "seeds": {
-            str(bracket.seed): {
-                "capacity_qps": round(bracket.low, _DIGITS),
-                "refuted_qps": round(bracket.high, _DIGITS),
-                measured: {f"{qps:.4f}": value for qps, value in sorted(bracket.probes.items())},
+            str(each.seed): {
+                "capacity_qps": round(each.low, _DIGITS),
+                "refuted_qps": round(each.high, _DIGITS),
+                measured: {f"{qps:.4f}": value for qps, value in sorted(each.probes.items())},
             }
-            for bracket in brackets
+            for each in searches
         },
         "policy": options.policy,
         "profile": ",".join(f"{e.profile}x{e.instances}" for e in options.engines),

@@ -7,9 +7,18 @@ from typing import Any
 
 from foretell.latency.tables import profile_step_time
 from foretell.model import LengthEstimate
-from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, true_length
+from foretell.provision import ProvisionConfig, Strategy
+from foretell.provision.strategies import make_strategy
+from foretell.sim import (
+    ClusterConfig,
+    Fault,
+    FaultKind,
+    InstanceConfig,
+    Provisioning,
+    true_length,
+)
 from foretell.tools.profiles.imports import ProfileError, profile_of, with_graphs
-from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.tools.simulate.options import EngineOptions, ProvisionOptions, SimulateOptions
 from foretell.workload import Arrival, noisy_length, residual_length, told_length
 
 _FORETELL_EVERY = 10
@@ -78,6 +87,26 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
         "block_size": config.block_size_tokens,
         "max_model_len": config.max_model_len,
     }
+
+
+def provisioning_of(options: SimulateOptions, given: ProvisionOptions) -> Provisioning | None:
+    """What the options ask for; ValueError where they contradict each other."""
+    if not given.provision:
+        return None
+    if len(options.engines) != 1:
+        raise ValueError("--provision goes with one profile")
+    config = ProvisionConfig(
+        minimum=given.min_instances, maximum=options.instances, cold_start_s=given.cold_start_s
+    )
+
+    def strategy() -> Strategy:
+        targets = {"ttft_s": options.ttft_slo_s, "tpot_s": options.tpot_slo_s}
+        wants = given.provision == "foresight"
+        chosen = {name: value for name, value in targets.items() if value and wants}
+        return make_strategy(given.provision, **chosen)
+
+    strategy()  # an unknown name is refused before anything is simulated
+    return Provisioning(strategy, config, given.min_instances, given.cold_start_s)
 
 
 def estimator(

@@ -16,7 +16,6 @@ from foretell.tools.intervals import quantile
 from foretell.tools.progress import progress
 from foretell.tools.simulate.cluster import cluster_config, engine_facts
 from foretell.tools.simulate.options import SimulateOptions
-from foretell.tools.simulate.provisioning import provisioned
 from foretell.workload import Arrival, Trace, arrivals_of, parse_csv, parse_mooncake
 from foretell.workload.chats import PER_S as CHATS_PER_S
 from foretell.workload.chats import chat_trace
@@ -113,10 +112,25 @@ def run(
     }
     targets = any(arrival.slo.given for arrival in fitting)
     if provisioning is not None:
-        facts["provisioning"] = provisioned(report)
+        facts["provisioning"] = _provisioned(report)
     if targets:
         facts["reject_late"] = options.reject_late
     return Run(report, facts, targets)
+
+
+def _provisioned(report: Report) -> dict[str, Any]:
+    """What came of it: instance-hours up to the last arrival, and steps."""
+    sizes = report.sizes
+    return {
+        "instance_hours": round(report.instance_s / 3600.0, _DIGITS),
+        "instances": {
+            "first": sizes[0].instances,
+            "most": max(size.instances for size in sizes),
+            "last": sizes[-1].instances,
+        },
+        "started": sum(decision.start for decision in report.decisions),
+        "drained": sum(len(decision.drain) for decision in report.decisions),
+    }
 
 
 def online_arrivals(

@@ -1,8 +1,11 @@
 """Finds the first step at which the twin and the installed vLLM's scheduler differ.
 
-To be run under a Python that has vLLM.
+To be run under a Python that has vLLM. `python -m foretell.tools.verify.compare SEED MODE [KIND]`
+prints what both do with one scenario, step by step.
 """
 
+import json
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -18,7 +21,7 @@ from foretell.tools.verify.installed import (
     PUTS_OFF,
     as_installed,
 )
-from foretell.tools.verify.scenarios import MODES
+from foretell.tools.verify.scenarios import MODES, random_scenario
 
 
 @dataclass(frozen=True)
@@ -101,3 +104,17 @@ def _what(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[str, Any, Any]:
         if mine != real or (key == "sched" and list(mine or ()) != list(real or ())):
             return key, mine, real
     return "step", ours, theirs
+
+
+def show(seed: str, mode: str, kind: str = "full") -> None:
+    """Print the scenario, and the records of the twin and of vLLM, a line of JSON each."""
+    given = as_installed(random_scenario(int(seed), mode, kind))
+    scenario = parse_scenario(given)
+    lines = zip_longest(replay(scenario), recorder.record(scenario))
+    print(json.dumps(given))  # noqa: T201  the command's output
+    for ours, theirs in lines:
+        print(json.dumps({"twin": ours}), json.dumps({"vllm": theirs}), sep="\n")  # noqa: T201
+
+
+if __name__ == "__main__":
+    show(*sys.argv[1:])

@@ -1,19 +1,13 @@
-"""What vLLM's real scheduler does with a scenario of the replay format.
+"""What vLLM's real scheduler does with a scenario of the replay format."""
 
-python -m foretell.tools.verify.recorder SCENARIO.json    # as `twin` beside it, of the twin
-"""
-
-import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from foretell.engine.content import Segment
-from foretell.engine.scenario import ReplayRequest, Scenario, parse_scenario
+from foretell.engine.scenario import ReplayRequest, Scenario
 from foretell.model import EngineSnapshot
 from foretell.services.backend.vllm import compat
 from foretell.services.backend.vllm.snapshot import SnapshotRecorder
@@ -143,9 +137,3 @@ def _in_format(did: Iteration, aborted: list[str]) -> dict[str, Any]:
         return {"sched": None} | outcome
     admission = {"new": did.new, "resumed": did.resumed, "cached": did.cached}
     return {"sched": did.scheduled, **admission, "preempted": did.preempted, **outcome}
-
-
-if __name__ == "__main__":
-    given = parse_scenario(json.loads(Path(sys.argv[1]).read_text()))
-    for line in record(given):
-        print(json.dumps(line, separators=(",", ":")))  # noqa: T201

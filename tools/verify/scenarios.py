@@ -1,10 +1,5 @@
-"""Random scenarios of the replay format, small engines under pressure: one for each seed.
+"""Random scenarios of the replay format, small engines under pressure: one for each seed."""
 
-python -m foretell.tools.verify.scenarios SEED [MODE] [KIND] > scenario.json    # installed vLLM
-"""
-
-import json
-import sys
 from random import Random
 from typing import Any
 
@@ -207,12 +202,3 @@ def _cut(segments: list[list[Any]], tokens: int) -> list[list[Any]]:
         result.append([name, min(length, tokens)])
         tokens -= result[-1][1]
     return result
-
-
-if __name__ == "__main__":
-    from foretell.tools.verify.installed import as_installed
-
-    mode = sys.argv[2] if len(sys.argv) > 2 else "sync"
-    attention = sys.argv[3] if len(sys.argv) > 3 else "full"
-    scenario = random_scenario(int(sys.argv[1]), mode, attention)
-    print(json.dumps(as_installed(scenario), indent=1))  # noqa: T201

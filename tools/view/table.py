@@ -31,79 +31,42 @@ class _Column(NamedTuple):
     text: bool = False
 
 
-def _title(engine: EngineView, _: ClusterView) -> str:
-    return engine.name
+def _known(text: str, *values: object) -> str:
+    """The text, with these values in it; empty where one of them is not known."""
+    return "" if None in values else text.format(*values)
 
 
-def _running(engine: EngineView, _: ClusterView) -> str:
-    if engine.running is None:
-        return ""
-    return f"{engine.running} + {engine.waiting}"
-
-
-def _kv(engine: EngineView, _: ClusterView) -> str:
-    return "" if engine.kv_used_ratio is None else f"{engine.kv_used_ratio:.0%}"
-
-
-def _ttft(engine: EngineView, _: ClusterView) -> str:
-    middle, tail = ttft_quantile([engine], 0.5), ttft_quantile([engine], 0.99)
-    if middle is None or tail is None:
-        return ""
-    return pair(middle, tail)
-
-
-def _e2e(engine: EngineView, _: ClusterView) -> str:
-    found = medians(engine.predicted_e2e_s, engine.e2e_s)
+def _of_both(predicted: Sequence[float], actual: Sequence[float]) -> str:
+    found = medians(predicted, actual)
     return pair(*found) if found else ""
 
 
-def _first(engine: EngineView, _: ClusterView) -> str:
-    found = medians(engine.predicted_ttft_s, engine.ttft_s)
-    return pair(*found) if found else ""
-
-
-def _off(engine: EngineView, _: ClusterView) -> str:
-    error = median_error(engine.predicted_e2e_s, engine.e2e_s)
-    return "" if error is None else f"{error:.0%}"
-
-
-def _share(engine: EngineView, view: ClusterView) -> str:
-    return f"{engine.placed / view.placed:.0%}" if view.placed else ""
-
-
-def _steps(engine: EngineView, _: ClusterView) -> str:
-    return "" if engine.calibration_steps is None else f"{engine.calibration_steps:,}"
-
-
-def _count(engine: EngineView, _: ClusterView) -> str:
-    return f"{engine.placed:,}"
-
-
-def _outstanding(engine: EngineView, _: ClusterView) -> str:
-    return f"{engine.outstanding:,}"
-
-
-def _models(engine: EngineView, _: ClusterView) -> str:
-    return ", ".join(sorted(engine.models))
-
-
-def _url(engine: EngineView, _: ClusterView) -> str:
-    return engine.url
+def _ttft(engines: Sequence[EngineView]) -> str:
+    middle, tail = ttft_quantile(engines, 0.5), ttft_quantile(engines, 0.99)
+    return "" if middle is None or tail is None else pair(middle, tail)
 
 
 _COLUMNS = (
-    _Column("running\n+ waiting", _running),
-    _Column("KV", _kv),
-    _Column("TTFT\np50 / p99", _ttft),
-    _Column("e2e predicted\n/ actual", _e2e),
-    _Column("off\nby", _off, WIDE_COLUMNS),
-    _Column("TTFT predicted\n/ actual", _first, WIDE_COLUMNS),
-    _Column("share", _share),
-    _Column("placed", _count, WIDE_COLUMNS),
-    _Column("in progress", _outstanding, WIDEST_COLUMNS),
-    _Column("steps\nlearned", _steps),
-    _Column("models", _models, WIDEST_COLUMNS, text=True),
-    _Column("address", _url, WIDEST_COLUMNS, text=True),
+    _Column("running\n+ waiting", lambda e, _: _known("{} + {}", e.running, e.waiting)),
+    _Column("KV", lambda e, _: _known("{:.0%}", e.kv_used_ratio)),
+    _Column("TTFT\np50 / p99", lambda e, _: _ttft([e])),
+    _Column("e2e predicted\n/ actual", lambda e, _: _of_both(e.predicted_e2e_s, e.e2e_s)),
+    _Column(
+        "off\nby",
+        lambda e, _: _known("{:.0%}", median_error(e.predicted_e2e_s, e.e2e_s)),
+        WIDE_COLUMNS,
+    ),
+    _Column(
+        "TTFT predicted\n/ actual",
+        lambda e, _: _of_both(e.predicted_ttft_s, e.ttft_s),
+        WIDE_COLUMNS,
+    ),
+    _Column("share", lambda e, view: f"{e.placed / view.placed:.0%}" if view.placed else ""),
+    _Column("placed", lambda e, _: f"{e.placed:,}", WIDE_COLUMNS),
+    _Column("in progress", lambda e, _: f"{e.outstanding:,}", WIDEST_COLUMNS),
+    _Column("steps\nlearned", lambda e, _: _known("{:,}", e.calibration_steps)),
+    _Column("models", lambda e, _: ", ".join(sorted(e.models)), WIDEST_COLUMNS, text=True),
+    _Column("address", lambda e, _: e.url, WIDEST_COLUMNS, text=True),
 )
 
 
@@ -170,9 +133,8 @@ def _summary(view: ClusterView) -> str:
         f"{schedulers}, {', '.join(sorted(view.policies)) or '?'}",
         f"{view.requests:,} requests, {view.in_progress:,} in progress",
     ]
-    middle, tail = ttft_quantile(engines, 0.5), ttft_quantile(engines, 0.99)
-    if middle is not None and tail is not None:
-        parts.append(f"TTFT {pair(middle, tail)}")
+    if ttft := _ttft(engines):
+        parts.append(f"TTFT {ttft}")
     off = median_error(
         [each for engine in engines for each in engine.predicted_e2e_s],
         [each for engine in engines for each in engine.e2e_s],

@@ -13,7 +13,7 @@ namespace foretell::engines {
 
 using namespace live;
 
-// The m engines of a cluster: what each array is, `foretell.kernel.engines` tells.
+// The m engines of a cluster: what each array is, `foretell.kernel.live` tells.
 struct Engines {
     Array<Placed> placed;
     Array<double> ends_s;

@@ -609,14 +609,16 @@ FUNCTION(non_negative) {
 
 // --- the module ----------------------------------------------------------------------------------
 
-// The rows of one kind: its size, and of each field the name, the offset, the size and the kind.
+// The rows of one kind: its size, and of each field the name, the offset, the kind and dimensions.
 template <class Row> static bool describe(PyObject* layouts) {
     using Kind = Described<Row>;
     PyObject* fields = PyList_New(0);
     bool ok = fields != nullptr;
     for (auto& field : Kind::rows) {
-        PyObject* each = ok ? Py_BuildValue("(snnC)", field.name, Py_ssize_t(field.offset),
-                                            Py_ssize_t(field.size), int(field.kind))
+        const auto [first, second] = field.dimensions;
+        const char* format = second ? "(sns(nn))" : first ? "(sns(n))" : "(sns())";
+        PyObject* each = ok ? Py_BuildValue(format, field.name, Py_ssize_t(field.offset), field.kind,
+                                            Py_ssize_t(first), Py_ssize_t(second))
                             : nullptr;
         ok = each != nullptr && PyList_Append(fields, each) == 0;
         Py_XDECREF(each);

@@ -27,7 +27,7 @@ struct Snapshots {
 };
 
 // Working memory of forecasts, reused by each of them so that it stays in the CPU's cache. What
-// each array is for is told at `foretell.kernel.start`.
+// each array is for is told at `foretell.kernel.forecasts`.
 struct Scratch {
     Array<Records> records;
     Table<Sequence> sequences;

@@ -10,24 +10,12 @@ import numpy as np
 from foretell.model import Slo
 from foretell.provision.arrivals import ArrivalForecast
 from foretell.provision.base import Proposal, StrategyPlan
-from foretell.provision.config import DAY_S
+from foretell.provision.config import DAY_S, TUNING
 from foretell.provision.facts import Facts, Phase
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 
 TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
 """Targets where none are given, and the ratio of requests that shall be within both."""
-WINDOW_S = 60.0
-"""The time after a cold start for which the target must be kept."""
-CATCH_UP_S = 30.0
-"""The time in it that new instances have to catch up with what waits by then: they are paid for
-long after."""
-LENGTHS = 512
-"""Lengths of the latest requests, from which those to come are taken."""
-KEEPS_FOR_S, FAILS_FOR_S = 300.0, 1800.0
-"""How long it counts that so many instances kept the targets, or failed to: to take away one that
-is wanted back costs more than to keep one too many."""
-SPARE = 1.1
-"""One instance less must serve so many times the rate: otherwise it would be wanted back soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +53,11 @@ class Foresight:
         self._slo = Slo(ttft_s, tpot_s)
         if not (0 < within < 1 and 0 < confidence < 1):
             raise ValueError("within and confidence must lie between 0 and 1")
-        self._within = within
+        self.within = within
+        """The ratio of requests that must be within the targets."""
         self._confidence = confidence
         self.forecast = ArrivalForecast(day_s=day_s)
-        self._lengths: deque[tuple[int, float]] = deque(maxlen=LENGTHS)
+        self._lengths: deque[tuple[int, float]] = deque(maxlen=TUNING.lengths)
         self._kind: EngineKind | None = None
         self._found: deque[_Found] = deque(maxlen=256)
 
@@ -81,42 +70,85 @@ class Foresight:
         if self._kind is None or not self.forecast.known or not self._lengths:
             return Proposal(plan.instances, "nothing is known of arrivals or engines yet")
         rates = tuple(
-            self.forecast.upper(facts.now_s, ahead_s, WINDOW_S, self._confidence)
+            self.forecast.upper(facts.now_s, ahead_s, TUNING.window_s, self._confidence)
             for ahead_s in (0.0, plan.cold_start_s)
         )
         if not (rates[0] or rates[1] or facts.requests):
             return Proposal(plan.minimum, "nothing is expected", self._confidence, 0.0)
-        search = _Search(facts, plan, self._kind, rates, self)
-        wanted, share = search.fewest()
+        wanted, share = self._fewest(facts, plan, self._kind, rates)
         why = (
             f"{rates[1]:.2f} requests/s expected in {plan.cold_start_s:.0f} s at most, "
             f"{share:.1%} within the targets"
         )
         expected = self.forecast.mean(facts.now_s, plan.cold_start_s)
-        if share < self._within:  # the rollout was not run to its end, or not at all
+        if share < self.within:  # the rollout was not run to its end, or not at all
             return Proposal(wanted, why, None, expected)
         return Proposal(wanted, why, self._confidence, expected, share)
 
-    def share(
+    def _fewest(
+        self, facts: Facts, plan: StrategyPlan, kind: EngineKind, rates: tuple[float, ...]
+    ) -> tuple[int, float]:
+        """How many instances, and the share within the targets as far as a rollout has shown it."""
+        ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
+        here = [EnginePlace(instance.snapshot) for instance in ready]
+        here += [
+            EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
+            for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
+        ]
+
+        def share(instances: int) -> float:
+            new = [EnginePlace(None, plan.cold_start_s)] * (instances - len(here))
+            return self._share([*here[:instances], *new], facts, plan, kind, rates)
+
+        wanted = max(plan.instances, 1)
+        found = share(wanted)
+        if found < self.within:
+            while wanted < plan.maximum and found < self.within:
+                wanted += 1
+                found = share(wanted)
+            return wanted, found
+        # More keep the targets where fewer do: the fewest are found by halving.
+        low = max(1, plan.minimum)
+        while low < wanted:
+            middle = (low + wanted) // 2
+            if (of_fewer := share(middle)) >= self.within:
+                wanted, found = middle, of_fewer
+            else:
+                low = middle + 1
+        return wanted, found
+
+    def _share(
         self,
         places: Sequence[EnginePlace],
+        facts: Facts,
+        plan: StrategyPlan,
         kind: EngineKind,
         rates: tuple[float, ...],
-        cold_start_s: float,
-        from_now: bool,
     ) -> float:
         """The share within the targets on `places`, with the rate going from one of `rates` to the
-        other in the time of a cold start; `from_now`: before that too."""
-        coming = self._coming(rates[0], rates[1], cold_start_s, kind.config.max_model_len)
-        begins_s = [0.0, cold_start_s] if from_now else [cold_start_s + CATCH_UP_S]
-        return share_within(places, kind, coming, self._slo, begins_s, self._within)
+        other in the time of a cold start. Fewer than there are must keep them from now on."""
+        instances, ramp_s = len(places), plan.cold_start_s
+        from_now = instances < plan.instances
+        if from_now:
+            rates = tuple(TUNING.spare * rate for rate in rates)
+        known = self._recall(instances, max(rates), facts, from_now)
+        if known is not None:
+            return self.within if known else 0.0
+        coming = self._coming(rates[0], rates[1], ramp_s, kind.config.max_model_len)
+        begins_s = [0.0, ramp_s] if from_now else [ramp_s + TUNING.catch_up_s]
+        share = share_within(places, kind, coming, self._slo, begins_s, self.within)
+        keeps = share >= self.within
+        self._found.append(
+            _Found(facts.now_s, instances, max(rates), facts.requests, from_now, keeps)
+        )
+        return share
 
     def _coming(self, rate: float, later: float, ramp_s: float, longest: int) -> list[Coming]:
         """Requests up to the window's end. The draws are always the same ones, so that numbers of
         instances and moments are compared by what differs."""
         draws = np.random.default_rng(0)
-        until_s = ramp_s + WINDOW_S
-        total = (rate + later) / 2 * ramp_s + later * WINDOW_S
+        until_s = ramp_s + TUNING.window_s
+        total = (rate + later) / 2 * ramp_s + later * TUNING.window_s
         if total <= 0:
             return []
         count = max(1, round(total))
@@ -137,14 +169,14 @@ class Foresight:
             found.append(Coming(at_s, prompt, max(1, min(round(output), longest - prompt))))
         return found
 
-    def recall(self, instances: int, rate: float, facts: Facts, from_now: bool) -> bool | None:
+    def _recall(self, instances: int, rate: float, facts: Facts, from_now: bool) -> bool | None:
         """Whether so many instances are known to keep the targets; None: not known.
 
         Where rollouts contradict each other, the one that failed counts.
         """
-        while self._found and facts.now_s - self._found[0].at_s > FAILS_FOR_S:
+        while self._found and facts.now_s - self._found[0].at_s > TUNING.fails_for_s:
             self._found.popleft()
-        requests, since_s = facts.requests, facts.now_s - KEEPS_FOR_S
+        requests, since_s = facts.requests, facts.now_s - TUNING.keeps_for_s
         if any(
             not f.keeps
             and (f.from_now <= from_now and f.instances >= instances)
@@ -159,73 +191,3 @@ class Foresight:
             for f in self._found
         )
         return True if kept else None
-
-    def remember(
-        self, instances: int, rate: float, facts: Facts, from_now: bool, keeps: bool
-    ) -> None:
-        """A rollout has shown whether so many instances keep the targets."""
-        found = _Found(facts.now_s, instances, rate, facts.requests, from_now, keeps)
-        self._found.append(found)
-
-    @property
-    def within(self) -> float:
-        """The share of requests that must be within the targets."""
-        return self._within
-
-
-class _Search:
-    """The search for the fewest instances that keep the targets, at one moment."""
-
-    def __init__(
-        self,
-        facts: Facts,
-        plan: StrategyPlan,
-        kind: EngineKind,
-        rates: tuple[float, ...],
-        strategy: Foresight,
-    ) -> None:
-        self._facts, self._plan, self._kind = facts, plan, kind
-        self._rates, self._strategy = rates, strategy
-        ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
-        self._here = [EnginePlace(instance.snapshot) for instance in ready]
-        self._here += [
-            EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
-            for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
-        ]
-        self._share = 1.0
-
-    def fewest(self) -> tuple[int, float]:
-        """How many, and the share within the targets as far as a rollout has shown it."""
-        wanted = max(self._plan.instances, 1)
-        if not self._keeps(wanted):
-            while wanted < self._plan.maximum:
-                wanted += 1
-                if self._keeps(wanted):
-                    break
-            return wanted, self._share
-        share = self._share
-        # More keep the targets where fewer do: the fewest are found by halving.
-        low = max(1, self._plan.minimum)
-        while low < wanted:
-            middle = (low + wanted) // 2
-            if self._keeps(middle):
-                wanted, share = middle, self._share
-            else:
-                low = middle + 1
-        return wanted, share
-
-    def _keeps(self, instances: int) -> bool:
-        from_now = instances < self._plan.instances
-        rates = tuple(SPARE * rate for rate in self._rates) if from_now else self._rates
-        rate = max(rates)
-        known = self._strategy.recall(instances, rate, self._facts, from_now)
-        if known is not None:
-            self._share = self._strategy.within if known else 0.0
-            return known
-        cold_start_s = self._plan.cold_start_s
-        new = EnginePlace(None, cold_start_s)
-        places = [*self._here[:instances], *[new] * (instances - len(self._here))]
-        self._share = self._strategy.share(places, self._kind, rates, cold_start_s, from_now)
-        keeps = self._share >= self._strategy.within
-        self._strategy.remember(instances, rate, self._facts, from_now, keeps)
-        return keeps

@@ -8,6 +8,8 @@ import html
 import json
 from typing import Any
 
+from pydantic.json_schema import models_json_schema
+
 from foretell import __version__
 from foretell.services.scheduler.api.surface import ENDPOINTS, Endpoint
 from foretell.services.scheduler.http1.response import Response
@@ -22,6 +24,7 @@ _PAGES = {
     "/metrics": "Metrics in Prometheus' format.",
     "/explain/{request_id}": "Why a request went where it went.",
 }
+_SCHEMA = "#/components/schemas/{model}"
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosniff"}
 
@@ -45,40 +48,27 @@ def openapi() -> dict[str, Any]:
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
                 for name in names
             ]
+    models = {each.fields for each in ENDPOINTS.values()}
+    _, schemas = models_json_schema([(m, "validation") for m in models], ref_template=_SCHEMA)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Foretell", "version": __version__},
         "paths": paths,
-        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "components": {
+            "schemas": schemas["$defs"],
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
         "security": [{"key": []}, {}],
     }
 
 
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
-    fields = {"model": "string"}
-    if endpoint.path.endswith("responses"):
-        fields["input"] = ""
-    elif endpoint.messages:
-        fields["messages"] = "array"
-    elif endpoint.prompts:
-        fields["prompt"] = ""
-    if endpoint.generates:
-        fields |= {"n": "integer", **dict.fromkeys(endpoint.limits, "integer")}
-    if endpoint.generates or endpoint.is_form:
-        fields["stream"] = "boolean"
-    properties: dict[str, Any] = {
-        name: {"type": kind} if kind else {} for name, kind in fields.items()
-    }
-    if endpoint.is_form:
-        properties["file"] = {"type": "string", "format": "binary"}
     kind = "multipart/form-data" if endpoint.is_form else "application/json"
     placed = "by prediction" if endpoint.generates else "by load"
+    body = {"schema": {"$ref": _SCHEMA.format(model=endpoint.fields.__name__)}}
     return {
         "summary": f"Answered by an engine that serves the model, placed {placed}.",
-        "requestBody": {
-            "required": True,
-            "content": {kind: {"schema": {"type": "object", "properties": properties}}},
-        },
+        "requestBody": {"required": True, "content": {kind: body}},
         "responses": {
             "200": {"description": "The engine's answer"},
             "default": {"description": "An error in the shape of the API"},

@@ -6,8 +6,6 @@ Fields that only the engine judges are read as if they were absent where they ar
 from typing import Any, NamedTuple
 
 from foretell.length.conversation import PLAIN, Kind
-from foretell.services.scheduler.api.errors import invalid
-from foretell.services.scheduler.api.forms import integer
 from foretell.services.scheduler.api.surface import Endpoint
 
 HINT_FIELD = "foretell_output_tokens"
@@ -34,49 +32,22 @@ NO_OUTPUT = OutputTerms(1, 1, 1, ignore_eos=True, unending=False, kind=PLAIN)
 """The terms of requests that generate nothing: their prompts are processed, as for one token."""
 
 
-def output_terms(body: dict[str, Any], endpoint: Endpoint) -> OutputTerms:
-    """What is known of each sequence that is generated; raises `ApiError`."""
-    if not endpoint.generates:
-        return NO_OUTPUT
-    max_tokens = _max_tokens(body, endpoint)
-    min_tokens = _min_tokens(body, max_tokens)
+def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) -> OutputTerms:
+    """What is known of each sequence that is generated; `limit`: what the client allows it."""
+    # Whether an answer may be empty, as beside `echo`, is the engine's to judge.
+    max_tokens = endpoint.default_max_tokens if limit is None else max(1, limit)
+    least = body.get("min_tokens")
+    min_tokens = least if type(least) is int and least > 0 else 0
+    if max_tokens and min_tokens > max_tokens:
+        min_tokens = max_tokens
     ignore_eos = body.get("ignore_eos") is True
-    hint_tokens = _hint(body)
+    xargs = body.get("vllm_xargs")
+    hint_tokens = xargs.get(HINT_FIELD, 0) if xargs else 0
     goes_on = ignore_eos and not _stops(body)
-    if max_tokens and (max(1, min_tokens) == max_tokens or goes_on):
+    if max_tokens and (max_tokens in (1, min_tokens) or goes_on):
         hint_tokens = max_tokens
     unending, kind = goes_on and not max_tokens, _kind(body, endpoint)
     return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, unending, kind)
-
-
-def _max_tokens(body: dict[str, Any], endpoint: Endpoint) -> int:
-    for name in endpoint.limits:
-        if body.get(name) is not None:
-            # Whether an answer may be empty, as beside `echo`, is the engine's to judge.
-            return max(1, integer(body, name, 0, least=0, most=2**31 - 1))
-    return endpoint.default_max_tokens
-
-
-def _min_tokens(body: dict[str, Any], max_tokens: int) -> int:
-    value = body.get("min_tokens")
-    if type(value) is not int or value < 0:
-        return 0
-    return min(value, max_tokens or 2**31 - 1)
-
-
-def _hint(body: dict[str, Any]) -> int:
-    xargs = body.get("vllm_xargs")
-    if xargs is None:
-        return 0
-    if not isinstance(xargs, dict):
-        raise invalid("'vllm_xargs' must be an object", "vllm_xargs", "invalid_type")
-    if HINT_FIELD not in xargs:
-        return 0
-    hint = xargs[HINT_FIELD]
-    if type(hint) is not int or not 1 <= hint < 2**31:
-        param = f"vllm_xargs.{HINT_FIELD}"
-        raise invalid(f"'{param}' must be a positive integer", param, "invalid_type")
-    return hint
 
 
 def _stops(body: dict[str, Any]) -> bool:
@@ -100,4 +71,7 @@ def _structured(body: dict[str, Any]) -> bool:
         return True
     if body.get("structured_outputs"):
         return True
-    return any(value for name, value in body.items() if name.startswith("guided_"))
+    for name, value in body.items():  # noqa: SIM110 - a generator's steps are calls
+        if value and name[:7] == "guided_":
+            return True
+    return False

@@ -12,19 +12,25 @@ from math import inf, isinf
 from typing import Any, NamedTuple, NoReturn
 
 import orjson
+from pydantic import ValidationError
 
 from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass, job_of
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
-from foretell.services.scheduler.api.errors import invalid
-from foretell.services.scheduler.api.forms import boolean, form_fields, integer
-from foretell.services.scheduler.api.output import HINT_FIELD, output_terms
+from foretell.services.scheduler.api.errors import ApiError, invalid
+from foretell.services.scheduler.api.forms import form_fields
+from foretell.services.scheduler.api.output import HINT_FIELD, NO_OUTPUT, output_terms
 from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
 from foretell.services.scheduler.api.slo import NO_TERMS, Terms
-from foretell.services.scheduler.api.surface import Endpoint, Message, Prompts, content_text
+from foretell.services.scheduler.api.surface import (
+    MAX_SEQUENCES,
+    Endpoint,
+    Message,
+    Prompts,
+    content_text,
+)
 
-MAX_SEQUENCES = 1024
 MOST_VALUES = 2_000_000
 """Commas in a body, those in its texts included: each may be a number that takes time to make."""
 MOST_BRACKETS = 300_000
@@ -33,6 +39,12 @@ Texts of programs have some 2 of them in 100 characters."""
 MOST_READ_BYTES = 16 << 20
 """Of a body, without the middles of its pictures and of texts that are too long."""
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
+_CODES = {
+    "missing": "missing_required_parameter",
+    "too_long": "array_too_long",
+    **dict.fromkeys(("greater_than_equal", "less_than_equal", "less_than"), "invalid_value"),
+}
+"""By pydantic's kinds of errors; others are `invalid_type`."""
 JSON = "application/json"
 PRIORITY_HEADER = "x-vllm-priority"
 OUTPUT_IDS_FIELD = "foretell_output_ids"
@@ -115,33 +127,37 @@ def parse(
     named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the tenant has at
     least `least_priority`."""
     if endpoint.is_form:
-        fields: dict[str, Any] = dict(form_fields(content_type, raw))
-        body = {"model": fields.get("model"), "prompt": ""}
-        stream = boolean(fields, "stream")
+        told = form_fields(content_type, raw)
+        body: dict[str, Any] = {name: told.get(name) for name in ("model", "stream")}
     else:
         body = _json_object(short or raw)
-        stream = endpoint.generates and boolean(body, "stream")
+    try:
+        fields = endpoint.read(body)
+    except ValidationError as error:
+        raise _refusal(error) from error
     model = _model(body, only)
-    n = integer(body, "n", 1, least=1, most=MAX_SEQUENCES) if endpoint.generates else 1
+    n, output = 1, NO_OUTPUT
+    if endpoint.generates:
+        n, output = fields.n or 1, output_terms(body, fields.limit, endpoint)
     messages = endpoint.messages(body) if endpoint.messages else []
     prompts: Prompts = [""]
     if messages:
-        prompts = ["\n".join(content_text(each.get("content")) for each in messages)]
+        prompts = ["\n".join([content_text(each.get("content")) for each in messages])]
     elif endpoint.prompts:
         prompts = endpoint.prompts(body)
     if len(prompts) * n > MAX_SEQUENCES:
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
-    longest = max(prompts, key=len)
+    longest = prompts[0] if len(prompts) == 1 else max(prompts, key=len)
     return ApiRequest(
-        *output_terms(body, endpoint),
+        *output,
         endpoint=endpoint,
         body=body,
         raw=raw if endpoint.is_form else raw.rstrip(),
         model=model,
-        stream=stream,
+        stream=(endpoint.generates or endpoint.is_form) and bool(fields.stream),
         sequences=len(prompts) * n,
-        priority=_priority(body, priority, least_priority),
+        priority=_priority(body, fields.priority or 0, priority, least_priority),
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
@@ -155,6 +171,14 @@ def parse(
     )
 
 
+def _refusal(error: ValidationError) -> ApiError:
+    told = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    # Between its fields, pydantic names the kinds that a value was tried as.
+    place = [each for each in told["loc"] if isinstance(each, int) or each.isidentifier()]
+    param = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)[1:]
+    return invalid(f"'{param}': {told['msg']}", param, _CODES.get(told["type"], "invalid_type"))
+
+
 def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
     model = body.get("model") or only() or body.get("model")
     if model is None:
@@ -164,10 +188,9 @@ def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
     return model
 
 
-def _priority(body: dict[str, Any], header: str, least: int | None) -> int:
+def _priority(body: dict[str, Any], given: int, header: str, least: int | None) -> int:
     """The last one for requests that say that they are offline. Otherwise the header wins over the
     body's `priority`, as in vLLM; one that is no number is ignored."""
-    given = integer(body, "priority", 0, least=_FIRST_PRIORITY, most=_LAST_PRIORITY)
     if _says_offline(body):
         given = OFFLINE_PRIORITY
     elif header:

@@ -305,7 +305,7 @@ class Exchange:
         if life is None:
             return
         if life.is_sent and (attempt := life.attempt) is not None:
-            attempt.broken = self._status > 0 and attempt.instance.down.is_set()
+            attempt.broken = self._status > 0 and attempt.instance.is_down
             attempt.finished = self._status > 0 and not attempt.broken
             attempt.abandoned = not attempt.finished
             life.end_attempt()

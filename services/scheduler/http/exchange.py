@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from math import inf
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.response import Headers, Response, head_of
+
+if TYPE_CHECKING:
+    from foretell.services.scheduler.http.connection import Connection
 
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""
@@ -46,27 +49,6 @@ class ClientLeft(Exception):
     """The client has closed its connection before its request was whole."""
 
 
-class Line(Protocol):
-    """The connection, as far as an exchange needs it."""
-
-    full: bool
-    """The client reads more slowly than it is written to."""
-
-    def send(self, data: bytes) -> None: ...
-
-    def answered(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    def pause(self) -> None:
-        """Read no more from the client for now."""
-        ...
-
-    def resume(self) -> None:
-        """Read again."""
-        ...
-
-
 class Answering:
     """Where an answer goes: to an exchange, or to what stands for one."""
 
@@ -75,7 +57,7 @@ class Answering:
     """The client may have seen a part: from here on nothing can be repeated."""
     status: int
     """What metrics count: the HTTP status; 502 for an answer that broke off."""
-    on_left: Callable[[], None] | None
+    on_left: Callable[[], object] | None
     """Called when the client leaves before its answer has ended."""
 
     @property
@@ -122,7 +104,7 @@ class Exchange(Answering):
         *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
     )
 
-    def __init__(self, line: Line, head: RequestHead) -> None:
+    def __init__(self, line: "Connection", head: RequestHead) -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query

@@ -53,6 +53,7 @@ class Server:
     def __init__(self, application: Application) -> None:
         self.connections: set[Connection] = set()
         self.draining = False
+        """Connections end with the request that they carry."""
         self._application = application
         self._tasks: set[asyncio.Task[None]] = set()
         self._no_connection = asyncio.Event()

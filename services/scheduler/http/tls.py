@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from foretell.services.process.files import file_version
+from foretell.services.process.folders import file_version
 
 logger = logging.getLogger(__name__)
 

@@ -50,12 +50,6 @@ class Chunked:
         self._chunks = self._body_bytes = self._extensions = self._trailer_bytes = 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        if self._line is _SIZE and not self._part and (found := _SIZE.match(data, at)):
-            begin, end = found.end(), len(data) - 2
-            if begin < end == begin + int(found[1], 16) and data.endswith(b"\r\n"):
-                self._begin_chunk(end - begin, len(found[2] or b""))
-                self._left, self._line = 0, _SIZE
-                return data[begin:end], len(data)  # one chunk, as of most streams
         content: list[bytes] = []
         while at < len(data) and not self.done:
             if self._left:
@@ -63,6 +57,13 @@ class Chunked:
                 content.append(part)
                 self._left -= len(part)
                 at += len(part)
+            elif self._line is _SIZE and not self._part and (found := _SIZE.match(data, at)):
+                self._begin_chunk(found)
+                at = found.end()
+                end = at + self._left
+                if self._left and data[end : end + 2] == b"\r\n":  # it is here, as mostly
+                    content.append(data[at:end])
+                    self._left, self._line, at = 0, _SIZE, end + 2
             else:
                 at = self._take_line(data, at)
         return content[0] if len(content) == 1 else b"".join(content), at
@@ -83,7 +84,7 @@ class Chunked:
             return len(data)
         self._part.clear()
         if kind is _SIZE:
-            self._begin_chunk(int(found[1], 16), len(found[2] or b""))
+            self._begin_chunk(found)
         elif kind is _CHUNK_END:
             self._line = _SIZE
         else:
@@ -91,10 +92,11 @@ class Chunked:
             self.done = line == b"\r\n"
         return end
 
-    def _begin_chunk(self, size: int, extension_bytes: int) -> None:
-        if extension_bytes:
-            self._check(extension_bytes, 0)
-            self._extensions += extension_bytes
+    def _begin_chunk(self, line: re.Match[bytes]) -> None:
+        size, extension = int(line[1], 16), line[2]
+        if extension:
+            self._check(len(extension), 0)
+            self._extensions += len(extension)
         self._left = size
         self._line = _CHUNK_END if size else _TRAILER
         self._chunks += 1

@@ -17,8 +17,26 @@ _ONCE = frozenset(("host", "content-length", "transfer-encoding"))
 """Headers that say where a request goes and where it ends: two of them could say two things."""
 _METHODS = frozenset(map(str, HTTPMethod))
 """The parser knows some of other protocols, too."""
+_MOST_NAMES, _LONGEST_NAME = 1000, 100
 _HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
 """RFC 9110, section 7.2: a host and perhaps a port."""
+_TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+( |$)")
+"""A method, whether or not there is such a one."""
+
+
+class _Names(dict[bytes, str]):
+    """Names of headers in lower case, by how they come: of few clients, and so mostly known."""
+
+    def __missing__(self, name: bytes) -> str:
+        if len(self) >= _MOST_NAMES:
+            self.clear()
+        key = name.lower().decode("latin-1")
+        if len(key) <= _LONGEST_NAME:
+            self[name] = key
+        return key
+
+
+_NAMES = _Names()
 
 
 @dataclass(slots=True)
@@ -77,6 +95,9 @@ class HeadParser:
         except httptools.HttpParserUpgrade:
             pass  # an offer to speak something else, such as h2c: it is not taken up
         except httptools.HttpParserError as error:
+            is_method = isinstance(error, httptools.HttpParserInvalidMethodError)
+            if str(error).startswith("Invalid method for") or (is_method and _TOKEN.match(part)):
+                raise _unknown_method() from error
             raise malformed(str(error)) from error
         if len(self._headers) + self._repeated > self._bounds.headers:
             raise self._too_long()
@@ -92,13 +113,11 @@ class HeadParser:
         if not self._method:
             return None
         if self._method not in _METHODS:
-            raise malformed("its method is none of HTTP's")
+            raise _unknown_method()
         if self._wrong:
             raise malformed(self._wrong)
         if self._version not in ("1.1", "1.0"):
             raise RemoteProtocolError(505, "this server speaks HTTP/1.1 and 1.0")
-        if self._method == "CONNECT":
-            raise RemoteProtocolError(405, "Method Not Allowed: CONNECT")
         is_1_1 = self._version == "1.1"
         host = self._headers.get("host")
         if is_1_1 if host is None else not _is_host(host):
@@ -110,7 +129,7 @@ class HeadParser:
             query,
             self._headers,
             is_1_1,
-            is_1_1 and self._keep_alive,
+            is_1_1 and self._keep_alive and self._method != "CONNECT",
             self._length_bytes(is_1_1),
         )
 
@@ -145,7 +164,7 @@ class HeadParser:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        key = name.lower().decode("latin-1")
+        key = _NAMES[name]
         if key not in self._headers:
             self._headers[key] = value.decode("latin-1")
             return
@@ -159,6 +178,10 @@ class HeadParser:
         self._method = self._parser.get_method().decode("latin-1")
         self._version = self._parser.get_http_version()
         self._keep_alive = self._parser.should_keep_alive()
+
+
+def _unknown_method() -> RemoteProtocolError:
+    return RemoteProtocolError(501, "its method is none of HTTP's")
 
 
 @lru_cache(256)

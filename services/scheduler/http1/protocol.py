@@ -67,14 +67,6 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 }
 
 
-def after(state: State, step: Step) -> State:
-    """The state that follows; raises `LocalProtocolError` where the step is not due."""
-    try:
-        return TRANSITIONS[state][step]
-    except KeyError:
-        raise LocalProtocolError(f"{step.name} is not due in the state {state.name}") from None
-
-
 _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
 
@@ -185,9 +177,13 @@ class ServerProtocol:
         self._go(Step.CLOSE)
 
     def _go(self, step: Step) -> None:
-        state = after(self.state, step)
+        """To the state that follows; raises `LocalProtocolError` where the step is not due."""
+        try:
+            state = TRANSITIONS[self.state][step]
+        except KeyError:
+            raise LocalProtocolError(f"{step.name} in the state {self.state.name}") from None
         if state is _DONE:
-            state = after(state, Step.NEXT if self.keep_alive else Step.CLOSE)
+            state = TRANSITIONS[state][Step.NEXT if self.keep_alive else Step.CLOSE]
         self.state = state
         if state is _CLOSING:
             self._forget()

@@ -7,7 +7,7 @@ them happens here, once.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from foretell.services.process.logs import about
@@ -30,7 +30,7 @@ from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.kept import response_id
-from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.placing.placer import Placer, Placing
 from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
@@ -58,23 +58,21 @@ class Shared:
     """Requests that were found valid."""
 
 
-class RequestContext:
+class RequestContext(Placing):
     """One request: what is known of it, what it holds, and its latest attempt."""
+
+    ended = False
+    _model = ""
 
     def __init__(self, shared: Shared, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """A request whose head has come; raises `ApiError` where that is reason to refuse it."""
-        self.is_sent = False
-        """An attempt is in progress."""
-        self.ended = False
         self.endpoint = endpoint
         self.request_id = request_id_of(headers)
-        self.attempt: Attempt | None = None
         self.judgements: list[Judgement] = []
         """What came of the attempts that failed, in their order."""
         self.placer = shared.placer
         self._shared = shared
         self._headers = headers
-        self._request: ApiRequest | None = None
         self._is_at_fault = False
         self._spans: RequestSpans | None = None
         try:
@@ -89,12 +87,6 @@ class RequestContext:
         except ApiError as error:
             shared.recorder.count(error.status)
             raise
-
-    @property
-    def request(self) -> ApiRequest:
-        """The request, once it is accepted."""
-        assert self._request is not None, "its body is not understood yet"
-        return self._request
 
     async def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
         """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
@@ -119,7 +111,7 @@ class RequestContext:
         tenant.check_model(request.model)
         if not pool.may_serve(request.model):
             raise model_not_found(request.model)
-        self._request = request
+        self.request, self._model = request, request.model
         shared.accepted_total += 1
         if shared.tracing is not None:
             self._spans = shared.tracing.request(request, headers)
@@ -128,35 +120,23 @@ class RequestContext:
     async def place(self, *, recallable: bool = True) -> Attempt:
         """The first attempt; raises `ApiError` where there is none. `recallable`: its handler will
         set `Attempt.carrier`."""
-        return await self._placed(
-            self.placer.place(self.request, self.grant, recallable=recallable)
-        )
+        try:
+            return await self.placer.place(self, recallable=recallable)
+        except SloUnattainable as error:
+            self._shared.recorder.record_rejection(self.request, error)
+            raise
 
     async def retry(self, judgement: Judgement, output_tokens: int = 0, said: str = "") -> Attempt:
         """The attempt after one that failed; raises `ApiError` where there is none.
         `output_tokens`: of the answer that the client has; `said`: what the engine says of it."""
-        attempt = self._sent()
         self.failed(judgement, said=said)
-        return await self._placed(self.placer.retry(attempt, output_tokens, judgement.unfit))
-
-    async def place_again(self) -> Attempt:
-        return await self._placed(self.placer.place_again(self._sent()))
-
-    async def _placed(self, placing: Awaitable[Attempt]) -> Attempt:
-        self.is_sent = False
-        try:
-            self.attempt = await placing
-        except SloUnattainable as error:
-            self._shared.recorder.record_rejection(self.request, error)
-            raise
-        self.is_sent = True
         self._is_at_fault = False
-        return self.attempt
+        return await self.placer.retry(self, output_tokens, judgement.unfit)
 
     def asked(self) -> Asked:
-        attempt, model = self._sent(), self.request.model
-        longest = attempt.instance.lengths.get(model)
-        return Asked(self.placer.need(attempt), model, longest, self.endpoint.generates)
+        model = self.request.model
+        longest = self._sent().instance.lengths.get(model)
+        return Asked(self.need, model, longest, self.endpoint.generates)
 
     def begin_attempt(self) -> dict[str, str]:
         """The latest attempt goes to its engine; the headers that it gets beside the client's."""
@@ -213,8 +193,7 @@ class RequestContext:
 
     def sent_elsewhere(self, instance: Instance) -> Attempt:
         """A gateway has sent it to another instance, having tried the chosen one in vain."""
-        attempt = self._sent()
-        another = self.placer.sent_elsewhere(attempt, instance)
+        another = self.placer.sent_elsewhere(self, instance)
         self.end_attempt()
         self.attempt = another
         self.begin_attempt()
@@ -231,15 +210,13 @@ class RequestContext:
         if self.is_sent and attempt is not None:
             self.is_sent = False
             broken = attempt.broken or self._is_at_fault
-            self.placer.end(attempt, broken=broken, answered=attempt.finished)
+            self.placer.end(self, broken=broken, answered=attempt.finished)
         if self.grant is not None and status >= 400 and status not in _MAY_HAVE_GENERATED:
             self.grant.settle(0)
-        model = self._request.model if self._request is not None else ""
-        self._shared.recorder.count(status, model, attempt)
+        self._shared.recorder.count(status, self._model, attempt)
         if self._spans is not None:
             self._spans.end(status)
 
     def _sent(self) -> Attempt:
-        assert self.is_sent, "no attempt is in progress"
-        assert self.attempt is not None
+        assert self.attempt is not None, "no attempt was made"
         return self.attempt

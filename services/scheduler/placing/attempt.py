@@ -4,13 +4,15 @@ The request log, metrics, traces, the console and `foretell explain` all read it
 """
 
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from foretell.engine.hindsight import Exposure, PredictionInputs
+from foretell.engine.told import Told
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.decision import Decision
+from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.placing.pool import Instance
 
 MOST_TRACES = 1000
@@ -46,10 +48,12 @@ class Attempt:
     """What its predictions were made from; None where nothing was predicted, or too long ago."""
     spec: RequestSpec
     prediction: Prediction | None
-    """The prediction that its client is told."""
+    """The prediction for the instance alone, with what will come later."""
     placed_unix_s: float
     took_s: float
     """To decide, the time in which it was held included."""
+    told: Told | None = None
+    """What its client is told of that; None without quantiles: then the means."""
     tagged: bool = False
     """The tagger was asked about it."""
     carrier: Carrier | None = None
@@ -79,11 +83,10 @@ class Attempt:
     """It has ended, and all that there is to know of it is known."""
     continued: bool = False
     """It went on with what another engine had begun: its latencies are not those of the request."""
+    instance_id: str = field(init=False)
 
-    @property
-    def instance_id(self) -> str:
-        """The name of its instance."""
-        return self.instance.config.instance_id
+    def __post_init__(self) -> None:
+        self.instance_id = self.instance.config.instance_id
 
     @property
     def answered(self) -> bool:
@@ -114,10 +117,34 @@ class Attempt:
         headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
         prediction = self.prediction
         if prediction is not None:
-            headers["x-foretell-predicted-ttft-s"] = f"{prediction.ttft_s:.4f}"
-            headers["x-foretell-predicted-e2e-s"] = f"{prediction.e2e_s:.4f}"
+            ttft_s, e2e_s = prediction.ttft_s, prediction.e2e_s
+            if self.told is not None:
+                ttft, e2e = self.told
+                ttft_s, e2e_s = ttft.typical_s, e2e.typical_s
+                headers["x-foretell-predicted-ttft-p90-s"] = f"{ttft.p90_s:.4f}"
+                headers["x-foretell-predicted-e2e-p90-s"] = f"{e2e.p90_s:.4f}"
+            headers["x-foretell-predicted-ttft-s"] = f"{ttft_s:.4f}"
+            headers["x-foretell-predicted-e2e-s"] = f"{e2e_s:.4f}"
             headers["x-foretell-calibration"] = _calibration(prediction)
         return headers
+
+    def left(self, now_unix_s: float) -> str:
+        """What is left of its latencies now, for a comment in its stream; "" where not known."""
+        if self.told is None:
+            return ""
+        passed_s = self.since_placed_s(now_unix_s)
+        parts = {"e2e": self.told.e2e.left(passed_s)}
+        if not self.first_byte_unix_s:
+            parts = {"ttft": self.told.ttft.left(passed_s), **parts}
+        return "".join(
+            f" {name}-left-s={left.median_s:.1f} {name}-left-p90-s={left.p90_s:.1f}"
+            for name, left in parts.items()
+        )
+
+
+def kind_of(request: ApiRequest, spec: RequestSpec) -> Hashable:
+    """Requests whose predictions go wrong alike: of one model, as urgent, as surely of a length."""
+    return request.model, request.job_class, bool(spec.length.quantiles)
 
 
 def _calibration(prediction: Prediction) -> str:
@@ -148,16 +175,12 @@ class Traces:
         self._most_bytes = most_bytes
         self._with_inputs: deque[tuple[Attempt, int]] = deque()
         """Attempts with inputs, each with the bytes that the one before did not have."""
-        self._bytes = 0
+        self.snapshot_bytes = 0
+        """Bytes of the snapshots that are remembered, about."""
         self._latest: Collection[Exposure] = ()
 
     def __len__(self) -> int:
         return len(self._traces)
-
-    @property
-    def snapshot_bytes(self) -> int:
-        """Bytes of the snapshots that are remembered, about."""
-        return self._bytes
 
     def add(self, trace: Trace, attempt: Attempt) -> None:
         """An attempt of a request has been placed."""
@@ -188,12 +211,12 @@ class Traces:
         added = sum([_bytes(e) for e in inputs.exposures if id(e.snapshot) not in before])
         self._latest = inputs.exposures
         self._with_inputs.append((attempt, added))
-        self._bytes += added
+        self.snapshot_bytes += added
         most = self._traces.maxlen or 0
-        while self._bytes > self._most_bytes or len(self._with_inputs) > most:
+        while self.snapshot_bytes > self._most_bytes or len(self._with_inputs) > most:
             oldest, size = self._with_inputs.popleft()
             oldest.inputs = None
-            self._bytes -= size
+            self.snapshot_bytes -= size
 
 
 def _bytes(exposure: Exposure) -> int:

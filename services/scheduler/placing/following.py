@@ -3,8 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
-from functools import partial
 
 from google.protobuf.message import DecodeError
 
@@ -15,18 +13,15 @@ from foretell.engine.seen_limits import OBSERVED, TELL_EVERY_S
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec
-from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
 from foretell.services.process.traffic import Traffic
+from foretell.services.scheduler.placing.peers import Peer
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import Reader
 
 logger = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_CONNECT_S = 2.0
 _LOST_S = 10.0
-"""Without a message for so long, of which there is one a second, the predictor's host is gone: its
-name may have another address by now."""
+"""Without a message for so long, of which there is one a second, the predictor's host is gone."""
 _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
@@ -37,7 +32,7 @@ _DONE = b"[DONE]\n\n"
 Seen = predictor_pb2.Seen
 
 
-class Following:
+class Following(Peer):
     """One followed predictor, from `start` to `close`."""
 
     def __init__(
@@ -50,47 +45,30 @@ class Following:
     ) -> None:
         """`address` is the predictor's own; `refused` is told why a message was refused, `shown`
         that there is a snapshot, or that there will be no new ones."""
+        super().__init__(address, traffic)
         self.engine = engine
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another scheduler has told the predictor for all."""
         self.unpredicted = ""
         """Why there is no snapshot of the engine, where its predictor says so."""
-        self._address = frames_address(address)
-        self._traffic = traffic
         self._refused = refused
         self._shown = shown
         self._is_shown = False
         self._reader = Reader(packed_tables, NO_TABLES)
-        self._loop = asyncio.get_running_loop()
-        self._stream: _Stream | None = None
-        self._closed = asyncio.Event()
         self._heard_s = 0.0
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
         self._progress = StreamProgress()
         self._telling: asyncio.TimerHandle | None = None
-        self._task: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._task = self._loop.create_task(self._run())
 
     def close(self) -> None:
         """Follow no longer."""
         if self._telling is not None:
             self._telling.cancel()
-        if self._task is not None:
-            self._task.cancel()
         if self._unsent:
             self._send()
-        if self._stream is not None:
-            self._stream.finish()
-
-    @property
-    def is_open(self) -> bool:
-        """There is a stream to the predictor."""
-        return self._stream is not None
+        super().close()
 
     def pass_on(self, spending: predictor_pb2.Spending) -> None:
         """Tell all other schedulers that follow this predictor."""
@@ -170,24 +148,25 @@ class Following:
             self._gathering = self._loop.call_later(_GATHER_S, self._send)
         return found
 
-    def began(self, stream: "_Stream") -> None:
-        """A stream is open: say who is here, and what is on its way."""
-        self._stream, self._reader = stream, Reader(packed_tables, NO_TABLES)
+    def began(self) -> None:
+        """Say what is on its way."""
+        self._reader = Reader(packed_tables, NO_TABLES)
         self._heard_s = self._loop.time()
-        stream.send(hello_of(self._traffic))
-        for request, age_s in self.engine.begin(self._loop.time()):
+        for request, age_s in self.engine.begin(self._heard_s):
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
     def broke(self) -> None:
         """The stream has ended."""
-        self._stream = None
         self._unsent.clear()
         self._show(False)
-        self._closed.set()
         for found in self._waiting.values():
             if not found.done():
                 found.set_result(None)
+
+    def is_lost(self) -> bool:
+        """The predictor has said nothing for too long."""
+        return self._loop.time() - self._heard_s > _LOST_S
 
     def heard(self, payload: bytes) -> None:
         """The predictor has published something."""
@@ -237,42 +216,3 @@ class Following:
         if shown != self._is_shown:
             self._is_shown = shown
             self._shown(shown)
-
-    async def _until_over(self) -> None:
-        while not self._closed.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOST_S / 4):
-                    await self._closed.wait()
-            if self._stream is not None and self._loop.time() - self._heard_s > _LOST_S:
-                self._stream.close()
-
-    async def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            self._closed.clear()
-            try:
-                async with asyncio.timeout(_CONNECT_S):
-                    await open_frames(partial(_Stream, self), self._address, self._traffic)
-                began_s = self._loop.time()
-                await self._until_over()
-                if self._loop.time() - began_s > _LONGEST_PAUSE_S:
-                    pause_s = _FIRST_PAUSE_S
-            except OSError as error:  # TimeoutError is one
-                logger.debug("cannot follow %s: %s", self._address, error)
-            await asyncio.sleep(pause_s)
-            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)
-
-
-class _Stream(FrameStream):
-    def __init__(self, following: Following) -> None:
-        super().__init__()
-        self._following = following
-
-    def began(self) -> None:
-        self._following.began(self)
-
-    def received(self, payload: bytes) -> None:
-        self._following.heard(payload)
-
-    def ended(self) -> None:
-        self._following.broke()

@@ -9,6 +9,7 @@ from foretell.length import LengthHistory, clip, from_hint
 from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
+from foretell.services.process.logs import about
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.placing.conversation import conversation_of
 
@@ -63,7 +64,7 @@ class Lengths:
             try:
                 return self._read(self._model, key, request, prompt_tokens)
             except Exception:  # whatever a model can raise
-                logger.exception("the length model failed")
+                logger.exception("the length model failed", extra=about(request.request_id))
         return self._history.estimate(
             request.model, prompt_tokens, request.max_tokens, request.min_tokens, request.kind
         )

@@ -3,29 +3,29 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
+from foretell.engine.told import Calibration, Told
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Need, Unfit
-from foretell.placement.request import Stage
 from foretell.policy import Needs, Policy
-from foretell.services.process.logs import about, all_about
+from foretell.services.process.logs import about
 from foretell.services.process.loop_clock import LoopClock
+from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.headers import unique_ids
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
+from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces, kind_of
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
-from foretell.services.scheduler.placing.demand import Demand
+from foretell.services.scheduler.placing.demand import Demand, Lateness
 from foretell.services.scheduler.placing.kept import KeptResponses
-from foretell.services.scheduler.placing.lateness import Lateness
 from foretell.services.scheduler.placing.lengths import Lengths
 from foretell.services.scheduler.placing.pool import Instance, Pool
 from foretell.services.scheduler.placing.predictors import Predictors
@@ -41,38 +41,48 @@ logger = logging.getLogger(__name__)
 _NO_PREFIX = Prefix()
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
-    """The facts about a request that placing it needs until it ends."""
+class Placing:
+    """One request from its placement to its end, as its handler and the placer know it."""
 
-    parsed: ApiRequest
-    grant: Grant | None
+    request: ApiRequest
+    """What was asked for, once its body is understood."""
+    grant: Grant | None = None
     """What its tenant has left; None: it has no limits."""
-    began_s: float
-    """When its placement began: of a request that is placed again, the latest one."""
-    arrived_s: float
-    trace: Trace
+    is_online = True
+    """Somebody waits for its tokens."""
+    key = ""
+    """An id of its own: clients may use one X-Request-Id for many requests."""
     need: Need
     """What it needs of its engine."""
+    trace: Trace
+    arrived_s = 0.0
+    began_s = 0.0
+    """When its placement began: of a request that is placed again, the latest one."""
     attempt: Attempt | None = None
-    """The one under way."""
+    """The latest one."""
+    is_sent = False
+    """That attempt is in progress."""
+    refusal: ApiError | None = None
+    """Why it goes to no engine."""
+    awaited: asyncio.Future[None] | None = None
+    """Is set when it has been sent or refused, where somebody waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimators:
-    """The estimators of prompt and output lengths, which learn from finished requests."""
+    """The estimators of lengths and of what predictions are worth, which learn from finished
+    requests."""
 
     lengths: Lengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
     conversation_tokens: ConversationTokens
+    told: Calibration = field(default_factory=Calibration)
 
 
 class Placer:
-    """Every request that is placed must be ended, by `end` or by a `retry` that raises.
-
-    Whoever wants a request placed awaits it. To the core's driver it is `ports.Send`.
-    """
+    """Every request that has arrived must be ended, by `end` or by a placement that raises. To the
+    core's driver it is `ports.Send`."""
 
     def __init__(
         self,
@@ -99,14 +109,14 @@ class Placer:
         self.core = PlacementCore(policy, config, rng.random, self.predictors)
         self._clock = LoopClock()
         self._driver = Driver(self.core, self._clock, self, record)
-        self._awaited: dict[str, asyncio.Future[Attempt]] = {}
         self._estimators = estimators
         self._tagger = tagger
         self._metrics = metrics
-        self._placement_s, self._degradations = series(metrics.placement), series(metrics.degraded)
+        self._placement_s = metrics.placement.labels(policy.name)
+        self._degradations = series(metrics.degraded)
         self._background = background
         self._keys = unique_ids()
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, Placing] = {}
         self.traces = Traces()
         self.kept = KeptResponses()
         self._lateness = Lateness()
@@ -115,59 +125,53 @@ class Placer:
         if tagger is not None:
             tagger.listener = self._hear_of_length
 
-    async def place(
-        self, parsed: ApiRequest, grant: Grant | None = None, *, recallable: bool = True
-    ) -> Attempt:
-        """Choose an instance for a new request.
-
-        `grant`: what its tenant has left; None: it has no limits. `recallable`: its sender will
-        set `Attempt.carrier`.
+    async def place(self, placing: Placing, *, recallable: bool = True) -> Attempt:
+        """Choose an instance for a new request. `recallable`: its sender will set
+        `Attempt.carrier`.
 
         Raises `ApiError` if none is up, if none could begin to answer in time and the request
         would rather be told, or if its tenant has too few tokens left.
         """
-        keeper = self.kept.keeper(parsed, self._pool.instances)
-        # An id of its own: clients may use one X-Request-Id for many requests.
-        key = next(self._keys)
-        began_s = time.perf_counter()
-        with all_about(parsed.request_id):
-            spec = self._described(parsed, key)
-        online = parsed.job_class is JobClass.ONLINE
-        if online:
+        request, grant = placing.request, placing.grant
+        endpoint, terms = request.endpoint, request.terms
+        keeper = self.kept.keeper(request, self._pool.instances)
+        placing.arrived_s = placing.began_s = time.perf_counter()
+        placing.key = key = next(self._keys)
+        placing.is_online = request.job_class is JobClass.ONLINE
+        spec = self._described(request, key)
+        if placing.is_online:
             self._demand.arrived(spec)
         if grant is not None:
             answer_tokens = spec.sequences * spec.length.expected_tokens
-            generates = parsed.endpoint.generates
-            grant.reserve(spec.prompt_tokens + (answer_tokens if generates else 0))
-        trace = Trace(parsed.request_id, parsed.model, parsed.endpoint.generates)
-        need = need_of(parsed, spec.prompt_tokens, keeper)
-        self._requests[key] = _Request(parsed, grant, began_s, began_s, trace, need)
-        waited_s = 0.0
-        if parsed.terms.arrived_unix_s:
-            waited_s = max(0.0, time.time() - parsed.terms.arrived_unix_s)
+            grant.reserve(spec.prompt_tokens + (answer_tokens if endpoint.generates else 0))
+        placing.trace = Trace(request.request_id, request.model, endpoint.generates)
+        placing.need = need = need_of(request, spec.prompt_tokens, keeper)
+        self._requests[key] = placing
+        waited_s = max(0.0, time.time() - terms.arrived_unix_s) if terms.arrived_unix_s else 0.0
         arrived = events.Arrived(
             spec,
-            parsed.model,
-            parsed.terms.late,
+            request.model,
+            terms.late,
             waited_s=waited_s,
-            among=parsed.among,
+            among=request.among,
             late_s=self._lateness.seconds,
             recallable=recallable,
-            whole=not parsed.stream,
-            foreseeable=parsed.endpoint.generates,
-            tenant=parsed.tenant,
+            whole=not request.stream,
+            foreseeable=endpoint.generates,
+            tenant=request.tenant,
             need=need,
         )
-        attempt = await self._place(key, arrived)
-        if online:
-            self._demand.placed(time.perf_counter(), attempt.prediction)
-        if grant is not None and attempt.prediction is not None:
-            grant.foretell(attempt.prediction.e2e_s)
-        if self._tagger is not None and parsed.text and spec.length.source != "hint":
-            self._tagger.ask(key, partial(_described_to_tagger, parsed, attempt))
+        attempt = await self._placed(placing, arrived)
+        if attempt.prediction is not None:
+            if placing.is_online:
+                self._demand.placed(time.perf_counter(), attempt.prediction)
+            if grant is not None:
+                grant.foretell(attempt.prediction.e2e_s)
+        if self._tagger is not None and request.text and spec.length.source != "hint":
+            self._tagger.ask(key, partial(_described_to_tagger, request, attempt))
         return attempt
 
-    async def retry(self, attempt: Attempt, output_tokens: int = 0, unfit: Unfit = "") -> Attempt:
+    async def retry(self, placing: Placing, output_tokens: int = 0, unfit: Unfit = "") -> Attempt:
         """Choose another instance after an attempt that failed.
 
         `output_tokens`: of the answer that the client has; the next attempt goes on after them.
@@ -175,25 +179,17 @@ class Placer:
 
         Raises `ApiError` after the last attempt, or if no instance is up.
         """
-        request = self._requests[attempt.key]
-        if unfit == "model":
-            attempt.instance.forget_model(request.parsed.model)
-        request.attempt, request.began_s = None, time.perf_counter()
-        return await self._place(attempt.key, events.Failed(attempt.key, output_tokens, unfit))
+        if unfit == "model" and placing.attempt is not None:
+            placing.attempt.instance.forget_model(placing.request.model)
+        return await self._placed(placing, events.Failed(placing.key, output_tokens, unfit))
 
-    async def place_again(self, attempt: Attempt) -> Attempt:
+    async def place_again(self, placing: Placing) -> Attempt:
         """The instance for a request that its carrier has taken back from its engine."""
-        request = self._requests[attempt.key]
-        request.attempt, request.began_s = None, time.perf_counter()
-        return await self._place(attempt.key, events.Recalled(attempt.key))
+        return await self._placed(placing, events.Recalled(placing.key))
 
-    def need(self, attempt: Attempt) -> Need:
-        """What the request of an attempt that has not ended needs of its engine."""
-        return self._requests[attempt.key].need
-
-    def started(self, attempt: Attempt, goes_on: bool = False) -> None:
+    def started(self, placing: Placing, goes_on: bool = False) -> None:
         """The engine has answered with a first token; `goes_on`: another one could go on."""
-        self._tell(events.Started(attempt.key, goes_on))
+        self._tell(events.Started(placing.key, goes_on))
 
     def close(self) -> None:
         """Follow and watch nothing any more."""
@@ -207,7 +203,7 @@ class Placer:
     def predicted_ends_s(self) -> list[float]:
         """When each request that is with an engine was predicted to end, as far as it was, in
         `time.perf_counter`."""
-        placed = [(r.began_s, r.attempt) for r in self._requests.values()]
+        placed = [(each.began_s, each.attempt) for each in self._requests.values() if each.is_sent]
         return [
             began_s + each.took_s + each.prediction.e2e_s
             for began_s, each in placed
@@ -221,97 +217,100 @@ class Placer:
         known = self.core.instances[instance_id]
         return known.outstanding, known.dispatched_total
 
-    def end(self, attempt: Attempt, *, broken: bool = False, answered: bool = False) -> None:
+    def end(self, placing: Placing, *, broken: bool = False, answered: bool = False) -> None:
         """The answer has ended, well or badly.
 
         `broken`: the engine failed in the midst of it; `answered`: the client did not leave.
         """
-        request = self._requests.pop(attempt.key)
-        if answered and not broken and request.parsed.job_class is JobClass.ONLINE:
+        del self._requests[placing.key]
+        if answered and not broken and placing.is_online:
             now_s = time.perf_counter()
-            self._demand.ended(now_s, now_s - request.arrived_s)
-        self._tell(events.Ended(attempt.key, broken, answered))
+            self._demand.ended(now_s, now_s - placing.arrived_s)
+        self._driver.tell(events.Ended(placing.key, broken, answered))
 
     def _tell(self, event: events.Event) -> None:
         self._driver.tell(event)
 
-    async def _place(
-        self, key: str, event: events.Arrived | events.Failed | events.Recalled
+    async def _placed(
+        self, placing: Placing, event: events.Arrived | events.Failed | events.Recalled
     ) -> Attempt:
         """Tell the core of `event`; return once the request is dispatched, or raise why not.
 
         A caller that is cancelled meanwhile counts as a client that has left.
         """
-        found: asyncio.Future[Attempt] = asyncio.get_running_loop().create_future()
-        self._awaited[key] = found
+        key = placing.key
+        if placing.is_sent:
+            placing.is_sent, placing.began_s = False, time.perf_counter()
         try:
-            self._tell(event)
-            attempt = await found
-        except asyncio.CancelledError:
-            self._left(key)
+            self._driver.tell(event)
+            if not placing.is_sent and placing.refusal is None:
+                placing.awaited = asyncio.get_running_loop().create_future()
+                try:
+                    await placing.awaited
+                finally:
+                    placing.awaited = None
+                    self._driver.forget_timer(key)
+            if placing.refusal is not None:
+                raise placing.refusal
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError):
+                self._left(placing)
             del self._requests[key]
             raise
-        except BaseException:  # refused
-            del self._requests[key]
-            raise
-        finally:
-            del self._awaited[key]
-            self._driver.forget_timer(key)
-        self._placement_s(attempt.policy).observe(attempt.took_s)
+        attempt = placing.attempt
+        assert attempt is not None, f"{key} was sent"
+        self._placement_s.observe(attempt.took_s)
         return attempt
 
-    def _described(self, parsed: ApiRequest, key: str) -> RequestSpec:
+    def _described(self, request: ApiRequest, key: str) -> RequestSpec:
         """The request as predictors see it: its prompt counted or estimated."""
-        known = self._estimators
+        known, model = self._estimators, request.model
         prompt_tokens = (
-            parsed.token_ids
-            or known.counter.count(parsed)
-            or known.prompt_tokens.estimate(parsed.model, parsed.characters, len(parsed.messages))
+            request.token_ids
+            or known.counter.count(request)
+            or known.prompt_tokens.estimate(model, request.characters, len(request.messages))
         )
-        longest = self._pool.max_model_len(parsed.model) if parsed.unending else None
+        longest = self._pool.max_model_len(model) if request.unending else None
         prefix = _NO_PREFIX
-        if self.core.policy.needs.prediction and parsed.endpoint.generates:
-            prefix = prefix_of(parsed, prompt_tokens)
-            if conversation_tokens := known.conversation_tokens.of(
-                parsed.model, prefix.turn.before
-            ):
-                prompt_tokens, prefix = continued(prefix, prompt_tokens, conversation_tokens)
+        if self.core.policy.needs.prediction and request.endpoint.generates:
+            prefix = prefix_of(request, prompt_tokens)
+            if spoken_tokens := known.conversation_tokens.of(model, prefix.turn.before):
+                prompt_tokens, prefix = continued(prefix, prompt_tokens, spoken_tokens)
         return RequestSpec(
             request_id=key,
             prompt_tokens=prompt_tokens,
-            max_tokens=parsed.max_tokens,
-            length=known.lengths.estimate(key, parsed, prompt_tokens, longest),
-            priority=parsed.priority,
-            sequences=parsed.sequences,
+            max_tokens=request.max_tokens,
+            length=known.lengths.estimate(key, request, prompt_tokens, longest),
+            priority=request.priority,
+            sequences=request.sequences,
             prefix=prefix.hashes,
             prefix_chunk_tokens=prefix.chunk_tokens,
             turn=prefix.turn,
-            slo=parsed.terms.slo,
-            x_request_id=parsed.request_id,
+            slo=request.terms.slo,
+            x_request_id=request.request_id,
         )
 
-    def _left(self, key: str) -> None:
+    def _left(self, placing: Placing) -> None:
         """The client of a request that is awaited has left."""
-        stage = self.core.stage(key)
-        if stage is Stage.ANSWER:
-            self._unsent(key)
+        key, attempt = placing.key, placing.attempt
+        if placing.is_sent and attempt is not None:
+            placing.is_sent = False
+            if placing.request.endpoint.generates:
+                ended = self.predictors.complete(attempt.instance, attempt.spec, answered=False)
+                self._background.spawn(ended)
             self._tell(events.Ended(key))
-        elif stage is not None:
+        elif placing.refusal is None:
             self._tell(events.Gone(key))
 
     # What the core's driver has done.
 
     def recall(self, effect: effects.Recall) -> None:
         """Take the request back; whoever awaits its answer tells `Recalled` then."""
-        if not self._take_back(effect.key):
-            self._tell(events.Started(effect.key))
-
-    def _take_back(self, key: str) -> bool:
-        attempt = self._requests[key].attempt
+        attempt = self._requests[effect.key].attempt
         if attempt is None or attempt.carrier is None or not attempt.carrier.take_back():
-            return False
-        self._metrics.recalls.labels(attempt.instance_id).inc()
-        return True
+            self._tell(events.Started(effect.key))
+        else:
+            self._metrics.recalls.labels(attempt.instance_id).inc()
 
     def give_up(self, effect: effects.GiveUp) -> None:
         """End the attempt; whoever awaits its answer tells `Failed` then."""
@@ -332,77 +331,84 @@ class Placer:
 
     def dispatch(self, effect: effects.Dispatch) -> None:
         """Whoever awaits the placement sends the request."""
-        request = self._requests[effect.key]
-        assert effect.decision is not None, "the core decides what it dispatches"
-        attempt = request.attempt = Attempt(
+        placing, decision = self._requests[effect.key], effect.decision
+        assert decision is not None, "the core decides what it dispatches"
+        inputs = decision.inputs
+        attempt = placing.attempt = Attempt(
             key=effect.key,
             number=effect.attempt,
             instance=self._pool.instances[effect.instance_id],
             policy=self.core.policy.name,
-            decision=effect.decision._replace(inputs=None),  # which are forgotten sooner
-            inputs=effect.decision.inputs,
+            # Without its inputs, which are forgotten sooner.
+            decision=decision if inputs is None else decision._replace(inputs=None),
+            inputs=inputs,
             spec=effect.spec,
             prediction=effect.prediction,
+            told=self._told(placing.request, effect),
             placed_unix_s=time.time(),
-            took_s=time.perf_counter() - request.began_s,
+            took_s=time.perf_counter() - placing.began_s,
         )
-        self.traces.add(request.trace, attempt)
+        placing.is_sent = True
+        self.traces.add(placing.trace, attempt)
         if logger.isEnabledFor(logging.DEBUG):
-            known = about(request.parsed.request_id)
+            known = about(placing.request.request_id)
             logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
-        awaited = self._awaited[effect.key]
-        if not awaited.done():  # otherwise its caller is being cancelled
-            awaited.set_result(attempt)
+        _decided(placing)
 
-    def sent_elsewhere(self, attempt: Attempt, instance: Instance) -> Attempt:
+    def _told(self, parsed: ApiRequest, effect: effects.Dispatch) -> Told | None:
+        if effect.prediction is None:
+            return None
+        return self._estimators.told.tell(kind_of(parsed, effect.spec), effect.prediction)
+
+    def sent_elsewhere(self, placing: Placing, instance: Instance) -> Attempt:
         """A gateway has sent the request to another instance than the one that was chosen.
 
         Its lease stays where it was: the answer's end gives it back.
         """
+        attempt = placing.attempt
+        assert attempt is not None, "it was sent"
         another = replace(
-            attempt, number=attempt.number + 1, instance=instance, inputs=None, prediction=None
+            attempt,
+            number=attempt.number + 1,
+            instance=instance,
+            inputs=None,
+            prediction=None,
+            told=None,
         )
-        self.traces.add(self._requests[attempt.key].trace, another)
+        self.traces.add(placing.trace, another)
         return another
 
     def revise(self, effect: effects.Revise) -> None:
         """Notify the predictor of what else is known of the request."""
-        attempt = self._attempt(effect.key)
+        attempt = self._requests[effect.key].attempt
+        assert attempt is not None, f"{effect.key} was not dispatched"
         attempt.spec = effect.spec
         self._metrics.lengths_revised.inc()
         self.predictors.revise(attempt.instance, effect.spec)
 
-    def _attempt(self, key: str) -> Attempt:
-        attempt = self._requests[key].attempt
-        assert attempt is not None, f"{key} was not dispatched"
-        return attempt
-
-    def _unsent(self, key: str) -> None:
-        attempt = self._attempt(key)
-        if not self._requests[key].parsed.endpoint.generates:
-            return
-        ended = self.predictors.complete(attempt.instance, attempt.spec, answered=False)
-        self._background.spawn(ended)
-
     def refuse(self, effect: effects.Refuse) -> None:
         """Whoever awaits the placement gets an error."""
-        parsed, awaited = self._requests[effect.key].parsed, self._awaited[effect.key]
-        if not awaited.done():
-            now_s = self._clock.now_s()
-            awaited.set_exception(refusal(effect, parsed, self.core, self._pool, now_s))
+        placing, now_s = self._requests[effect.key], self._clock.now_s()
+        placing.refusal = refusal(effect, placing.request, self.core, self._pool, now_s)
+        _decided(placing)
 
     def degraded(self, effect: effects.Degraded) -> None:
         """Count it."""
         self._degradations(effect.missing).inc(effect.count)
 
 
-def _described_to_tagger(parsed: ApiRequest, attempt: Attempt) -> tagger_pb2.TagRequest:
+def _decided(placing: Placing) -> None:
+    if placing.awaited is not None and not placing.awaited.done():  # or it is being cancelled
+        placing.awaited.set_result(None)
+
+
+def _described_to_tagger(request: ApiRequest, attempt: Attempt) -> tagger_pb2.TagRequest:
     attempt.tagged = True
     message = tagger_pb2.TagRequest(
         request_id=attempt.key,
-        model_name=parsed.model,
-        tenant=parsed.tenant,
+        model_name=request.model,
+        tenant=request.tenant,
         x_request_id=attempt.spec.x_request_id,
     )
-    wire.conversation_to_proto(conversation_of(parsed, attempt.spec.prompt_tokens), message)
+    wire.conversation_to_proto(conversation_of(request, attempt.spec.prompt_tokens), message)
     return message

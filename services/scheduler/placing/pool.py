@@ -21,7 +21,7 @@ from foretell.placement.events import (
     InstanceTakenBack,
     InstanceUp,
 )
-from foretell.services.process.files import file_version
+from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.placing.resting import Rest, Resting
 from foretell.telemetry import SchedulerMetrics
@@ -55,8 +55,10 @@ class Instance:
     healthy: bool = False
     up_s: float = -inf
     """When a probe last found it up, in `time.monotonic`."""
-    down: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while probes fail: whoever waits for this engine's first byte gives up."""
+    is_down: bool = False
+    """Probes fail."""
+    when_down: set[Callable[[], None]] = field(default_factory=set)
+    """What is to be done once they do: whoever waits for this engine's first byte gives up."""
     cards: dict[str, dict[str, object]] = field(default_factory=dict)
     """What the engine says of its models and LoRA adapters, by their names."""
     model_names: frozenset[str] = frozenset()
@@ -280,7 +282,7 @@ class Pool:
             instance.refuses_fields = False
             logger.info("%s is up at %s", instance.config.instance_id, url)
         instance.healthy = True
-        instance.down.clear()
+        instance.is_down = False
         self._report(instance)
         if self.instances.get(instance.config.instance_id) is not instance:
             return
@@ -300,14 +302,16 @@ class Pool:
         # A refused connection is certain; a slow answer must repeat itself to be believed.
         refused = isinstance(error, aiohttp.ClientConnectorError | Resting)
         if refused or instance.failures >= self._failures:
-            if instance.healthy or not instance.down.is_set():
+            if instance.healthy or not instance.is_down:
                 logger.warning("%s is down: %r", instance.config.instance_id, error)
             instance.healthy = False
-            instance.down.set()
+            instance.is_down = True
             if not isinstance(error, Resting):
                 instance.rest.began()
             if self.instances.get(instance.config.instance_id) is instance:
                 self.listener(InstanceDown(instance.config.instance_id))
+            for call in list(instance.when_down):
+                call()
         self._report(instance)
 
     async def _wake(self, instance: Instance) -> None:

@@ -5,10 +5,13 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from heapq import nsmallest
 from math import inf
+from typing import TypeVar
 
 from foretell.engine.lanes import Lane
+from foretell.engine.predictor import EnginePredictor
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
 from foretell.length.distribution import knots
@@ -24,6 +27,7 @@ from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import predictor_pb2
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _SEEN_WITHIN_S = 5.0  # nobody waits for it
 MOST_FOLLOWED = 64
@@ -130,17 +134,17 @@ class Predictors:
 
     def calibration_steps(self, instance_id: str) -> int | None:
         """Steps of that engine that its predictions have learnt from; None: nothing was heard."""
-        if instance_id not in self._followed:
-            return None
-        predictor = self._cache[instance_id].predictor
-        return None if predictor is None else predictor.calibration_steps
+        known = self._known(instance_id)
+        return None if known is None else known.calibration_steps
 
     def approximations(self, instance_id: str) -> tuple[str, ...]:
         """What that engine does that predictions do not model, as far as anything was heard."""
-        if instance_id not in self._followed:
-            return ()
-        predictor = self._cache[instance_id].predictor
-        return () if predictor is None else predictor.engine_config.approximations
+        known = self._known(instance_id)
+        return () if known is None else known.engine_config.approximations
+
+    def _known(self, instance_id: str) -> EnginePredictor | None:
+        following = self._followed.get(instance_id)
+        return None if following is None else following.engine.predictor
 
     def unpredicted(self, instance: Instance) -> str:
         """Why nothing is predicted of it, as far as that is known; else empty."""
@@ -166,50 +170,44 @@ class Predictors:
         single: bool,
     ) -> Predicted:
         """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
-        self._learn_delays(instance_ids)
-        with all_about(spec.x_request_id):
-            try:
-                return self._cached.predict(
-                    spec,
-                    instance_ids,
-                    now_s,
-                    needs=needs,
-                    with_quantiles=with_quantiles,
-                    single=single,
-                )
-            except ImpossibleState:
-                logger.exception("predicting from snapshots failed")
-                return Predicted()
+        wanted = partial(
+            self._cached.predict, needs=needs, with_quantiles=with_quantiles, single=single
+        )
+        ask = partial(wanted, spec, instance_ids, now_s)
+        return self._if_possible(ask, spec.x_request_id, instance_ids) or Predicted()
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
         """As `ports.Predict` has it."""
-        self._learn_delays((instance_id,))
-        with all_about(spec.x_request_id):
-            try:
-                return self._cached.wait(spec, instance_id, now_s)
-            except ImpossibleState:
-                logger.exception("predicting from a snapshot failed")
-                return Wait()
-
-    def lanes(self) -> dict[str, list[Lane]]:
-        """What becomes of the requests on each instance that is followed and known."""
-        now_s = self._clock()
-        self._learn_delays(self._followed)
-        try:
-            fresh = self._cache.fresh(list(self._followed), now_s)
-            return {instance_id: self._cache.lanes(instance_id, now_s) for instance_id in fresh}
-        except ImpossibleState:
-            logger.exception("predicting from snapshots failed")
-            return {}
+        ask = partial(self._cached.wait, spec, instance_id, now_s)
+        return self._if_possible(ask, spec.x_request_id, (instance_id,)) or Wait()
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """As `ports.Predict` has it."""
-        self._learn_delays((instance_id,))
-        with all_about(spec.x_request_id):
+        ask = partial(self._cached.predict_one, spec, instance_id, now_s)
+        return self._if_possible(ask, spec.x_request_id, (instance_id,))
+
+    def lanes(self) -> dict[str, list[Lane]]:
+        """What becomes of the requests on each instance that is followed and known."""
+        return self._if_possible(self._lanes, "", self._followed) or {}
+
+    def _lanes(self) -> dict[str, list[Lane]]:
+        now_s = self._clock()
+        fresh = self._cache.fresh(list(self._followed), now_s)
+        return {instance_id: self._cache.lanes(instance_id, now_s) for instance_id in fresh}
+
+    def _if_possible(
+        self, predict: Callable[[], T], request_id: str, instance_ids: Collection[str]
+    ) -> T | None:
+        """What is predicted of the instances, given how long answers take from each engine to here,
+        as those that were relayed show; None where a snapshot is of a state that cannot be."""
+        for instance_id in instance_ids:
+            if (following := self._followed.get(instance_id)) is not None:
+                following.engine.answer_delay_s = self._pool.instances[instance_id].answer_delay_s
+        with all_about(request_id):
             try:
-                return self._cached.predict_one(spec, instance_id, now_s)
+                return predict()
             except ImpossibleState:
-                logger.exception("predicting from a snapshot failed")
+                logger.exception("predicting from snapshots failed")
                 return None
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
@@ -269,13 +267,6 @@ class Predictors:
             async with asyncio.timeout(_SEEN_WITHIN_S):
                 return await seen
         return None
-
-    def _learn_delays(self, instance_ids: Collection[str]) -> None:
-        """How long answers take from each engine to here, as those that were relayed show."""
-        for instance_id in instance_ids:
-            if instance_id in self._followed:
-                delay_s = self._pool.instances[instance_id].answer_delay_s
-                self._cache[instance_id].answer_delay_s = delay_s
 
     def _following(self, instance: Instance) -> Following | None:
         """Who follows this instance's predictor; None where nobody does."""

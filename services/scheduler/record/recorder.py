@@ -4,13 +4,14 @@ import asyncio
 from contextlib import suppress
 from math import isfinite
 
+import grpc
+
 from foretell import wire
 from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
-from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.peers import NoAnswer, answer_of
+from foretell.services.scheduler.placing.attempt import Attempt, kind_of
 from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
@@ -42,6 +43,10 @@ class Feedback:
     def learn(self, request: ApiRequest, attempt: Attempt) -> None:
         """Learn from an answer that was accepted by its engine and is whole or abandoned."""
         spec = attempt.spec
+        if attempt.answered and attempt.prediction is not None and not attempt.continued:
+            ttft_s = attempt.ttft_s if request.stream and attempt.ttft_s > 0 else None
+            kind = kind_of(request, spec)
+            self._estimators.told.observe(kind, attempt.prediction, ttft_s, attempt.e2e_s)
         if spec.sequences != 1:
             return  # usage sums over sequences: it does not tell the length of one answer
         if attempt.prompt_tokens and not request.token_ids:
@@ -87,8 +92,8 @@ class Feedback:
         message = tagger_pb2.ObserveRequest(observations=observations[-_MOST_TOGETHER:])
         if not observations:
             return
-        with suppress(NoAnswer):  # the next feedback will do as well
-            await answer_of(tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S))
+        with suppress(grpc.aio.AioRpcError):  # the next feedback will do as well
+            await tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S)
 
 
 _CLOCK_SLACK_S = 0.1
@@ -119,6 +124,7 @@ class Recorder:
         self._length_level = series(metrics.length_level)
         self._e2e, self._e2e_error = series(metrics.e2e), series(metrics.e2e_error)
         self._ttft, self._ttft_error = series(metrics.ttft), series(metrics.ttft_error)
+        self._told_p90 = series(metrics.told_p90)
         self._tpot, self._length_error = series(metrics.tpot), series(metrics.length_error)
         self._prompt_tokens = series(metrics.prompt_tokens)
         self._output_tokens = series(metrics.output_tokens)
@@ -221,11 +227,15 @@ class Recorder:
         labels = request.model, attempt.instance_id, attempt.policy, job_class
         errors = _error_labels(request, attempt)
         self._e2e(*labels).observe(e2e_s)
+        if attempt.told is not None and e2e_s > 0:
+            self._told_p90("e2e", str(e2e_s <= attempt.told.e2e.p90_s)).inc()
         if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
             self._e2e_error(*errors).observe(prediction.e2e_s / e2e_s - 1)
         if not ttft_s:
             return
         self._ttft(*labels).observe(ttft_s)
+        if attempt.told is not None and request.stream:
+            self._told_p90("ttft", str(ttft_s <= attempt.told.ttft.p90_s)).inc()
         if prediction is not None and isfinite(prediction.ttft_s):
             self._ttft_error(*errors).observe(prediction.ttft_s / ttft_s - 1)
         if attempt.tokens_each > 1:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from math import inf, isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 from zlib import crc32
@@ -41,10 +40,14 @@ FIELDS = {
     "predicted_output_tokens": "Estimate for each sequence.",
     "length_source": "Source of that estimate: `hint`, `model`, `history` or `prior`.",
     "output_tokens": "Tokens of all sequences.",
-    "predicted_ttft_s": "Predicted seconds from placement to the first token.",
+    "predicted_ttft_s": "Predicted seconds from placement to the first token, in the mean.",
+    "told_ttft_s": "What its client was told to expect, and the P90 that it was told.",
+    "told_ttft_p90_s": "See `told_ttft_s`.",
     "ttft_s": "Actual seconds from placement to the first token; for errors of predictions use "
     "lines with `stream` true.",
-    "predicted_e2e_s": "Predicted seconds from placement to the last token.",
+    "predicted_e2e_s": "Predicted seconds from placement to the last token, in the mean.",
+    "told_e2e_s": "What its client was told to expect, and the P90 that it was told.",
+    "told_e2e_p90_s": "See `told_e2e_s`.",
     "e2e_s": "Actual seconds from placement to the last token.",
     "snapshot_age_s": "Age of the snapshot that the prediction is based on.",
     "calibration_steps": "Engine steps that the prediction's step times were learned from.",
@@ -87,10 +90,10 @@ class RequestLog:
     def ended(self, request: ApiRequest, attempt: Attempt, outcome: Outcome | None) -> None:
         if self._file is None:
             return
-        prediction, spec = attempt.prediction, attempt.spec
+        prediction, told, spec = attempt.prediction, attempt.told, attempt.spec
         line = {
             "request_id": request.request_id,
-            "time_unix_s": _rounded(time.time(), 1e3),
+            "time_unix_s": time.time(),
             "model_name": request.model,
             "instance_id": attempt.instance_id,
             "emulated": attempt.instance.emulated,
@@ -100,20 +103,24 @@ class RequestLog:
             "finished": attempt.finished,
             "sequences": spec.sequences,
             "priority": spec.priority,
-            "placed_unix_s": _rounded(attempt.placed_unix_s, 1e3),
-            "placement_s": _seconds(attempt.took_s),
+            "placed_unix_s": attempt.placed_unix_s,
+            "placement_s": attempt.took_s,
             "predicted_prompt_tokens": spec.prompt_tokens,
             "prompt_tokens": attempt.prompt_tokens or None,
             "predicted_cached_tokens": prediction.cached_tokens if prediction else None,
             "cached_tokens": attempt.cached_tokens,
-            "predicted_output_tokens": _rounded(spec.length.expected_tokens, 10.0),
+            "predicted_output_tokens": spec.length.expected_tokens,
             "length_source": spec.length.source,
             "output_tokens": attempt.output_tokens or None,
-            "predicted_ttft_s": _seconds(prediction.ttft_s) if prediction else None,
-            "ttft_s": _seconds(attempt.ttft_s or inf),
-            "predicted_e2e_s": _seconds(prediction.e2e_s) if prediction else None,
-            "e2e_s": _seconds(attempt.e2e_s or inf),
-            "snapshot_age_s": _seconds(prediction.snapshot_age_s) if prediction else None,
+            "predicted_ttft_s": prediction.ttft_s if prediction else None,
+            "told_ttft_s": told.ttft.typical_s if told else None,
+            "told_ttft_p90_s": told.ttft.p90_s if told else None,
+            "ttft_s": attempt.ttft_s or None,
+            "predicted_e2e_s": prediction.e2e_s if prediction else None,
+            "told_e2e_s": told.e2e.typical_s if told else None,
+            "told_e2e_p90_s": told.e2e.p90_s if told else None,
+            "e2e_s": attempt.e2e_s or None,
+            "snapshot_age_s": prediction.snapshot_age_s if prediction else None,
             "calibration_steps": prediction.calibration_steps if prediction else None,
             **_targets(request.terms, outcome),
             "explained": self._explained(request.request_id, attempt),
@@ -129,13 +136,13 @@ class RequestLog:
             return
         line = {
             "request_id": request.request_id,
-            "time_unix_s": _rounded(time.time(), 1e3),
+            "time_unix_s": time.time(),
             "model_name": request.model,
             "policy": policy,
             "stream": request.stream,
             "status": refusal.status,
             "finished": False,
-            "predicted_ttft_s": _seconds(refusal.ttft_s),
+            "predicted_ttft_s": refusal.ttft_s,
             **_targets(request.terms, "rejected"),
         }
         self._add(line)
@@ -148,6 +155,7 @@ class RequestLog:
             self._file = None
 
     def _add(self, line: dict[str, object]) -> None:
+        # It writes null for infinity, which JSON does not have.
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         if len(self._lines) == 1:
             asyncio.get_running_loop().call_later(_GATHER_S, self._write)
@@ -185,16 +193,7 @@ class RequestLog:
 
 def _targets(terms: Terms, outcome: Outcome | None) -> dict[str, object]:
     return {
-        "ttft_target_s": _seconds(terms.slo.ttft_s),
-        "tpot_target_s": _seconds(terms.slo.tpot_s),
+        "ttft_target_s": terms.slo.ttft_s,
+        "tpot_target_s": terms.slo.tpot_s,
         "slo_outcome": outcome,
     }
-
-
-def _seconds(seconds: float) -> float | None:
-    return _rounded(seconds, 1e6) if isfinite(seconds) else None  # JSON has no infinity
-
-
-def _rounded(value: float, parts: float) -> float:
-    """The nearest of so many parts of one: `round` takes five times as long."""
-    return int(value * parts + 0.5) / parts

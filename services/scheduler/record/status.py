@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import NamedTuple
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.services.scheduler.placing.attempt import Traces
@@ -65,78 +64,64 @@ WINDOW_S = 60.0
 """Older answers are not told of."""
 
 
-class Latencies(NamedTuple):
-    """One answer, in seconds from its placement; 0: not known."""
-
-    ttft_s: float
-    predicted_ttft_s: float
-    e2e_s: float
-    predicted_e2e_s: float
+_LATENCIES = ("ttft_s", "predicted_ttft_s", "e2e_s", "predicted_e2e_s")
+"""Of an answer, in seconds from its placement; 0: not known."""
 
 
-def instance_statuses(instances: Sequence[Instance], placer: Placer) -> list[dict[str, object]]:
-    predicted = predicted_now(placer.predictors)
-    answers = _last_minute(placer.traces)
-    return [
-        {
-            **_dispatched(instance, placer),
-            **_engine(predicted.get(instance.config.instance_id)),
-            "last_minute": _columns(answers.get(instance.config.instance_id, [])),
-        }
-        for instance in instances
-    ]
+def instance_statuses(placer: Placer, instances: Iterable[Instance]) -> list[dict[str, object]]:
+    predicted, answers = predicted_now(placer.predictors), _last_minute(placer.traces)
+    return [_status(placer, each, predicted, answers) for each in instances]
 
 
-def _dispatched(instance: Instance, placer: Placer) -> dict[str, object]:
-    outstanding, dispatched = placer.counts(instance.config.instance_id)
+def _status(
+    placer: Placer,
+    instance: Instance,
+    predicted: Mapping[str, Prediction | None],
+    answers: Mapping[str, dict[str, list[float]]],
+) -> dict[str, object]:
+    instance_id, predictors = instance.config.instance_id, placer.predictors
+    outstanding, dispatched = placer.counts(instance_id)
+    prediction = predicted.get(instance_id)
+    load = prediction and prediction.load
     return {
-        "instance_id": instance.config.instance_id,
+        "instance_id": instance_id,
         "url": instance.config.url,
         "healthy": instance.healthy,
         "draining": instance.config.draining,
         "emulated": instance.emulated,
-        "calibration_steps": placer.predictors.calibration_steps(instance.config.instance_id),
-        "approximations": placer.predictors.approximations(instance.config.instance_id),
-        "unpredicted": placer.predictors.unpredicted(instance),
+        "calibration_steps": predictors.calibration_steps(instance_id),
+        "approximations": predictors.approximations(instance_id),
+        "unpredicted": predictors.unpredicted(instance),
         "model_names": sorted(instance.model_names),
         "outstanding": outstanding,
         "dispatched_total": dispatched,
+        "running": load and load.running,
+        "waiting": load and load.waiting + load.reserved,
+        "max_num_seqs": load and load.max_num_seqs,
+        "kv_used_ratio": load and round(load.used_blocks / max(1, load.total_blocks), 4),
+        "predicted_ttft_s": prediction and round(prediction.ttft_s, 6),
+        "last_minute": answers.get(instance_id) or {name: [] for name in _LATENCIES},
     }
 
 
-def _engine(prediction: Prediction | None) -> dict[str, object]:
-    if prediction is None:
-        names = ("running", "waiting", "max_num_seqs", "kv_used_ratio", "predicted_ttft_s")
-        return dict.fromkeys(names)
-    load = prediction.load
-    return {
-        "running": load.running,
-        "waiting": load.waiting + load.reserved,
-        "max_num_seqs": load.max_num_seqs,
-        "kv_used_ratio": round(load.used_blocks / max(1, load.total_blocks), 4),
-        "predicted_ttft_s": round(prediction.ttft_s, 6),
-    }
-
-
-def _last_minute(traces: Traces) -> dict[str, list[Latencies]]:
-    """The latencies of the answers of the last minute, by instance, oldest first."""
+def _last_minute(traces: Traces) -> dict[str, dict[str, list[float]]]:
+    """The latencies of the answers of the last minute, by instance, each kind a column; oldest
+    first."""
     since_unix_s = time.time() - WINDOW_S
-    found: dict[str, list[Latencies]] = {}
     ended = [
         attempt
         for trace in traces.latest()
         for attempt in (trace.attempts if trace.generates else ())
         if attempt.settled and attempt.answered and attempt.ended_unix_s >= since_unix_s
     ]
+    found: dict[str, dict[str, list[float]]] = {}
     for each in sorted(ended, key=lambda attempt: attempt.ended_unix_s):
-        predicted = (each.prediction.ttft_s, each.prediction.e2e_s) if each.prediction else (0, 0)
-        if not each.continued and all(map(isfinite, predicted)):
-            latencies = Latencies(each.ttft_s, predicted[0], each.e2e_s, predicted[1])
-            found.setdefault(each.instance_id, []).append(latencies)
+        ttft_s, e2e_s = (
+            (each.prediction.ttft_s, each.prediction.e2e_s) if each.prediction else (0, 0)
+        )
+        if not each.continued and isfinite(ttft_s + e2e_s):
+            columns = found.setdefault(each.instance_id, {name: [] for name in _LATENCIES})
+            latencies = (each.ttft_s, ttft_s, each.e2e_s, e2e_s)
+            for column, seconds in zip(columns.values(), latencies, strict=True):
+                column.append(round(seconds, 4))
     return found
-
-
-def _columns(answers: Sequence[Latencies]) -> dict[str, list[float]]:
-    rounded = [[round(seconds, 4) for seconds in answer] for answer in answers]
-    columns = zip(*rounded, strict=True) if rounded else ([] for _ in Latencies._fields)
-    return {name: list(each) for name, each in zip(Latencies._fields, columns, strict=True)}

@@ -37,39 +37,6 @@ class Listener(Protocol):
         """The answer will not be completed. `reason` is a label for metrics."""
 
 
-class Head:
-    """The head of an answer, which httptools parses and refuses where it is ambiguous."""
-
-    def __init__(self, data: bytes) -> None:
-        """`data` is what comes before the body, whole. Raises `RemoteProtocolError`."""
-        self.status = 0
-        self.headers: dict[bytes, bytes] = {}
-        self.keep_alive = False
-        self._parser = httptools.HttpResponseParser(self)
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            raise malformed(str(error)) from error
-
-    def body(self) -> Body | None:
-        """What follows; None: its end is that of the connection. Raises `RemoteProtocolError`."""
-        if self.status in _BODILESS:
-            return Counted(0)
-        if (coding := self.headers.get(b"transfer-encoding")) is not None:
-            if coding.lower() != b"chunked":
-                raise malformed("nobody asked for this transfer coding")
-            return Chunked(_BOUNDS)
-        length = self.headers.get(b"content-length")
-        return Counted(int(length)) if length is not None else None
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.setdefault(name.lower(), value)
-
-    def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self.keep_alive = self._parser.should_keep_alive()
-
-
 class Connection(asyncio.Protocol):
     """The client's side: writes a request, parses what comes and hands it on at once."""
 
@@ -92,8 +59,14 @@ class Connection(asyncio.Protocol):
         """When the last byte came."""
         self._silent_since_s = 0.0
         self._head_part = bytearray()
-        self._head: Head | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+        """Of the answer's head; it refuses what is ambiguous."""
+        self._status = 0
+        """0 until the head has come."""
+        self._headers: dict[bytes, bytes] = {}
+        self._keep_alive = False
         self._body: Body | None = None
+        """None, once the head has come: its end is that of the connection."""
         self._spare_bytes = 0
         """What may still come of heads: of the answer's own, and of others before it."""
         self._descriptor = -1
@@ -118,9 +91,10 @@ class Connection(asyncio.Protocol):
 
     def send(self, head: bytes, body: bytes, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
-        assert self.reusable
+        assert self._done
+        assert not self._lost
         assert self._transport is not None
-        self._head = self._body = None
+        self._status, self._body = 0, None
         self._spare_bytes = _BOUNDS.head_bytes
         self._done = False
         self._listener = listener
@@ -133,8 +107,9 @@ class Connection(asyncio.Protocol):
         """The listener wants to hear no more. Unless the answer was read to its end this closes the
         connection, which tells the engine to stop generating."""
         self._listener = None
-        self.resume()
-        if self.reusable:
+        if self._paused:
+            self.resume()
+        if self._done and not self._lost:
             self._on_free(self)
         else:
             self.lose("given_up")
@@ -194,9 +169,9 @@ class Connection(asyncio.Protocol):
             return
         self.heard_s = self._loop.time()
         try:
-            if self._head is None:
+            if not self._status:
                 data = self._take_head(data)
-            if self._head is None:
+            if not self._status:
                 return
             body = self._body
             content, at = (data, len(data)) if body is None else body.take(data, 0)
@@ -207,11 +182,11 @@ class Connection(asyncio.Protocol):
             self._listener.data(content)
         if body is not None and body.done:
             self._end()
-            if at < len(data) or not self._head.keep_alive:
+            if at < len(data) or not self._keep_alive:
                 self.lose("connection_lost")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is None and self._head is not None and self._body is None and not self._done:
+        if exc is None and self._status and self._body is None and not self._done:
             self._end()  # a body without a length ends with its connection
         self.lose("connection_lost")
 
@@ -221,17 +196,46 @@ class Connection(asyncio.Protocol):
             data = bytes(self._head_part) + data
             self._head_part.clear()
         while (end := data.find(_END) + len(_END)) >= len(_END) and self._spare_bytes >= 0:
-            head, data = Head(data[:end]), data[end:]
+            status, data = self._parsed(data[:end]), data[end:]
             self._spare_bytes -= end
-            if head.status >= 200:  # before it others may come, such as 100
-                self._head, self._body = head, head.body()
+            if status >= 200:  # before it others may come, such as 100
+                self._body = self._body_of(status)
+                self._status = status
                 if self._listener is not None:
-                    self._listener.head(head.status, head.headers)
+                    self._listener.head(status, self._headers)
                 return data
         if len(data) > self._spare_bytes or not data.startswith(_BEGIN[: len(data)]):
             raise malformed("it has no head, or one that is too long")
         self._head_part += data
         return b""
+
+    def _parsed(self, head: bytes) -> int:
+        """The status of an answer, whose head is whole; raises `RemoteProtocolError`."""
+        self._headers = {}
+        self._parser = httptools.HttpResponseParser(self)
+        try:
+            self._parser.feed_data(head)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            raise malformed(str(error)) from error
+        return int(self._parser.get_status_code())
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.setdefault(name.lower(), value)
+
+    def on_headers_complete(self) -> None:
+        assert self._parser is not None
+        self._keep_alive = self._parser.should_keep_alive()
+
+    def _body_of(self, status: int) -> Body | None:
+        """What follows the head; raises `RemoteProtocolError`."""
+        if status in _BODILESS:
+            return Counted(0)
+        if (coding := self._headers.get(b"transfer-encoding")) is not None:
+            if coding.lower() != b"chunked":
+                raise malformed("nobody asked for this transfer coding")
+            return Chunked(_BOUNDS)
+        length = self._headers.get(b"content-length")
+        return Counted(int(length)) if length is not None else None
 
     def _end(self) -> None:
         self._done = True

@@ -1,13 +1,14 @@
 """An engine's answer without I/O: bytes in, events out, as h11 does it for HTTP.
 
 A framing is fed what arrives from an engine (`feed`), then either the answer's regular end
-(`feed_end`) or its loss (`feed_break`). It says what may go to the client, byte for byte as it
-came, and what the answer tells about itself. It does not know where its bytes come from or go to.
+(`feed_end`) or its loss (`feed_break`), which end it: then `ended` is true, and nothing may be fed
+any more. It says what may go to the client, byte for byte as it came, and what the answer tells
+about itself. It does not know where its bytes come from or go to. `pass_on` is cheaper than `feed`:
+what the client gets of some bytes where that is all that follows from them; else None.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from foretell.services.scheduler.relay.sse import Reported, parse_object
 
@@ -62,32 +63,9 @@ class Broken:
     """What the engine says of it, where it says so itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class TooLong:
-    """The answer is longer than `LONGEST_BODY_BYTES`. Nothing follows, and nothing was sent."""
-
-
-Event = Lines | Usage | End | Broken | TooLong
-
-
-class Framing(Protocol):
-    """One answer, read from its beginning to its end. `feed_end` and `feed_break` end it."""
-
-    ended: bool
-    """An event that ends the answer was returned: nothing may be fed any more."""
-    response_id: str
-    """The id of an answer of the Responses API, once it has come; else ""."""
-
-    def feed(self, data: bytes) -> list[Event]: ...
-
-    def pass_on(self, data: bytes) -> bytes | None:
-        """What the client gets of `data` where that is all that follows from it, as from most that
-        comes of a stream: cheaper than `feed`, which is to be asked where this is None."""
-        ...
-
-    def feed_end(self) -> list[Event]: ...
-
-    def feed_break(self, reason: str) -> list[Event]: ...
+Event = Lines | Usage | End | Broken
+TOO_LONG = "too_long"
+"""Why an answer is `Broken` that is longer than `LONGEST_BODY_BYTES`."""
 
 
 class WholeFraming:
@@ -109,8 +87,7 @@ class WholeFraming:
         self._length_bytes += len(data)
         if self._length_bytes > LONGEST_BODY_BYTES:
             self._body.clear()
-            self.ended = True
-            return self._broken("too_long") if self._begun else [TooLong()]
+            return self.feed_break(TOO_LONG)
         if self._begun:
             return [Lines(data)]
         self._body += data
@@ -118,8 +95,7 @@ class WholeFraming:
             return []
         body, self._body = bytes(self._body), bytearray()
         if not self._any_form and body.lstrip()[:1] != b"{":
-            self.ended = True
-            return self._broken("not_json")
+            return self.feed_break("not_json")
         self._begun = True
         return [Lines(body)]
 
@@ -128,24 +104,23 @@ class WholeFraming:
 
     def feed_end(self) -> list[Event]:
         assert not self.ended
-        self.ended = True
         if self._begun:
+            self.ended = True
             return [End(b"", truncated=False)]
         body = bytes(self._body)
         answer = parse_object(body)
         if answer is None and not self._any_form:
-            return self._broken("not_json")
+            return self.feed_break("not_json")
+        self.ended = True
         answer = answer or {}
         self.response_id = response_id_of(answer)
-        truncated = _is_truncated(answer)
+        reasons = reasons_of(answer)
+        truncated = "length" in reasons if reasons else is_cut(answer)
         return [*usage_of(answer), End(body, truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
         assert not self.ended
         self.ended = True
-        return self._broken(reason)
-
-    def _broken(self, reason: str) -> list[Event]:
         return [Broken(reason)]
 
 
@@ -157,16 +132,12 @@ def response_id_of(response: object) -> str:
     return found if isinstance(found, str) else ""
 
 
-def choices_of(answer: dict[str, Any]) -> list[dict[str, Any]]:
+def reasons_of(answer: dict[str, Any]) -> list[Any]:
+    """Why each choice in an answer or event has ended; None of one that has not."""
     choices = answer.get("choices")
-    return [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
-
-
-def _is_truncated(answer: dict[str, Any]) -> bool:
-    choices = choices_of(answer)
-    if not choices:
-        return is_cut(answer)
-    return "length" in [choice.get("finish_reason") for choice in choices]
+    if not isinstance(choices, list):
+        return []
+    return [choice.get("finish_reason") for choice in choices if isinstance(choice, dict)]
 
 
 def is_cut(answer: dict[str, Any]) -> bool:
@@ -177,22 +148,20 @@ def is_cut(answer: dict[str, Any]) -> bool:
     )
 
 
-def usage_of(answer: dict[str, Any]) -> Iterator[Usage]:
+def usage_of(answer: dict[str, Any]) -> list[Usage]:
+    """The usage that an answer states, if it does."""
     usage = answer.get("usage")
     if usage is None:  # in events of the Responses API and of Anthropic's
         whole = answer.get("response") or answer.get("message")
         usage = whole.get("usage") if isinstance(whole, dict) else None
     if not isinstance(usage, dict):
-        return
+        return []
     others = "input_tokens" in usage or "output_tokens" in usage
     prompt, output, details_name = _OTHER_NAMES if others else _NAMES
     details = usage.get(details_name)
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    yield Usage(
-        prompt_tokens=_count(usage.get(prompt)),
-        output_tokens=_count(usage.get(output)),
-        cached_tokens=None if cached is None else _count(cached),
-    )
+    known_cached = None if cached is None else _count(cached)
+    return [Usage(_count(usage.get(prompt)), _count(usage.get(output)), known_cached)]
 
 
 def _count(value: object) -> int:

@@ -244,19 +244,28 @@ def _not_held() -> ApiError:
     )
 
 
-_KEEP_ALIVE = b": keep-alive\n\n"
 _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class KeptAlive(Answering):
-    """A stream that gets a comment after a silence: before its first token, too, when its headers
-    go out with the first comment. An error is then told in the stream."""
+    """A stream that gets a comment after a silence, or at every interval where something is known
+    of what is left: before its first token, too, when its headers go out with the first comment. An
+    error is then told in the stream."""
 
-    def __init__(self, answer: Answering, request_id: str, path: str, interval_s: float) -> None:
+    def __init__(
+        self,
+        answer: Answering,
+        request_id: str,
+        path: str,
+        interval_s: float,
+        left: Callable[[], str] = str,
+    ) -> None:
+        """`left` says what is left of the answer, if that is known."""
         self.begun, self.status = False, 0
         self._answer = answer
         self._request_id, self._path = request_id, path
         self._interval_s = interval_s
+        self._what_is_left = left
         self._has_head = False
         self._is_error = False
         self._is_quiet = True
@@ -264,11 +273,12 @@ class KeptAlive(Answering):
         self._timer = asyncio.get_running_loop().call_later(interval_s, self._look)
 
     def _look(self) -> None:
-        if self._is_quiet and self._between_events and not self.left:
+        left = self._what_is_left() if self._between_events and not self.left else ""
+        if (self._is_quiet or left) and self._between_events and not self.left:
             if not (self._has_head or self.begun):
                 self._has_head = True
                 self._answer.start(200, [_EVENTS, (b"x-request-id", self._request_id.encode())])
-            self._answer.write(_KEEP_ALIVE)
+            self._answer.write(f": keep-alive{left}\n\n".encode())
         self._is_quiet = True
         self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._look)
 

@@ -7,7 +7,9 @@ engine can go on with most streams.
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
+from functools import partial
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import (
@@ -16,7 +18,7 @@ from foretell.services.scheduler.api.errors import (
     internal_error,
 )
 from foretell.services.scheduler.api.headers import forwarded
-from foretell.services.scheduler.api.parsing import PRIORITY_HEADER, ApiRequest
+from foretell.services.scheduler.api.parsing import PRIORITY_HEADER
 from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.http.exchange import Answering, ClientLeft, Exchange
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
@@ -26,8 +28,6 @@ from foretell.services.scheduler.relay.held import HeldStreams, KeptAlive, is_re
 from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
-    FieldsRefused,
-    Refusal,
     TakenBack,
     Transfer,
     engine_lost,
@@ -51,8 +51,8 @@ class Relay:
         exchange.request_id = context.request_id
         status = 500
         try:
-            request = await context.accept(await exchange.body(self._shared.max_body_bytes))
-            status = await self._deliver(request, context, exchange)
+            await context.accept(await exchange.body(self._shared.max_body_bytes))
+            status = await self._deliver(context, exchange)
         except ApiError as error:
             status = error.status
             raise
@@ -61,23 +61,46 @@ class Relay:
         finally:
             context.end(status)
 
-    async def _deliver(
-        self, request: ApiRequest, context: RequestContext, exchange: Exchange
-    ) -> int:
-        headers, key = forwarded(exchange.headers), context.tenant.key
+    async def _deliver(self, context: RequestContext, exchange: Exchange) -> int:
+        """Answer, until the answer has ended or the client has left; the status that counts."""
+        request, key = context.request, context.tenant.key
+        headers = forwarded(exchange.headers)
         if key is not None and key.priority is not None:
             headers[PRIORITY_HEADER] = str(request.priority)
         client: Answering = exchange
         if request.stream and is_resumable(exchange.headers):
             client = self._held.hold(exchange, request.tenant) or exchange
-        answer = client
+        answer, path = client, request.endpoint.path
         if request.stream and self._keep_alive_s > 0:
-            path = request.endpoint.path
-            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s)
-        try:
-            return await Delivery(self._engines, context, headers, answer).run(client)
-        finally:
+            left_of = partial(_left, context)
+            answer = KeptAlive(client, request.request_id, path, self._keep_alive_s, left_of)
+        if client.left:
             answer.over()
+            raise ClientLeft
+        work, left = asyncio.current_task(), False
+        assert work is not None
+
+        def leave() -> None:
+            nonlocal left
+            left = work.cancel()
+
+        client.on_left = leave
+        try:
+            await Delivery(self._engines, context, headers, answer).run()
+        except asyncio.CancelledError:
+            if not left:
+                raise  # it is the server that ends
+            work.uncancel()
+            return CLIENT_CLOSED_REQUEST
+        except ApiError as error:
+            answer.end_with(error, path, request.request_id)
+        except Exception:  # the last line of defence: even a defect of ours must end as an answer
+            logger.exception("the scheduler failed", extra=about(request.request_id))
+            answer.end_with(internal_error(), path, request.request_id)
+        finally:
+            client.on_left = None
+            answer.over()
+        return answer.status
 
     async def go_on(self, exchange: Exchange) -> None:
         """A client comes back to its stream. The place in progress is still that of its first
@@ -91,6 +114,11 @@ class Relay:
             raise
         except ClientLeft:
             pass  # it may come back
+
+
+def _left(context: RequestContext) -> str:
+    """What is left of an answer, by what its client was told of it."""
+    return context.attempt.left(time.time()) if context.attempt is not None else ""
 
 
 class Delivery:
@@ -108,89 +136,39 @@ class Delivery:
         self._progress: Progress | None = None
         """What the client has got, where another engine could go on with it."""
 
-    async def run(self, client: Answering) -> int:
-        """Answer, until the answer has ended or `client` has left; the status that counts."""
-        if client.left:
-            raise ClientLeft
-        work = asyncio.current_task()
-        assert work is not None
-        left = False
-
-        def leave() -> None:
-            nonlocal left
-            left = work.cancel()
-
-        client.on_left = leave
-        try:
-            await self._deliver()
-        except asyncio.CancelledError:
-            if not left:
-                raise  # it is the server that ends
-            work.uncancel()
-            return CLIENT_CLOSED_REQUEST
-        finally:
-            client.on_left = None
-        return self._answer.status
-
-    async def _deliver(self) -> None:
-        """Send the answer or an error; raises nothing but a cancellation."""
-        answer, request = self._answer, self._context.request
-        try:
-            await self._try_engines()
-        except Refusal as refusal:
-            answer.start(refusal.status, refusal.headers, has_length=True)
-            answer.end(refusal.body)
-        except ApiError as error:
-            answer.end_with(error, request.endpoint.path, request.request_id)
-        except Exception:  # the last line of defence: even a defect of ours must end as an answer
-            logger.exception("the scheduler failed", extra=about(request.request_id))
-            answer.end_with(internal_error(), request.endpoint.path, request.request_id)
-
-    async def _try_engines(self) -> None:
-        """Try one engine after the other; raises `Refusal` or `ApiError` where none answers."""
-        context = self._context
-        attempt = await context.place()
-        goes_on = can_continue(context.request, attempt.spec.prompt_tokens)
-        while True:
-            if not self._answer.begun:  # what nobody saw does not count
+    async def run(self) -> None:
+        """Try one engine after the other, until one answers; raises `ApiError` where none does."""
+        context, answer = self._context, self._answer
+        first = await context.place()
+        goes_on = can_continue(context.request, first.spec.prompt_tokens)
+        attempt: Attempt | None = first
+        while attempt is not None:
+            failure: AttemptFailed | None = None
+            attempt.continued = answer.begun
+            if not answer.begun:  # what nobody saw does not count
                 follows = goes_on and attempt.instance.takes_fields
                 self._progress = progress_of(context.request) if follows else None
+            headers = {**self._headers, **context.begin_attempt()}
             try:
-                await self._try_engine(attempt)
-            except AttemptFailed as failure:
-                attempt = await self._retry(failure)
-            except TakenBack:
-                attempt = await context.place_again()
-            else:
+                await Transfer(context, attempt, headers, answer, self._progress).run(self._engines)
                 return
+            except AttemptFailed as error:
+                failure = error
+            except TakenBack:
+                pass
+            except asyncio.CancelledError:
+                attempt.abandoned = True
+                raise
+            finally:
+                context.end_attempt()
+            if failure is None:
+                attempt = await context.placer.place_again(context)
+            else:
+                attempt = await self._retry(failure)
 
-    async def _try_engine(self, attempt: Attempt) -> None:
-        """Make one attempt, to its end or a break after its first token."""
-        context = self._context
-        attempt.continued = self._answer.begun
-        headers = {**self._headers, **context.begin_attempt()}
-        transfer = Transfer(context, attempt, headers, self._answer, self._progress)
-        try:
-            try:
-                await transfer.run(self._engines)
-            except FieldsRefused:
-                attempt.instance.refuses_fields, self._progress = True, None
-                transfer = Transfer(context, attempt, headers, self._answer)
-                try:
-                    await transfer.run(self._engines)
-                finally:
-                    attempt.instance.judge_fields(attempt.status)
-            context.placer.kept.learn(
-                transfer.response_id, context.request.tenant, attempt.instance_id
-            )
-        except asyncio.CancelledError:
-            attempt.abandoned = True
-            raise
-        finally:
-            context.end_attempt()
-
-    async def _retry(self, failure: AttemptFailed) -> Attempt:
-        """The next attempt; raises `ApiError`, or `Refusal`, where there is none."""
+    async def _retry(self, failure: AttemptFailed) -> Attempt | None:
+        """The next attempt; None where the client has got what the engines refused it with. Raises
+        `ApiError` where there is none."""
         context, judgement, refusal = self._context, failure.judgement, failure.refusal
         begun = self._answer.begun
         output_tokens = self._progress.output_tokens if self._progress and begun else 0
@@ -202,7 +180,9 @@ class Delivery:
                 raise with_text(engine_lost(), said) from error
             agree = len({each.reason for each in context.judgements}) == 1
             if refusal is not None and (judgement.unfit or agree):
-                raise refusal from error
+                self._answer.start(refusal.status, refusal.headers, has_length=True)
+                self._answer.end(refusal.body)
+                return None
             if error.code == "engine_failed":
                 with_text(error, said)
             raise

@@ -18,8 +18,8 @@ from foretell.services.scheduler.relay.framing import (
     End,
     Event,
     Lines,
-    choices_of,
     is_cut,
+    reasons_of,
     response_id_of,
     usage_of,
 )
@@ -262,18 +262,14 @@ class StreamFraming:
     def _count(self, answer: dict[str, Any], events: list[Event]) -> bool:
         """Count the tokens of an event; whether the engine gives the request up in it, as when it
         shuts down."""
-        is_aborted = False
-        for choice in choices_of(answer):
-            reason = choice.get("finish_reason")
-            if reason is not None:
-                self._truncated |= reason == "length"
-                is_aborted |= reason == "abort"
+        reasons = reasons_of(answer)
+        self._truncated |= "length" in reasons
         if "type" in answer:
             self._count_typed(answer)
             events += usage_of(answer)
         elif answer.get("usage") is not None:
             events += usage_of(answer)
-        return is_aborted
+        return "abort" in reasons
 
     def _count_typed(self, answer: dict[str, Any]) -> None:
         number = answer.get("sequence_number")

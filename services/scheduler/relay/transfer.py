@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import ApiError
@@ -11,7 +12,6 @@ from foretell.services.scheduler.api.headers import returned
 from foretell.services.scheduler.http.exchange import Answering
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (
-    ANYTHING,
     Judgement,
     Verdict,
     judge,
@@ -23,12 +23,11 @@ from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
 from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
+    TOO_LONG,
     Broken,
     End,
     Event,
-    Framing,
     Lines,
-    TooLong,
     Usage,
     WholeFraming,
 )
@@ -47,14 +46,12 @@ _OF_A_BODY = (b"content-type", b"content-encoding")
 _OF_A_CODING = (b"content-encoding", b"content-md5", b"digest", b"content-digest", b"etag")
 
 
-class Refusal(Exception):
+class Refusal(NamedTuple):
     """An engine's answer that the client gets if no other engine says anything else."""
 
-    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        super().__init__(status)
-        self.status = status
-        self.headers = headers
-        self.body = body
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
 
 
 class AttemptFailed(Exception):
@@ -68,10 +65,6 @@ class AttemptFailed(Exception):
         self.refusal = refusal
         self.said = said
         """What the engine said of it, in a line."""
-
-
-class FieldsRefused(Exception):
-    """The engine may have refused the request for the fields that were added to it."""
 
 
 class TakenBack(Exception):
@@ -101,7 +94,7 @@ class Transfer:
         self._progress = progress
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
-        self._framing: Framing | None = None
+        self._framing: StreamFraming | WholeFraming | None = None
         self._decoder: Decoder | None = None
         self._fault: Judgement | None = None
         """Why the attempt has failed, while what the engine says of it is read."""
@@ -112,27 +105,29 @@ class Transfer:
         """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
         self._broken = False
+        self._fields_refused = False
+        """The engine may have refused the request for the fields that were added to it."""
 
     async def run(self, engines: EngineClient) -> None:
         """Relay the answer to its end, or to a break after its first token. Raises `AttemptFailed`
-        if another engine may do better, `TakenBack` if the request is to be sent elsewhere,
-        `FieldsRefused`, and `ApiError` if no engine could do better."""
-        attempt, progress = self._attempt, self._progress
+        if another engine may do better, `TakenBack` if the request is to be sent elsewhere, and
+        `ApiError` if no engine could do better."""
+        context, attempt, progress = self._context, self._attempt, self._progress
+        request, instance = self._request, attempt.instance
         attempt.carrier = self
-        if attempt.continued and not attempt.instance.takes_fields:
-            raise AttemptFailed(lost("cannot_go_on"))
         output_ids: list[list[int]] = []
-        if progress is not None and attempt.continued:
+        if attempt.continued:
+            if not instance.takes_fields or progress is None:
+                raise AttemptFailed(lost("cannot_go_on"))
             progress.begin_again()
             output_ids = progress.to_resume
-        body = self._context.body(with_ids=progress is not None, output_ids=output_ids)
-        path, kind = self._request.endpoint.path, self._request.content_type
-        if self._request.stream:
-            predictors, request_id = self._context.placer.predictors, attempt.spec.request_id
-            self._watch = predictors.watch(attempt.instance, request_id)
+        body = context.body(with_ids=progress is not None, output_ids=output_ids)
+        if request.stream:
+            self._watch = context.placer.predictors.watch(instance, attempt.spec.request_id)
+        path, kind = request.endpoint.path, request.content_type
         try:
             upstream = await engines.post(
-                attempt.instance, path, body, self._headers, self, content_type=kind
+                instance, path, body, self._headers, self, content_type=kind
             )
         except Unreachable as error:
             raise AttemptFailed(lost(error.reason)) from error
@@ -143,6 +138,15 @@ class Transfer:
             upstream.release()
         if self._failure is not None:
             raise self._failure
+        if self._fields_refused:
+            instance.refuses_fields = True
+            try:
+                await Transfer(context, attempt, self._headers, self._reply).run(engines)
+            finally:
+                instance.judge_fields(attempt.status)
+        elif self._framing is not None and self._framing.response_id:
+            known = self._framing.response_id, request.tenant, attempt.instance_id
+            context.placer.kept.learn(*known)
 
     # --- what the placement core wants ---
 
@@ -172,11 +176,12 @@ class Transfer:
         if not is_plain and (decoder := decoder_of(encoding)) is not None:
             self._decoder, is_plain = decoder, True
             headers = {name: value for name, value in headers.items() if name not in _OF_A_CODING}
-        judgement = judge(status, continued=self._attempt.continued)
-        if judgement.verdict is Verdict.FAULT:
-            self._fault = judgement
-            asyncio.get_running_loop().call_later(_FAULT_WAIT_S, self._end_fault)
-            return
+        if status >= 300 or status < 200:
+            judgement = judge(status, continued=self._attempt.continued)
+            if judgement.verdict is Verdict.FAULT:
+                self._fault = judgement
+                asyncio.get_running_loop().call_later(_FAULT_WAIT_S, self._end_fault)
+                return
         self._engine_headers = headers
         self._streamed = self._request.stream and status < 400
         endpoint = self._request.endpoint
@@ -249,46 +254,24 @@ class Transfer:
 
     # --- what becomes of it ---
 
-    @property
-    def response_id(self) -> str:
-        """The id of the response, where it has come and the API keeps responses."""
-        return self._framing.response_id if self._framing is not None else ""
-
     def _carry_out(self, feed: Callable[..., list[Event]], *fed: object) -> None:
-        framing = self._framing
-        assert framing is not None
         try:
             for event in feed(*fed):
                 if type(event) is Lines:
                     if not self._begun:
                         self._start_stream()
                     self._reply.write(event.data)
-                else:
-                    self._take(event, framing)
+                elif type(event) is Usage:
+                    self._note_usage(event)
+                elif type(event) is End:
+                    self._end_answer(event)
+                elif type(event) is Broken:
+                    self._break(event)
         except Exception as error:
             self._end_attempt(error)
         else:
-            if framing.ended:
+            if self._framing is not None and self._framing.ended:
                 self._end_attempt(None)
-
-    def _take(self, event: Event, framing: Framing) -> None:
-        match event:
-            case Usage():
-                self._note_usage(event)
-            case End(data, truncated):
-                self._attempt.truncated = truncated
-                self._attempt.finished = not self._broken
-                self._end_answer(data)
-            case Broken():
-                if not self._begun and not self._attempt.continued and event.reported is not None:
-                    self._refuse(event.reported)
-                    return
-                self._broken = True
-                self._note_break(event)
-                if framing.ended:
-                    self._end_broken(event)
-            case TooLong():
-                raise _too_long()
 
     def _end_attempt(self, failure: Exception | None) -> None:
         if not self._over.done():
@@ -298,18 +281,19 @@ class Transfer:
     def _start_stream(self) -> None:
         self._begun = True
         self._attempt.first_byte_unix_s = time.time()
-        self._context.placer.started(self._attempt, self._progress is not None)
+        self._context.placer.started(self._context, self._progress is not None)
         if not self._reply.begun:
             self._reply.start(self._attempt.status, self._response_headers(), has_length=False)
 
-    def _end_answer(self, data: bytes) -> None:
-        if self._begun:
-            self._reply.end(data)
-        elif self._streamed:
+    def _end_answer(self, end: End) -> None:
+        self._attempt.truncated = end.truncated
+        self._attempt.finished = not self._broken
+        if self._streamed and not self._begun:
             self._start_stream()
-            self._reply.end(data)
+        if self._begun:
+            self._reply.end(end.data)
         else:
-            self._answer(self._response_headers(), data)
+            self._answer(self._response_headers(), end.data)
 
     def _refuse(self, reported: Reported) -> None:
         self._attempt.status = reported.status
@@ -323,49 +307,53 @@ class Transfer:
         """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
         `reported`: what a stream's first event says of its failure."""
         status, instance = self._attempt.status, self._attempt.instance
-        adds = self._request.endpoint.generates and instance.takes_fields
-        if adds and reported is None and may_refuse_fields(status, body):
-            raise FieldsRefused
+        if status >= 400 and reported is None and may_refuse_fields(status, body):
+            self._fields_refused = self._request.endpoint.generates and instance.takes_fields
+            if self._fields_refused:
+                return
         headers.append((b"content-length", b"%d" % len(body)))
-        judgement = judge(
-            status,
-            body,
-            asked=self._context.asked() if status >= 400 else ANYTHING,
-            as_event=reported is not None,
-        )
-        if judgement.may_be_repeated:
+        asked, as_event = self._context.asked, reported is not None
+        judgement = judge(status, body, asked=asked(), as_event=as_event) if status >= 400 else None
+        if judgement is not None and judgement.may_be_repeated:
             is_fault = judgement.verdict is Verdict.FAULT
             refusal = None if is_fault else Refusal(status, headers, body)
             raise AttemptFailed(judgement, refusal, (reported or "") if is_fault else "")
         self._reply.start(status, headers, has_length=True)
         self._reply.end(body)
 
-    def _note_break(self, broken: Broken) -> None:
-        """Raise `AttemptFailed` for an answer of which the client has seen nothing."""
-        said = broken.reported.message if broken.reported else ""
+    def _break(self, event: Broken) -> None:
+        """The engine was lost: raise `AttemptFailed`, where another one may do better, or end the
+        stream with an error event. Lines may follow those in which an engine says so itself."""
+        attempt, reported = self._attempt, event.reported
+        said = reported.message if reported is not None else ""
         if not self._begun:
-            raise AttemptFailed(lost(broken.reason), said=said)
+            if event.reason == TOO_LONG:
+                text = f"the answer is longer than {LONGEST_BODY_BYTES} bytes"
+                raise ApiError(502, text, code="answer_too_long")
+            if reported is None or attempt.continued:
+                raise AttemptFailed(lost(event.reason), said=said)
+            self._refuse(reported)
+            return
+        self._broken = True
         logger.warning(
             "%s broke off in mid-answer: %s%s",
-            self._attempt.instance_id,
-            broken.reason,
+            attempt.instance_id,
+            event.reason,
             f": {said}" if said else "",
             extra=about(self._request.request_id),
         )
-
-    def _end_broken(self, broken: Broken) -> None:
-        """The engine was lost: raise `AttemptFailed`, or end the stream with an error event."""
-        self._attempt.broken = True
-        said = broken.reported.message if broken.reported else ""
+        if self._framing is None or not self._framing.ended:
+            return
+        attempt.broken = True
         if self._progress is not None and self._progress.can_go_on:
-            raise AttemptFailed(lost(broken.reason), said=said)
-        self._attempt.abandoned = True
+            raise AttemptFailed(lost(event.reason), said=said)
+        attempt.abandoned = True
         if not self._streamed:  # a part of a long answer: nothing in it could tell
             self._reply.status = 502
             self._reply.abandon()
             return
         path, request_id = self._request.endpoint.path, self._request.request_id
-        self._reply.end_with(with_text(engine_lost(), said), path, request_id, broken.next_event)
+        self._reply.end_with(with_text(engine_lost(), said), path, request_id, event.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
         # Anthropic's API tells the one at the beginning of a stream, the other at its end.
@@ -389,9 +377,3 @@ class Transfer:
 def engine_lost() -> ApiError:
     """The error that ends a stream with which no engine goes on."""
     return ApiError(502, "the engine failed in mid-answer", code="engine_lost")
-
-
-def _too_long() -> ApiError:
-    return ApiError(
-        502, f"the answer is longer than {LONGEST_BODY_BYTES} bytes", code="answer_too_long"
-    )

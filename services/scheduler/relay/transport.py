@@ -3,8 +3,7 @@
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from math import inf
 from weakref import WeakKeyDictionary
 
@@ -77,7 +76,8 @@ class _Engine:
         self._client = client
         self._idle: deque[Connection] = deque()
         self._open: set[Connection] = set()
-        self._when_down = _WhenSet(instance.down)
+        self._instance = instance
+        self._loop = asyncio.get_running_loop()
 
     def head(
         self, path: str, body_bytes: int, headers: Mapping[str, str], content_type: str
@@ -90,7 +90,7 @@ class _Engine:
 
     def idle(self) -> Connection | None:
         """A kept connection that carries no request."""
-        oldest_s = asyncio.get_running_loop().time() - _KEEP_ALIVE_S
+        oldest_s = self._loop.time() - _KEEP_ALIVE_S
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._idle.popleft().lose("idle")
         while self._idle:
@@ -102,7 +102,7 @@ class _Engine:
 
     def keep(self, connection: Connection) -> None:
         """Keep a connection for the next request."""
-        connection.idle_since_s = asyncio.get_running_loop().time()
+        connection.idle_since_s = self._loop.time()
         self._idle.append(connection)
 
     def close(self) -> None:
@@ -111,17 +111,16 @@ class _Engine:
 
     async def connect(self) -> Connection:
         """A new connection; raises `Unreachable`."""
-        loop = asyncio.get_running_loop()
-        is_down = False
+        if self._instance.is_down:
+            raise Unreachable(ENGINE_DOWN)
+        when_down, loop = self._instance.when_down, self._loop
         try:
             async with asyncio.timeout(self._client.connect_timeout_s) as until:
 
                 def give_up() -> None:
-                    nonlocal is_down
-                    is_down = True
                     until.reschedule(loop.time())
 
-                self._when_down.add(give_up)
+                when_down.add(give_up)
                 try:
                     _, connection = await loop.create_connection(
                         lambda: Connection(self._client.read_timeout_s, self.keep, self._forget),
@@ -130,14 +129,14 @@ class _Engine:
                         ssl=self._ssl,
                     )
                 finally:
-                    self._when_down.discard(give_up)
+                    when_down.discard(give_up)
         except TimeoutError as error:
-            raise Unreachable(ENGINE_DOWN if is_down else "timeout") from error
+            raise Unreachable(ENGINE_DOWN if self._instance.is_down else "timeout") from error
         except OSError as error:
             raise Unreachable("connect") from error
         if not connection.reusable:
             raise Unreachable("connection_lost")
-        self._when_down.add(connection.engine_down)
+        when_down.add(connection.engine_down)
         self._open.add(connection)
         return connection
 
@@ -147,35 +146,8 @@ class _Engine:
 
     def _forget(self, connection: Connection) -> None:
         self._open.discard(connection)
-        self._when_down.discard(connection.engine_down)
+        self._instance.when_down.discard(connection.engine_down)
 
 
 def _lines(headers: Mapping[str, str]) -> str:
     return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
-
-
-class _WhenSet:
-    """Calls what was added once an event is set; at once if it is set already."""
-
-    def __init__(self, event: asyncio.Event) -> None:
-        self._event = event
-        self._calls: set[Callable[[], None]] = set()
-        self._task: asyncio.Task[None] | None = None
-
-    def add(self, call: Callable[[], None]) -> None:
-        self._calls.add(call)
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
-
-    def discard(self, call: Callable[[], None]) -> None:
-        self._calls.discard(call)
-        if not self._calls and self._task is not None:
-            self._task.cancel()
-            self._task = None
-
-    async def _run(self) -> None:
-        with suppress(asyncio.CancelledError):
-            await self._event.wait()
-            self._task = None
-            for call in list(self._calls):
-                call()

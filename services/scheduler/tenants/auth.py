@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from foretell.config.keys import is_key_file, read_api_keys
-from foretell.services.process.files import file_version
+from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.tenants.quota import NOBODY, Tenant

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from math import ceil, inf
+from math import inf
 
 from foretell.config.keys import ApiKey
 from foretell.services.scheduler.api.errors import ApiError, retry_after
@@ -261,25 +261,17 @@ class Tenant:
     def refusal(self, limit: str, wait_s: float) -> ApiError:
         """The error for a request beyond a limit, which is there again after `wait_s`."""
         headers = retry_after(wait_s if wait_s < inf else 0.0) | self.headers()
-        text = f"'{self.name}' has reached its limit of {limit}; retry in "
-        text += f"{headers['retry-after']} s"
+        text = f"'{self.name}' has reached its limit of {limit}"
+        text += f"; retry in {headers['retry-after']} s"
         return ApiError(429, text, code="rate_limit_exceeded", headers=headers)
 
     def headers(self) -> dict[str, str]:
-        """What is left of its limits, as OpenAI's API tells it and as the IETF's draft
-        `draft-ietf-httpapi-ratelimit-headers` does."""
+        """What is left of its limits, as OpenAI's API tells it."""
         found: dict[str, str] = {}
-        policies, states = [], []
         for name, bucket in self._limited.items():
-            left, full_s = max(0, int(bucket.level)), bucket.wait_s(bucket.per_min)
             found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
-            found[f"x-ratelimit-remaining-{name}"] = str(left)
-            found[f"x-ratelimit-reset-{name}"] = f"{full_s:.3f}s"
-            policies.append(f'"{name}";q={bucket.per_min};w=60;qu="{name}"')
-            states.append(f'"{name}";r={left};t={ceil(full_s)}')
-        if policies:
-            found["ratelimit-policy"] = ", ".join(policies)
-            found["ratelimit"] = ", ".join(states)
+            found[f"x-ratelimit-remaining-{name}"] = str(max(0, int(bucket.level)))
+            found[f"x-ratelimit-reset-{name}"] = f"{bucket.wait_s(bucket.per_min):.3f}s"
         return found
 
 

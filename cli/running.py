@@ -1,4 +1,4 @@
-"""`foretell run-batch`: a file of requests, answered without a batch service."""
+"""Commands about a running cluster: `foretell status`, `explain`, `demo` and `run-batch`."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,6 +6,46 @@ from typing import Annotated, Literal
 import typer
 
 from foretell.batch.release import PLAIN_WINDOW
+from foretell.cli.options import ApiKey, AsJson, ClusterFile, Seed, Urls, refusing
+
+_HERE = "http://127.0.0.1:8000"
+
+
+def status(
+    url: Urls = None, cluster: ClusterFile = "", api_key: ApiKey = "", as_json: AsJson = False
+) -> None:
+    """Show the engines of a running cluster, as all schedulers together see them."""
+    from foretell.tools.view.command import show_status
+
+    show_status(url or [_HERE], cluster, api_key, as_json=as_json)
+
+
+def explain(
+    request_id: Annotated[str, typer.Argument(help="The x-request-id of the answer.")],
+    url: Urls = None,
+    cluster: ClusterFile = "",
+    api_key: ApiKey = "",
+    as_json: AsJson = False,
+) -> None:
+    """Show why a request went where it went: predictions for each engine, the policy's scores,
+    what happened, what would have happened elsewhere, and what an idle engine would have needed.
+    Where schedulers have named keys, an admin's is needed."""
+    from foretell.tools.explain import show_explanation
+
+    show_explanation(request_id, url or [_HERE], cluster, api_key, as_json=as_json)
+
+
+def demo(
+    url: Annotated[str, typer.Option(help="Address of schedulers.")] = _HERE,
+    api_key: ApiKey = "",
+    rate: Annotated[float, typer.Option(min=0.01, help="Chats a second.")] = 6.0,
+    seconds: Annotated[float, typer.Option(min=0, help="How long chats are sent.")] = 25.0,
+    seed: Seed = 1,
+) -> None:
+    """Send the chats that ship to a running cluster, and show how predictions met reality."""
+    from foretell.tools.demo import demo as run_demo
+
+    run_demo(url, api_key, rate, seconds, seed)
 
 
 def run_batch(
@@ -24,7 +64,7 @@ def run_batch(
         typer.Option(
             metavar="URL",
             help="Scheduler or OpenAI endpoint that answers; several are asked in turn. Default: "
-            "http://127.0.0.1:8000.",
+            f"{_HERE}.",
         ),
     ] = None,
     concurrency: Annotated[
@@ -35,9 +75,7 @@ def run_batch(
             f"{PLAIN_WINDOW} where no scheduler answers.",
         ),
     ] = 0,
-    api_key: Annotated[
-        str, typer.Option(envvar="FORETELL_API_KEY", help="Bearer key that the endpoint wants.")
-    ] = "",
+    api_key: ApiKey = "",
     order: Annotated[
         Literal["file", "blend"],
         typer.Option(
@@ -51,26 +89,19 @@ def run_batch(
 ) -> None:
     """Have a file of requests answered, as `vllm run-batch` does. Run again after any interruption,
     it goes on where it was."""
-    try:
+    with refusing("run-batch", needs="local"):
         from foretell.tools.batch.run import CannotRun
         from foretell.tools.batch.run import run_batch as run
-    except ImportError as error:
-        raise SystemExit(
-            f"run-batch: {error}; pip install -e '.[local]' in the checkout"
-        ) from error
-    urls = endpoint or ["http://127.0.0.1:8000"]
-    try:
+    with refusing("run-batch", CannotRun, OSError):
         found = run(
             input_file,
             output_file,
-            urls,
+            endpoint or [_HERE],
             model=model,
             concurrency=concurrency,
             api_key=api_key,
             profile=profile if order == "blend" else "",
         )
-    except (CannotRun, OSError) as error:
-        raise SystemExit(f"run-batch: {error}") from error
     if found.order:
         typer.echo(found.order)
     typer.echo(f"{found}: {output_file}")

@@ -1,13 +1,13 @@
-"""One instance more whenever a latency reaches a threshold: the rule of the Block paper."""
+"""One instance more whenever a latency reaches a threshold: the rules of the Block paper."""
 
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.facts import Facts
 
 
-class Threshold:
+class _Threshold:
     """Adds an instance when a latency reaches `threshold_s`, at most one in `pause_s`.
 
     The Block paper (section 6.5) adds instances and never takes one away. With `calm_ratio` above 0
@@ -15,6 +15,7 @@ class Threshold:
     """
 
     needs_snapshots: ClassVar[bool] = False
+    latency: ClassVar[Literal["worst_e2e_s", "worst_predicted_e2e_s"]]
 
     def __init__(
         self,
@@ -34,12 +35,8 @@ class Threshold:
         self._loud_s = -inf  # when a latency last reached the lower bound
         self._wanted: int | None = None
 
-    def latency_s(self, facts: Facts) -> float:
-        """The longest latency since the facts before."""
-        raise NotImplementedError
-
     def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
-        latency_s, now_s = self.latency_s(facts), facts.now_s
+        latency_s, now_s = getattr(facts, self.latency), facts.now_s
         wanted = plan.instances if self._wanted is None else self._wanted
         if self._loud_s == -inf or latency_s >= self._calm_below_s:
             self._loud_s = now_s
@@ -51,3 +48,17 @@ class Threshold:
             wanted, self._loud_s = wanted - 1, now_s
         self._wanted = min(max(wanted, plan.minimum), plan.maximum)
         return Proposal(self._wanted, why)
+
+
+class Relief(_Threshold):
+    """`relief`: on the longest actual e2e latency (Block, section 6.5)."""
+
+    name: ClassVar[str] = "relief"
+    latency = "worst_e2e_s"
+
+
+class Preempt(_Threshold):
+    """`preempt`: on the longest predicted e2e latency (Block, section 6.5)."""
+
+    name: ClassVar[str] = "preempt"
+    latency = "worst_predicted_e2e_s"

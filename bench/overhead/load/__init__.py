@@ -1,1 +1,0 @@
-"""A cluster under load, in which only the engines are no engines."""

@@ -1,0 +1,96 @@
+"""The requests on their way to an engine, as its follower knows them."""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from foretell.engine.prefixes import answered_tokens, cached_tokens, leading
+from foretell.engine.questions import Arrival, is_certain
+from foretell.model import EngineConfig, RequestSpec
+
+
+class Underway:
+    """Those that the engine's predictor has told of, and those that the follower sent since."""
+
+    def __init__(self, told: Sequence[Arrival] = (), dispatch_delay_s: float = 0.0) -> None:
+        self.changes = 0
+        """Another number when anything of it is another."""
+        self.dispatch_delay_s = dispatch_delay_s
+        """From a dispatch to the engine's queue."""
+        self.reserved = 0
+        """Sequences on their way."""
+        self.certain = True
+        """The lengths of all of them are taken at their word."""
+        self.rows: Sequence[Arrival] = ()
+        """The requests on their way, in the order in which they were dispatched."""
+        self.expected: Sequence[Arrival] = ()
+        """The requests that will probably arrive, though nobody announced them."""
+        self.prefixes: set[int] = set()
+        self.block_size_tokens = 0
+        """0: the engine caches no prefixes."""
+        self._told = list(told)
+        self._own: OrderedDict[int, tuple[RequestSpec, Arrival]] = OrderedDict()
+        self._changed()
+
+    def announce(self, number: int, request: RequestSpec, row: Arrival) -> None:
+        """The follower's notice of that number is that `request` is on its way."""
+        self._own[number] = request, row
+        self._changed()
+
+    def revise(self, request: RequestSpec, row: Arrival) -> None:
+        """The row of `request`, should the follower still count it, is another one."""
+        for number, (known, _) in self._own.items():
+            if known.request_id == request.request_id:
+                self._own[number] = request, row
+        self._changed()
+
+    def tell(self, rows: Sequence[Arrival], notices: int) -> None:
+        """A new snapshot reckons with those `rows` on their way, those of other schedulers among
+        them, and with so many notices of the follower."""
+        known = [number for number in self._own if number <= notices]
+        if rows or known or self._told:
+            self._told = list(rows)
+            self._drop(known)
+
+    def forget(self, request_id: str) -> None:
+        """That request, should it still be on its way, has ended."""
+        self._drop([n for n, (request, _) in self._own.items() if request.request_id == request_id])
+
+    def begin(self) -> None:
+        """The numbers of notices begin anew."""
+        self._drop(list(self._own))
+
+    def reserved_blocks(self, config: EngineConfig) -> int:
+        """KV blocks of such an engine that the prompts of those on their way need."""
+        return sum([row.sequences * config.blocks_for(row.prompt) for row in self.rows])
+
+    def cached_tokens(self, request: RequestSpec) -> int:
+        """Tokens of the request's prompt that the engine is believed to find in its cache."""
+        if not self.block_size_tokens or not (request.prefix or request.turn.before):
+            return request.cached_tokens
+        chunks = leading(request.prefix, self.prefixes)
+        for sent, _ in self._own.values():
+            chunks = max(chunks, _common(request.prefix, sent.prefix))
+        found = cached_tokens(request, chunks, self.block_size_tokens)
+        answered = answered_tokens(request, self.prefixes, self.block_size_tokens)
+        return max(found, answered, request.cached_tokens)
+
+    def _drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            del self._own[number]
+        self._changed()
+
+    def _changed(self) -> None:
+        self.rows = rows = self._told + [row for _, row in self._own.values()]
+        self.reserved = sum([row.sequences for row in rows])
+        self.certain = all(is_certain(row.length) for row in rows)
+        self.changes += 1
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """The number of leading chunks that two prompts share."""
+    count = 0
+    for mine, theirs in zip(one, other, strict=False):
+        if mine != theirs:
+            break
+        count += 1
+    return count

@@ -1,1 +1,0 @@
-"""A short load on a running cluster, and how what was predicted met what happened."""
