@@ -200,7 +200,7 @@ class Placer:
 
     def demand(self) -> dict[str, object]:
         """What has come, what waits for an instance and how long answers took."""
-        return self._demand.told(time.perf_counter(), self.core.held)
+        return self._demand.told(time.perf_counter(), len(self.core.without_instance))
 
     def predicted_ends_s(self) -> list[float]:
         """When each request that is with an engine was predicted to end, as far as it was, in
