@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from foretell.engine.answer import Spread, as_prediction, no_spread
+from foretell.engine.answer import Quantiles, latency_quantiles, tpot_s
 from foretell.engine.forecast import Forecaster
-from foretell.engine.questions import Figures, Question, arrival, is_certain, key_of
+from foretell.engine.questions import Figures, Forecast, Question, arrival, is_certain, key_of
 from foretell.engine.underway import Underway
 from foretell.kernel.step_time import StepTime
+from foretell.latency.residuals import spread
 from foretell.length.distribution import Row, certain
 from foretell.model import EngineConfig, LengthEstimate, Load, Prediction, RequestSpec
 
@@ -46,7 +47,7 @@ class EnginePredictor:
         self.instance_id = instance_id
         self.engine_config = config
         self.underway = underway
-        self.spread: Spread = no_spread
+        self._step_error = 0.0, 0.0
         self.calibration_steps = 0
         self.answer_delay_s = 0.0
         """From a token in the engine to who asks; predictions include it."""
@@ -72,12 +73,11 @@ class EnginePredictor:
         self.published()
 
     def believe(
-        self, model: StepTime, spread: Spread = no_spread, calibration_steps: int = 0
+        self, model: StepTime, step_error: tuple[float, float], calibration_steps: int
     ) -> None:
-        """The engine's steps are believed to take as long as `model` says, give or take `spread`:
-        the relative standard deviation of the time of so many steps. `calibration_steps` are those
-        that the model has learnt from."""
-        self.spread, self.calibration_steps = spread, calibration_steps
+        """The engine's steps are believed to take as long as `model` says, which has learnt from
+        `calibration_steps`, give or take `step_error`: the variances of `latency.residuals`."""
+        self._step_error, self.calibration_steps = step_error, calibration_steps
         if model is not self._model:  # it never changes: another one is made instead
             self._model = model
             self._version += 1
@@ -129,6 +129,36 @@ class EnginePredictor:
             () if announced_only else underway.expected,
             self._version + underway.changes,
             underway.dispatch_delay_s,
+        )
+
+    def prediction(
+        self, seen: Forecast, cached_tokens: int, age_s: float, with_quantiles: bool
+    ) -> Prediction:
+        """What a forecast says, later by the answer's way, with the errors of step times."""
+        delay_s = self.answer_delay_s
+        ttft_s, e2e_s = seen.ttft_s + delay_s, seen.e2e_s + delay_s
+        ttft_quantiles: Quantiles = ()
+        e2e_quantiles: Quantiles = ()
+        if with_quantiles:
+            error = spread(self._step_error, seen.steps)
+            ttft_quantiles = latency_quantiles(seen.ttfts_s, error, delay_s)
+            e2e_quantiles = latency_quantiles(seen.e2es_s, error, delay_s)
+        added_ttft_s, added_e2e_s = seen.added or (None, None)
+        return Prediction(  # by position: this runs for each candidate of each placement
+            self.instance_id,
+            ttft_s,
+            e2e_s,
+            tpot_s(ttft_s, e2e_s, seen.output_tokens),
+            seen.preemptions,
+            age_s,
+            self.load(),
+            self.calibration_steps,
+            ttft_quantiles,
+            e2e_quantiles,
+            added_ttft_s,
+            added_e2e_s,
+            cached_tokens,
+            self.engine_config.approximations,
         )
 
     def wait_s(
@@ -197,7 +227,7 @@ def predict(
     do not, which is how to compare engines: how many have come to one says little of where those
     will go that are still to be placed. With `externality` they also say what the request adds to
     the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
-    from. `with_quantiles` is `as_prediction`'s.
+    from. Without `with_quantiles` they are left out, which saves time.
     `single`: by one rollout for each engine, with the medians of uncertain lengths, which is
     cheaper.
     """
@@ -208,18 +238,7 @@ def predict(
     ]
     found = forecaster.forecast(questions, new_request, now_s, externality=externality)
     return [
-        as_prediction(
-            predictor.instance_id,
-            one,
-            predictor.load(),
-            age_s=age_s,
-            spread=predictor.spread,
-            calibration_steps=predictor.calibration_steps,
-            answer_delay_s=predictor.answer_delay_s,
-            cached_tokens=question.cached_tokens,
-            approximations=predictor.engine_config.approximations,
-            with_quantiles=with_quantiles,
-        )
+        predictor.prediction(one, question.cached_tokens, age_s, with_quantiles)
         for predictor, question, one, age_s in zip(asked, questions, found, ages_s, strict=True)
     ]
 
