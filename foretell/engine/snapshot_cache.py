@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from foretell.engine.forecast import Forecaster
 from foretell.engine.hindsight import Exposure, LengthRow, PredictionInputs
-from foretell.engine.lanes import Lane, lanes
-from foretell.engine.predictor import EnginePredictor, predict
+from foretell.engine.predictor import EnginePredictor, Lane, lanes, predict
 from foretell.engine.published import Published, Snapshot
 from foretell.engine.questions import arrival, shifted
 from foretell.engine.underway import Underway

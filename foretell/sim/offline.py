@@ -7,7 +7,7 @@ Step time is that of a plain engine, or of one that overlaps operators as NanoFl
 import heapq
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from foretell.engine import Content, Sequence, Twin
 from foretell.latency.linear import StepTimeModel
@@ -69,6 +69,8 @@ class Run:
     """Prompt tokens that were not found cached at the first admission."""
     preemptions: int = 0
     served: int = 0
+    order: list[int] = field(default_factory=list)
+    """The requests as they were sent."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -148,6 +150,7 @@ class _Engine:
         """Make the steps until something changes; False if there is nothing to do any more."""
         twin, feed, result = self._twin, self._feed, self.result
         chosen = feed.admit(self._waiting)
+        result.order.extend(chosen)
         for request in chosen:
             twin.add(self._requests.sequence(request))
         if twin.idle:

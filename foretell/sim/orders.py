@@ -33,31 +33,6 @@ Read = Callable[[], Iterable[tuple[Line, Prompt]]]
 """Reads the requests of a file, from its begin."""
 
 
-@dataclass(slots=True)
-class Watched:
-    """A feed that remembers what it sent."""
-
-    feed: Feed
-    sent: list[int]
-
-    def admit(self, waiting: int) -> Sequence[int]:
-        chosen = self.feed.admit(waiting)
-        self.sent.extend(chosen)
-        return chosen
-
-    def step_tokens(self) -> int:
-        return 0  # a plain engine's budget is fixed
-
-    def unasked_steps(self) -> int:
-        return self.feed.unasked_steps()
-
-    def stepped(self, steps: int) -> None:
-        self.feed.stepped(steps)
-
-    def ended(self, request: int, tokens: int) -> None:
-        self.feed.ended(request, tokens)
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A file of requests, served by a simulated engine in several orders."""
@@ -112,15 +87,14 @@ def judged(
         "dfs": Sequential(tree.first_seen().tolist()),
         "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
     }
-    watched = {name: Watched(feed, []) for name, feed in feeds.items()}
-    seconds = {
-        name: round(run(tree, outputs, each, config, plain(step_time)).seconds, 1)
-        for name, each in watched.items()
+    runs = {
+        name: run(tree, outputs, feed, config, plain(step_time)) for name, feed in feeds.items()
     }
+    seconds = {name: round(each.seconds, 1) for name, each in runs.items()}
     best = min(seconds, key=seconds.__getitem__)
     return Judged(
         lines,
-        watched[best].sent,
+        runs[best].order,
         {
             "expected_output_tokens": int(outputs.sum()),
             "sharing_ratio": round(tree.sharing_ratio, 4),

@@ -15,6 +15,7 @@ from foretell.batch.release import LOOK_S, Release
 from foretell.config import BatchSettings
 from foretell.services.batch.app import BatchApp
 from foretell.services.batch.executor import Executor
+from foretell.services.batch.metrics import BatchMetrics
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import BatchStore
 from foretell.services.batch.target import Endpoints, seen_of
@@ -24,7 +25,6 @@ from foretell.services.process.database import DatabaseError
 from foretell.services.process.folders import private_folder
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, require_proof
-from foretell.telemetry import BatchMetrics
 
 logger = logging.getLogger(__name__)
 

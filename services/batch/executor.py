@@ -16,11 +16,11 @@ from foretell.batch.records import Record
 from foretell.batch.release import Spacing
 from foretell.batch.states import SEALING, Batch, Status
 from foretell.services.batch.advance import record_id, seal, time_out, validate
+from foretell.services.batch.metrics import BatchMetrics
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import Lost
 from foretell.services.batch.work import LEASE_S, FilePlace, Work
 from foretell.services.process.database import DatabaseError
-from foretell.telemetry import BatchMetrics
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -14,6 +14,7 @@ from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
 from foretell.model.limits import limits_of
+from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
@@ -22,7 +23,6 @@ from foretell.services.process import calls, runtime
 from foretell.services.process.frames import frames_address, serve_frames, with_free_port
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic
-from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from foretell.placement.events import (
 )
 from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.resting import Rest, Resting
-from foretell.telemetry import SchedulerMetrics
 
 logger = logging.getLogger(__name__)
 
