@@ -91,7 +91,7 @@ async def test_a_head_that_is_refused_is_answered_over_tls_too(tmp_path: Path, o
         reader, writer = await asyncio.open_connection(host, int(port), ssl=trusting(old))
         writer.write(b"this is no HTTP\r\n\r\n")
         async with asyncio.timeout(WAIT_S):
-            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 400")
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 501")
         writer.close()
 
 
