@@ -6,13 +6,11 @@ import typer
 
 from foretell import __version__
 from foretell.cli import learning, render
-from foretell.cli.accuracy import accuracy
-from foretell.cli.check import check
+from foretell.cli.measuring import accuracy, check, verify_engine
 from foretell.cli.reference import reference
 from foretell.cli.running import demo, explain, run_batch, status
 from foretell.cli.simulating import capacity, plan, simulate
 from foretell.cli.up import up
-from foretell.cli.verify import verify_engine
 
 app = typer.Typer(
     no_args_is_help=True,

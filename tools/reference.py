@@ -66,10 +66,11 @@ def _entry(entry: Entry) -> tuple[str, str]:
 
 
 def _commands(foretell: TyperGroup) -> Iterator[tuple[str, str]]:
-    """Each command, and what it does; its options are told by its `--help`."""
+    """Each command, and in a sentence what it does; its `--help` tells more."""
     for name, command in _all_commands("foretell", foretell):
         arguments = [_argument(p) for p in command.params if isinstance(p, TyperArgument)]
-        yield f"`{' '.join((name, *arguments))}`", _line(command.help)
+        what = _line(command.help).split(". ")[0].rstrip(".")
+        yield f"`{' '.join((name, *arguments))}`", f"{what}."
 
 
 def _all_commands(name: str, command: object) -> Iterator[tuple[str, TyperCommand]]:

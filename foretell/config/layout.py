@@ -176,22 +176,15 @@ class Layout:
         named = getattr(section, setting) in ("shipped", "none")
         return {} if named else self._files(section, setting)
 
-    # --- the settings of each kind of process ---------------------------------------------------
-
     def values(self, service: Service, name: str) -> Values:
         """The settings of the process `name` by their names; "" where there is only one."""
-        if service == "scheduler":
-            return self.scheduler(name)
-        if service == "tagger":
-            return self.tagger()
-        if service == "provisioner":
-            return self.provisioner()
-        if service == "batch":
-            return self.batch()
-        engine = self.engine(name)
-        if service == "predictor":
-            return self.predictor(engine)
-        return self.emulator(engine) if service == "emulator" else self.launcher(engine)
+        match service:
+            case "scheduler":
+                return self.scheduler(name)
+            case "predictor" | "emulator" | "launcher":
+                return getattr(self, service)(self.engine(name))  # type: ignore[no-any-return]
+            case _:
+                return getattr(self, service)()  # type: ignore[no-any-return]
 
     def scheduler(self, name: str) -> Values:
         """Settings of a scheduler replica."""
@@ -217,7 +210,9 @@ class Layout:
             longest_s = cluster.provisioning.give_up_s
             values["engine_wait_s"] = max(section.engine_wait_s, longest_s)
         if section.https_port:
-            values["https_listen"] = self.https_listen
+            outside = f"{bracketed(section.listen)}:{section.https_port}"
+            inside = f"0.0.0.0:{CONTAINER_HTTPS_PORT}"
+            values["https_listen"] = inside if self.contained else outside
         if section.envoy:
             values["picker"] = self.picker_address(chosen)
         if self.contained:
@@ -227,14 +222,6 @@ class Layout:
         # The endpoint's port is Envoy's, where there is one.
         port = {} if section.envoy else {"host": section.plain_listen, "shared_port": section.port}
         return values | port
-
-    @property
-    def https_listen(self) -> str:
-        """Where a scheduler replica serves clients with TLS."""
-        section = self.cluster.schedulers
-        if self.contained:
-            return f"0.0.0.0:{CONTAINER_HTTPS_PORT}"
-        return f"{bracketed(section.listen)}:{section.https_port}"
 
     def tagger(self) -> Values:
         """Settings of the tagger."""
@@ -296,7 +283,7 @@ class Layout:
 
     def emulator(self, engine: ClusterEngine) -> Values:
         """Settings of an emulated engine."""
-        values = {
+        return {
             "name": engine.name,
             "host": engine.host or "127.0.0.1",
             "port": engine.port,
@@ -304,8 +291,7 @@ class Layout:
             "profile": engine_profile(engine),
             "model_name": engine.model_name,
             **self._logs(),
-        }
-        return values | _flag_values(engine_args(engine))
+        } | _flag_values(engine_args(engine))
 
     def launcher(self, engine: ClusterEngine) -> Values:
         """Settings of what starts an engine with its sidecar."""

@@ -54,16 +54,11 @@ class ProcessSettings(BaseSettings):
     """Cluster file with the settings of this process."""
 
     @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+    def settings_customise_sources(  # type: ignore[override]  # they are given by name
+        cls, settings_cls: type[BaseSettings], **sources: PydanticBaseSettingsSource
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Flags and arguments first, then the environment, then the cluster file."""
-        return init_settings, env_settings, _ClusterSource(settings_cls)
+        return sources["init_settings"], sources["env_settings"], _ClusterSource(settings_cls)
 
 
 def _config(prefix: str) -> SettingsConfigDict:
@@ -92,6 +87,16 @@ class ServiceSettings(ProcessSettings):
     log_format: LogFormat = "text"
     """`json`: one JSON object a line."""
 
+    @model_validator(mode="after")
+    def _secrets_are_read(self) -> Self:
+        for name, field in type(self).model_fields.items():
+            if field.annotation is SecretStr:
+                path = getattr(self, f"{name}_file")
+                if name != "api_keys" or not _has_named_keys(path):
+                    found = _or_from_file(getattr(self, name), f"{name}_file", path)
+                    setattr(self, name, found)
+        return self
+
 
 class TrafficSettings(ServiceSettings, TrafficOptions):
     """Settings of a process that calls predictors and tagger, or that is one of them."""
@@ -101,17 +106,12 @@ class TrafficSettings(ServiceSettings, TrafficOptions):
     secret: SecretStr = SecretStr("")
     """The shared secret itself, instead of `secret_file`."""
 
-    @model_validator(mode="after")
-    def _secret_is_read(self) -> Self:
-        self.secret = _or_from_file(self.secret, "secret_file", self.secret_file)
-        return self
 
-
-class GrpcSettings(TrafficSettings):
-    """Settings of a gRPC server."""
+class ListeningSettings(TrafficSettings):
+    """Settings of a process that other services call."""
 
     listen: str = ""
-    """gRPC address instead of host and port, such as unix:///run/predictor.sock."""
+    """Address instead of host and port, such as unix:///run/predictor.sock."""
     metrics_port: int = Field(-1, ge=-1, le=65535)
     """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
@@ -191,17 +191,8 @@ class SchedulerSettings(TrafficSettings, TargetsSection, SchedulerOptions):
         check_https(self.https_listen, self.https_certificate, self.https_key)
         return self
 
-    @model_validator(mode="after")
-    def _keys_are_read(self) -> Self:
-        if not _has_named_keys(self.api_keys_file):
-            self.api_keys = _or_from_file(self.api_keys, "api_keys_file", self.api_keys_file)
-        self.engine_api_key = _or_from_file(
-            self.engine_api_key, "engine_api_key_file", self.engine_api_key_file
-        )
-        return self
 
-
-class PredictorSettings(GrpcSettings):
+class PredictorSettings(ListeningSettings):
     """The sidecar beside one engine."""
 
     model_config = _config("PREDICTOR")
@@ -209,7 +200,7 @@ class PredictorSettings(GrpcSettings):
     name: str = "engine-0"
     """Name of the engine that this sidecar watches."""
     snapshot_endpoint: str = "shm:///tmp/foretell-engine-0.snapshots"
-    """Where the engine publishes its snapshots: shm://PATH or a ZMQ endpoint."""
+    """Where the engine publishes its snapshots: shm://PATH."""
     engine_url: str = Field("", pattern="^(https?://.+)?$", examples=["http://10.0.0.5:8000"])
     """URL of an engine that publishes none: what it does is observed from outside."""
     engine_args: str = ""
@@ -218,7 +209,7 @@ class PredictorSettings(GrpcSettings):
     """GPU profile DEVICE/MODEL to start from, shipped or by the device's datasheet; empty: none."""
 
 
-class TaggerSettings(GrpcSettings, TaggerOptions):
+class TaggerSettings(ListeningSettings, TaggerOptions):
     """The service that estimates output lengths from prompts."""
 
     model_config = _config("TAGGER")
@@ -261,13 +252,6 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
     """File of the secret of the webhook."""
 
     @model_validator(mode="after")
-    def _key_is_read(self) -> Self:
-        self.scheduler_api_key = _or_from_file(
-            self.scheduler_api_key, "scheduler_api_key_file", self.scheduler_api_key_file
-        )
-        return self
-
-    @model_validator(mode="after")
     def _driver_has_a_target(self) -> Self:
         if self.driver in ("docker", "kubernetes") and not self.driver_target:
             raise ValueError(f"driver: {self.driver} needs driver_target")
@@ -290,13 +274,11 @@ class ProvisionerSettings(TrafficSettings, ProvisionOptions):
         return self
 
 
-class BatchSettings(TrafficSettings, BatchOptions):
+class BatchSettings(ListeningSettings, BatchOptions):
     """The service of files and batches."""
 
     model_config = _config("BATCH")
 
-    listen: str = ""
-    """Address instead of host and port, such as unix:///run/batch.sock."""
     schedulers: str = ""
     """Comma-separated URLs of all scheduler replicas."""
     profile: Profile = ""
@@ -304,8 +286,6 @@ class BatchSettings(TrafficSettings, BatchOptions):
     ttft_target_ms: float = Field(0.0, ge=0)
     """TTFT target of online requests that batches may not endanger; 0: 1.5 times that without
     batches."""
-    metrics_port: int = Field(-1, ge=-1, le=65535)
-    """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
 
 class EmulatorSettings(ServiceSettings):
@@ -316,7 +296,7 @@ class EmulatorSettings(ServiceSettings):
     name: str = "engine-0"
     """Name of the engine."""
     snapshot_endpoint: str = ""
-    """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: nowhere."""
+    """Where to publish snapshots: shm://PATH; empty: nowhere."""
     profile: Annotated[str, AfterValidator(check_shipped_profile)] = EMULATED_PROFILE
     """Shipped GPU profile that is emulated."""
     model_name: str = ""
@@ -343,7 +323,7 @@ class PluginSettings(BaseSettings):
     model_config = _config("PLUGIN")
 
     snapshot_endpoint: str = ""
-    """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: the plugin stays off."""
+    """Where to publish snapshots: shm://PATH; empty: the plugin stays off."""
     instance_id: str = "engine-0"
     """Name of the engine."""
     ranks: int = Field(1, ge=1)

@@ -1,14 +1,20 @@
 """Predictors of single engines, and one call that predicts for many of them."""
 
 from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
-from foretell.engine.answer import Spread, as_prediction, no_spread
+from foretell.engine.answer import Quantiles, latency_quantiles, tpot_s
 from foretell.engine.forecast import Forecaster
-from foretell.engine.questions import Figures, Question, arrival, is_certain, key_of
+from foretell.engine.questions import Figures, Forecast, Question, arrival, is_certain, key_of
 from foretell.engine.underway import Underway
 from foretell.kernel.step_time import StepTime
-from foretell.length.distribution import Row
-from foretell.model import EngineConfig, Load, Prediction, RequestSpec
+from foretell.latency.residuals import spread
+from foretell.length.distribution import Row, certain
+from foretell.model import EngineConfig, LengthEstimate, Load, Prediction, RequestSpec
+
+Stage = Literal["running", "waiting", "sent"]
+"""`sent`: on its way to the engine."""
+_NOBODY = RequestSpec("", 1, 0, LengthEstimate(1.0, source="hint"))
 
 
 def samples_behind(waiting: int) -> int:
@@ -41,7 +47,7 @@ class EnginePredictor:
         self.instance_id = instance_id
         self.engine_config = config
         self.underway = underway
-        self.spread: Spread = no_spread
+        self._step_error = 0.0, 0.0
         self.calibration_steps = 0
         self.answer_delay_s = 0.0
         """From a token in the engine to who asks; predictions include it."""
@@ -67,12 +73,11 @@ class EnginePredictor:
         self.published()
 
     def believe(
-        self, model: StepTime, spread: Spread = no_spread, calibration_steps: int = 0
+        self, model: StepTime, step_error: tuple[float, float], calibration_steps: int
     ) -> None:
-        """The engine's steps are believed to take as long as `model` says, give or take `spread`:
-        the relative standard deviation of the time of so many steps. `calibration_steps` are those
-        that the model has learnt from."""
-        self.spread, self.calibration_steps = spread, calibration_steps
+        """The engine's steps are believed to take as long as `model` says, which has learnt from
+        `calibration_steps`, give or take `step_error`: the variances of `latency.residuals`."""
+        self._step_error, self.calibration_steps = step_error, calibration_steps
         if model is not self._model:  # it never changes: another one is made instead
             self._model = model
             self._version += 1
@@ -124,6 +129,36 @@ class EnginePredictor:
             () if announced_only else underway.expected,
             self._version + underway.changes,
             underway.dispatch_delay_s,
+        )
+
+    def prediction(
+        self, seen: Forecast, cached_tokens: int, age_s: float, with_quantiles: bool
+    ) -> Prediction:
+        """What a forecast says, later by the answer's way, with the errors of step times."""
+        delay_s = self.answer_delay_s
+        ttft_s, e2e_s = seen.ttft_s + delay_s, seen.e2e_s + delay_s
+        ttft_quantiles: Quantiles = ()
+        e2e_quantiles: Quantiles = ()
+        if with_quantiles:
+            error = spread(self._step_error, seen.steps)
+            ttft_quantiles = latency_quantiles(seen.ttfts_s, error, delay_s)
+            e2e_quantiles = latency_quantiles(seen.e2es_s, error, delay_s)
+        added_ttft_s, added_e2e_s = seen.added or (None, None)
+        return Prediction(  # by position: this runs for each candidate of each placement
+            self.instance_id,
+            ttft_s,
+            e2e_s,
+            tpot_s(ttft_s, e2e_s, seen.output_tokens),
+            seen.preemptions,
+            age_s,
+            self.load(),
+            self.calibration_steps,
+            ttft_quantiles,
+            e2e_quantiles,
+            added_ttft_s,
+            added_e2e_s,
+            cached_tokens,
+            self.engine_config.approximations,
         )
 
     def wait_s(
@@ -192,7 +227,7 @@ def predict(
     do not, which is how to compare engines: how many have come to one says little of where those
     will go that are still to be placed. With `externality` they also say what the request adds to
     the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
-    from. `with_quantiles` is `as_prediction`'s.
+    from. Without `with_quantiles` they are left out, which saves time.
     `single`: by one rollout for each engine, with the medians of uncertain lengths, which is
     cheaper.
     """
@@ -203,17 +238,38 @@ def predict(
     ]
     found = forecaster.forecast(questions, new_request, now_s, externality=externality)
     return [
-        as_prediction(
-            predictor.instance_id,
-            one,
-            predictor.load(),
-            age_s=age_s,
-            spread=predictor.spread,
-            calibration_steps=predictor.calibration_steps,
-            answer_delay_s=predictor.answer_delay_s,
-            cached_tokens=question.cached_tokens,
-            approximations=predictor.engine_config.approximations,
-            with_quantiles=with_quantiles,
-        )
+        predictor.prediction(one, question.cached_tokens, age_s, with_quantiles)
         for predictor, question, one, age_s in zip(asked, questions, found, ages_s, strict=True)
     ]
+
+
+class Lane(NamedTuple):
+    """One sequence in an engine, seconds from now."""
+
+    stage: Stage
+    output_tokens: int
+    """So far."""
+    first_s: float
+    """Until its first token is expected; 0 where it has one."""
+    last_s: float
+    """Until its last token is expected; infinite where it can never run."""
+
+
+def lanes(predictor: EnginePredictor, now_s: float) -> list[Lane]:
+    """The sequences of an engine that has been shown, in the order in which it holds them."""
+    question = predictor.question(_NOBODY, False, announced_only=True)
+    first_s, last_s = predictor.forecaster.futures_s(
+        question, arrival(_NOBODY, certain(1.0), now_s), now_s
+    )
+    figures = predictor.figures
+    rows = predictor.forecaster.snapshots.requests[predictor.index, : figures.requests]
+    outputs = [int(tokens) for tokens in rows["output"]]
+    found = []
+    for slot, (first, last) in enumerate(zip(first_s.tolist(), last_s.tolist(), strict=True)):
+        stage: Stage = "sent"
+        if slot < figures.requests:
+            stage = "running" if slot < figures.running else "waiting"
+        tokens = outputs[slot] if slot < len(outputs) else 0
+        until_first_s = 0.0 if tokens else max(0.0, first - now_s)
+        found.append(Lane(stage, tokens, until_first_s, max(0.0, last - now_s)))
+    return found

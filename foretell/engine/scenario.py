@@ -5,7 +5,8 @@ request's `id` and `prompt` are optional; the defaults are those of the classes 
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+from dataclasses import fields
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -31,6 +32,20 @@ _Count = Annotated[_Whole, Field(ge=0)]
 _Positive = Annotated[_Whole, Field(ge=1)]
 _Ratio = Annotated[float, Field(strict=True, ge=0, le=1)]
 _Ratios = Annotated[tuple[_Ratio, ...], Field(max_length=MOST_DRAFT_TOKENS)]
+
+
+_OURS = {
+    "async_": "async_scheduling",
+    "attention_chunk_size": "attention_chunk_tokens",
+    "block_size": "block_size_tokens",
+    "local_attention_groups": "local_kv_cache_groups",
+    "scheduler_reserve_full_isl": "reserve_full_isl",
+    "sliding_window": "sliding_window_tokens",
+    "use_eagle_block_drop": "drops_last_hit",
+    "watermark": "watermark_ratio",
+}
+"""What `EngineConfig` calls the fields of `ReplayConfig` that have other names there."""
+_KNOWN = {field.name for field in fields(EngineConfig)}
 
 
 class ScenarioError(ValueError):
@@ -118,41 +133,18 @@ class ReplayConfig(_Part):
         return self
 
     def engine_config(self) -> EngineConfig:
+        known: dict[str, Any] = {
+            _OURS.get(name, name): value for name, value in self if value is not None
+        }
         budget = self.max_num_scheduled_tokens or self.max_num_batched_tokens
-        return EngineConfig(
-            model_name="replay",
-            block_size_tokens=self.block_size,
-            total_blocks=self.num_blocks - 1,
-            max_num_seqs=self.max_num_seqs,
-            max_num_active_seqs=self.max_num_active_seqs or 0,
-            max_num_scheduled_tokens=min(budget, self.max_num_batched_tokens),
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_model_len=self.max_model_len,
-            long_prefill_token_threshold=self.long_prefill_token_threshold,
-            long_prefill_token_threshold_adaptive=self.long_prefill_token_threshold_adaptive,
-            long_prefill_threshold_when_alone=self.long_prefill_threshold_when_alone,
-            policy=self.policy,
-            enable_prefix_caching=self.enable_prefix_caching,
-            enable_chunked_prefill=self.enable_chunked_prefill,
-            async_scheduling=self.async_,
-            watermark_ratio=self.watermark,
-            reserve_full_isl=self.scheduler_reserve_full_isl,
-            kv_cache_groups=self.full_attention_groups + self.local_attention_groups,
-            local_kv_cache_groups=self.local_attention_groups,
-            sliding_window_tokens=self.sliding_window or 0,
-            attention_chunk_tokens=self.attention_chunk_size or 0,
-            num_speculative_tokens=self.num_speculative_tokens,
-            num_lookahead_tokens=self.num_lookahead_tokens,
-            drops_last_hit=self.use_eagle_block_drop,
-            max_loras=self.max_loras,
-            prefill_schedule_interval=self.prefill_schedule_interval,
-            max_num_encoder_input_tokens=self.max_num_encoder_input_tokens,
-            encoder_cache_size=self.encoder_cache_size,
-            disable_chunked_mm_input=self.disable_chunked_mm_input,
-            num_prefill_lookahead_tokens=self.num_prefill_lookahead_tokens,
-            num_hash_lookahead_tokens=self.num_hash_lookahead_tokens,
-            rules=sum(SchedulerRule[name.upper()] for name in set(self.rules)),
-        )
+        known |= {
+            "model_name": "replay",
+            "total_blocks": self.num_blocks - 1,
+            "max_num_scheduled_tokens": min(budget, self.max_num_batched_tokens),
+            "kv_cache_groups": self.full_attention_groups + self.local_attention_groups,
+            "rules": sum(SchedulerRule[name.upper()] for name in set(self.rules)),
+        }
+        return EngineConfig(**{name: known[name] for name in known if name in _KNOWN})
 
 
 class ReplayRequest(_Part):

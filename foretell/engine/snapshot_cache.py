@@ -13,12 +13,10 @@ from functools import lru_cache
 
 from foretell.engine.forecast import Forecaster
 from foretell.engine.hindsight import Exposure, LengthRow, PredictionInputs
-from foretell.engine.lanes import Lane, lanes
-from foretell.engine.predictor import EnginePredictor, predict
+from foretell.engine.predictor import EnginePredictor, Lane, lanes, predict
 from foretell.engine.published import Published, Snapshot
 from foretell.engine.questions import arrival, shifted
 from foretell.engine.underway import Underway
-from foretell.latency.residuals import spread
 from foretell.model import Load, Prediction, RequestSpec
 
 STALE_S = 2.5
@@ -179,8 +177,8 @@ class FollowedEngine:
             self._is_new_snapshot = False
             if predictor.engine_config is not snapshot.config:  # which is nearly always the same
                 predictor.configure(snapshot.config)
-            error, steps = snapshot.step_error, snapshot.calibration_steps
-            predictor.believe(snapshot.step_time, lambda steps: spread(error, steps), steps)
+            learnt = snapshot.step_error, snapshot.calibration_steps
+            predictor.believe(snapshot.step_time, *learnt)
             forecaster.put(index, snapshot.header, snapshot.requests, snapshot.inputs, shift_s)
         forecaster.still_true(index, self._known_s)
         predictor.published()

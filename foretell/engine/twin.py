@@ -67,21 +67,17 @@ class Twin:
         self._records = np.zeros(1, LIVE)
         self._records["at"]["engine"] = state.engine
         self._records["tally"]["until_s"] = inf
-        self._engine: Record = self._records["at"]["engine"][0]
+        self.engine: Record = self._records["at"]["engine"][0]
+        """The record of `kernel.layout.ENGINE`."""
         self._clock: Record = self._records["at"]["clock"][0]
         self._tally: Record = self._records["tally"][0]
         self._counts = [self._records["at"][name][0] for name in ("older", "newer")]
         self._outcome = np.zeros(2, np.int64)
         self._shapes = np.zeros((_MOST_AT_ONCE, len(_SHAPE)), np.int64)
-        self.max_num_seqs = int(self._engine["max_num_seqs"])
+        self.max_num_seqs = int(self.engine["max_num_seqs"])
         self.live = Live(
             self._records,
-            state.sequences,
-            state.running,
-            state.blocks,
-            state.places,
-            state.first_with,
-            state.inputs,
+            *state[1:],
             np.zeros(_FIRST_CAPACITY, ENTRY),
             np.zeros(_FIRST_CAPACITY, ENTRY),
             np.zeros(_FIRST_CAPACITY, BELIEF),
@@ -133,19 +129,19 @@ class Twin:
     def limit_step(self, tokens: int) -> None:
         """Let steps compute at most that many tokens; 0: as many as the configuration does."""
         most = self.config.max_num_scheduled_tokens
-        self._engine["max_num_scheduled_tokens"] = min(tokens, most) or most
+        self.engine["max_num_scheduled_tokens"] = min(tokens, most) or most
 
     def expect_online(self, ttft_s: float, usual_blocks: float) -> None:
         """What an engine that co-schedules expects of online requests, as in snapshots.
 
         `ttft_s` is `EngineSnapshot.online_ttft_s`, `usual_blocks` its `usual_online_blocks`.
         """
-        self._engine["online_ttft_s"], self._engine["usual_online_blocks"] = ttft_s, usual_blocks
+        self.engine["online_ttft_s"], self.engine["usual_online_blocks"] = ttft_s, usual_blocks
 
     @property
     def expected_online(self) -> tuple[float, float]:
         """What `expect_online` was told, and the requests that were added since."""
-        return float(self._engine["online_ttft_s"]), float(self._engine["usual_online_blocks"])
+        return float(self.engine["online_ttft_s"]), float(self.engine["usual_online_blocks"])
 
     def set_length(self, slot: int, tokens: int) -> None:
         """A restored request ends after that many output tokens, as far as the engine allows."""
@@ -154,12 +150,12 @@ class Twin:
     @property
     def running(self) -> list[Sequence]:
         """The running sequences, in the order of their admission."""
-        return self._named(self.live.running[: int(self._engine["running"])])
+        return self._named(self.live.running[: int(self.engine["running"])])
 
     @property
     def waiting(self) -> list[Sequence]:
         """The waiting sequences, in the order in which they will be admitted."""
-        result, slot = [], int(self._engine["head"])
+        result, slot = [], int(self.engine["head"])
         while slot != NONE:
             seq = self._member(slot)
             result.append(seq)
@@ -169,12 +165,12 @@ class Twin:
     @property
     def free_blocks(self) -> int:
         """The KV blocks that no sequence holds; with prefix caching some may be hit."""
-        return int(self._engine["free"])
+        return int(self.engine["free"])
 
     @property
     def idle(self) -> bool:
         """Whether there are neither running nor waiting requests."""
-        return not (self._engine["running"] or self._engine["waiting"])
+        return not (self.engine["running"] or self.engine["waiting"])
 
     @property
     def in_flight(self) -> int:
@@ -251,7 +247,7 @@ class Twin:
         """The grammar is there for which the sequences of `request_id` were waiting."""
         for seq in self._members:
             if seq is not None and seq.request_id == request_id:
-                seq.row["blocked"] = 0
+                seq.row["blocked"] = 2  # it has been passed over
 
     def expect_drafts(
         self, drafted_ratio: Iterable[float], accepted_ratio: Iterable[float]
@@ -260,7 +256,7 @@ class Twin:
         ratios = {"drafted_ratio": drafted_ratio, "accepted_ratio": accepted_ratio}
         for name, values in ratios.items():
             for place, ratio in enumerate(values):
-                self._engine[name][place] = ratio
+                self.engine[name][place] = ratio
 
     def schedule(self, now_s: float = 0.0, model: StepTime = _UNTIMED) -> Batch | None:
         """Choose the next step's tokens, or None when none may be in flight or nothing can change.
@@ -275,7 +271,7 @@ class Twin:
 
     def passes_step(self) -> None:
         """The engine core goes on with its next step, as it counts them, without one of this."""
-        self._engine["step_counter"] += 1
+        self.engine["step_counter"] += 1
 
     def complete(self, batch: Batch, now_s: float = 0.0) -> Outcome:
         """Apply a step's outputs: a token for every sequence whose KV has caught up, and drafts.
@@ -338,13 +334,8 @@ class Twin:
         return FreeBlocks(*(float(self._tally[name]) for name in names))
 
     @property
-    def engine(self) -> Record:
-        """The record of `kernel.layout.ENGINE`."""
-        return self._engine
-
-    @property
     def _state(self) -> State:
-        return State(self._engine, *self.live[1:7])
+        return State(self.engine, *self.live[1:7])
 
     def _advance(
         self, *, lands: bool, steps: int, now_s: float = 0.0, model: StepTime = _UNTIMED

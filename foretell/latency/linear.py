@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretell.kernel import step_time as kernel
-from foretell.kernel.step_time import TABLES_SCALE, StepTime, Sums
+from foretell.kernel.step_time import StepTime, Sums
 from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.latency.features import FEATURES
 from foretell.model import BatchShape
@@ -36,11 +36,6 @@ class StepTimeModel:
     def coefficients_s(self) -> tuple[float, ...]:
         """Seconds per unit of each of `FEATURES`."""
         return tuple(self.packed().coefficients[: len(FEATURES)].tolist())
-
-    @property
-    def tables_scale(self) -> float:
-        """The factor on what the tables say; 0: there are none."""
-        return float(self.packed().coefficients[TABLES_SCALE])
 
     def step_s(self, shape: BatchShape) -> float:
         """Seconds of one step of `shape`, positive; with data-parallel ranks, of equal ones."""

@@ -14,6 +14,7 @@ from foretell.engine import Sequence as EngineSequence
 from foretell.engine.table import EngineTable
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import EngineConfig, RequestSpec
+from foretell.placement import events
 from foretell.policy import Policy
 from foretell.sim.config import ClusterConfig, Fault, FaultKind
 from foretell.sim.events import Events
@@ -288,7 +289,7 @@ class _Cluster:
         check(arrival.t_s < first_s <= self._events.now_s, f"{seq.request_id}: tokens out of time")
         request.ended = True
         node.served(seq)
-        self._schedulers.ended(request)
+        request.scheduler.ended(request)
         self._fleet.ended(self._events.now_s - arrival.t_s)
         self._served[arrival.request_id] = Served(
             request_id=arrival.request_id,
@@ -319,7 +320,8 @@ class _Cluster:
             if seq is None:
                 del unstarted[engine_id]
             elif seq.row["first_token_s"] < inf:
-                self._schedulers.started(unstarted.pop(engine_id))
+                request = unstarted.pop(engine_id)
+                request.scheduler.tell(events.Started(request.arrival.request_id))
 
     def _sample(self) -> None:
         present = (node for node in self._nodes if node.present)
@@ -349,12 +351,12 @@ class _Cluster:
 
     def _crash(self, node: Node) -> None:
         left = node.die(self._events.now_s)
-        self._schedulers.found_down(node)
+        self._schedulers.tell_all(events.InstanceDown(node.instance_id))
         for request_id, answering in left:
             request = self._sent.pop(request_id)
             check(request.node is node, f"{request_id} died where it was not served")
             if answering:
-                self._schedulers.ended(request, broken=True)
+                request.scheduler.ended(request, broken=True)
                 self._lose(request)
             else:
                 self._schedulers.retry(request)
@@ -367,7 +369,7 @@ class _Cluster:
             if node.up or not node.present:
                 return  # what crashed is gone for good, or another one is in its place
             node.restart(self._events.now_s)
-            self._schedulers.found_up(node)
+            self._schedulers.tell_all(events.InstanceUp(node.instance_id))
         elif fault.kind is FaultKind.SLOW:
             node.instance.slow_down(1.0)
         elif fault.kind is FaultKind.MUTE:

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 
 from foretell.model import EngineSnapshot, Prediction, RequestSpec, RequestState
+from foretell.placement import events
 from foretell.provision import (
     Decision,
     Facts,
@@ -176,22 +177,22 @@ class Fleet:
         node.restart(self._clock.now_s)
         self._phases[node.index] = Phase.READY, self._clock.now_s
         self._note_size(self._clock.now_s)
-        self._schedulers.found_up(node)
+        self._schedulers.tell_all(events.InstanceUp(node.instance_id))
 
     def _drain(self, node: Node) -> None:
         self._phases[node.index] = Phase.DRAINING, self._clock.now_s
-        self._schedulers.draining(node)
+        self._schedulers.tell_all(events.InstanceDraining(node.instance_id))
         self._clock.after(DRAINED_EVERY_S, partial(self._look, node, self._clock.now_s))
 
     def _take_back(self, node: Node) -> None:
         self._phases[node.index] = Phase.READY, self._clock.now_s
-        self._schedulers.taken_back(node)
+        self._schedulers.tell_all(events.InstanceTakenBack(node.instance_id))
 
     def _look(self, node: Node, drained_s: float) -> None:
         if self._phases.get(node.index) != (Phase.DRAINING, drained_s):
             return  # it was taken back
         if self._schedulers.outstanding(node) == 0:
-            self._schedulers.removed(node)
+            self._schedulers.tell_all(events.InstanceRemoved(node.instance_id))
             left = node.die(self._clock.now_s) if node.up else []
             check(not left, f"{self._name(node)} was stopped with {len(left)} requests")
             self._gone(node)

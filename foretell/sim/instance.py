@@ -61,11 +61,6 @@ class Instance:
         return self._table.changes(self._index)
 
     @property
-    def changed_s(self) -> float:
-        """When its state last changed."""
-        return self._table.changed_s(self._index)
-
-    @property
     def in_step(self) -> bool:
         """A step is under way; new requests wait for its end."""
         return self._table.in_step(self._index)

@@ -16,11 +16,12 @@ from foretell.length.bins import EDGES, LONGEST_TOKENS
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
-from foretell.offline.feedback import Feedback, OfflineJob
+from foretell.offline.feedback import Feedback
 from foretell.offline.lengths import Lengths, sources
 from foretell.offline.ordering import demand
 from foretell.offline.requests import Line
 from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
+from foretell.offline.waiting import OfflineJob
 from foretell.offline.work import Ints, measured_work
 from foretell.sim.offline import plain, run
 
@@ -31,31 +32,6 @@ _HEARD = 8  # answers that tell more of a group's lengths than the model
 
 Read = Callable[[], Iterable[tuple[Line, Prompt]]]
 """Reads the requests of a file, from its begin."""
-
-
-@dataclass(slots=True)
-class Watched:
-    """A feed that remembers what it sent."""
-
-    feed: Feed
-    sent: list[int]
-
-    def admit(self, waiting: int) -> Sequence[int]:
-        chosen = self.feed.admit(waiting)
-        self.sent.extend(chosen)
-        return chosen
-
-    def step_tokens(self) -> int:
-        return 0  # a plain engine's budget is fixed
-
-    def unasked_steps(self) -> int:
-        return self.feed.unasked_steps()
-
-    def stepped(self, steps: int) -> None:
-        self.feed.stepped(steps)
-
-    def ended(self, request: int, tokens: int) -> None:
-        self.feed.ended(request, tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +88,14 @@ def judged(
         "dfs": Sequential(tree.first_seen().tolist()),
         "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
     }
-    watched = {name: Watched(feed, []) for name, feed in feeds.items()}
-    seconds = {
-        name: round(run(tree, outputs, each, config, plain(step_time)).seconds, 1)
-        for name, each in watched.items()
+    runs = {
+        name: run(tree, outputs, feed, config, plain(step_time)) for name, feed in feeds.items()
     }
+    seconds = {name: round(each.seconds, 1) for name, each in runs.items()}
     best = min(seconds, key=seconds.__getitem__)
     return Judged(
         lines,
-        watched[best].sent,
+        runs[best].order,
         {
             "expected_output_tokens": int(outputs.sum()),
             "sharing_ratio": round(tree.sharing_ratio, 4),

@@ -228,7 +228,7 @@ class Schedulers:
         self._all = [Scheduler(each, config, nodes, draws, clock, ways) for each in policies]
         for node in nodes:
             if node.up:
-                self.found_up(node)
+                self.tell_all(events.InstanceUp(node.instance_id))
 
     def arrive(self, arrival: Arrival, spec: RequestSpec) -> None:
         """A scheduler, any of them, gets a request."""
@@ -237,25 +237,10 @@ class Schedulers:
             scheduler = self._all[int(self._draws.random() * len(self._all))]
         scheduler.arrive(arrival, spec)
 
-    def found_up(self, node: Node) -> None:
-        """Every scheduler's health probe finds that the engine answers."""
-        self._tell_all(events.InstanceUp(node.instance_id))
-
-    def found_down(self, node: Node) -> None:
-        """Every scheduler's health probe finds that the engine is gone."""
-        self._tell_all(events.InstanceDown(node.instance_id))
-
-    def draining(self, node: Node) -> None:
-        """Every scheduler hears that the instance is to get nothing new."""
-        self._tell_all(events.InstanceDraining(node.instance_id))
-
-    def taken_back(self, node: Node) -> None:
-        """Every scheduler hears that the instance, which was draining, gets requests again."""
-        self._tell_all(events.InstanceTakenBack(node.instance_id))
-
-    def removed(self, node: Node) -> None:
-        """Every scheduler hears that the instance no longer belongs to the cluster."""
-        self._tell_all(events.InstanceRemoved(node.instance_id))
+    def tell_all(self, event: events.Event) -> None:
+        """Every scheduler hears of it."""
+        for each in self._all:
+            each.tell(event)
 
     def outstanding(self, node: Node) -> int:
         """Requests in progress at the instance, and those on their way to it."""
@@ -267,14 +252,6 @@ class Schedulers:
     def unplaced(self) -> int:
         """Requests that were not sent to an instance yet."""
         return sum(request.node is None for each in self._all for request in each.open.values())
-
-    def ended(self, request: Open, *, broken: bool = False) -> None:
-        """The answer has ended; `broken`: its engine died in mid-answer."""
-        request.scheduler.ended(request, broken=broken)
-
-    def started(self, request: Open) -> None:
-        """The request has its first token."""
-        request.scheduler.tell(events.Started(request.arrival.request_id))
 
     def retry(self, request: Open) -> None:
         """The attempt under way failed before a token."""
@@ -291,10 +268,6 @@ class Schedulers:
             except AssertionError as error:
                 raise InvariantError(str(error)) from error
 
-    def _tell_all(self, event: events.Event) -> None:
-        for each in self._all:
-            each.tell(event)
-
     def _probe(self, node: Node) -> None:
         if node.up:
-            self.found_up(node)
+            self.tell_all(events.InstanceUp(node.instance_id))

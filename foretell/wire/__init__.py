@@ -3,6 +3,7 @@
 What predictors publish is apart (`wire.published`): it needs numpy and the compiled kernel.
 """
 
+from foretell.wire.common import WireError
 from foretell.wire.conversations import (
     conversation_from_proto,
     conversation_to_proto,
@@ -13,23 +14,15 @@ from foretell.wire.engine import (
     LONGEST_APPROXIMATION,
     LONGEST_REASON,
     MOST_APPROXIMATIONS,
-    MOST_KV_CACHE_GROUPS,
     checked_reason,
-    columns_from_proto,
-    columns_to_proto,
     config_from_proto,
     config_to_proto,
     draft_ratios,
     encoder_inputs_to_proto,
-    shape_from_proto,
     shape_to_proto,
     snapshot_from_proto,
     snapshot_to_proto,
-    steps_from_proto,
     steps_to_proto,
-)
-from foretell.wire.error import (
-    WireError,
 )
 from foretell.wire.requests import (
     ended_to_proto,
@@ -47,11 +40,8 @@ __all__ = [
     "LONGEST_APPROXIMATION",
     "LONGEST_REASON",
     "MOST_APPROXIMATIONS",
-    "MOST_KV_CACHE_GROUPS",
     "WireError",
     "checked_reason",
-    "columns_from_proto",
-    "columns_to_proto",
     "config_from_proto",
     "config_to_proto",
     "conversation_from_proto",
@@ -69,10 +59,8 @@ __all__ = [
     "load_to_proto",
     "request_from_proto",
     "request_to_proto",
-    "shape_from_proto",
     "shape_to_proto",
     "snapshot_from_proto",
     "snapshot_to_proto",
-    "steps_from_proto",
     "steps_to_proto",
 ]

@@ -8,7 +8,7 @@ import numpy as np
 
 from foretell.kernel.compiled import fill_column
 from foretell.v1 import predictor_pb2
-from foretell.wire.error import WireError
+from foretell.wire.common import WireError
 
 _KINDS = (np.dtype("<f8"), np.dtype("<i8"), np.dtype("<i4"))  # by `Column.Kind`
 

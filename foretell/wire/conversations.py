@@ -9,18 +9,15 @@ from foretell.length.conversation import (
     head_and_tail,
 )
 from foretell.v1 import tagger_pb2
+from foretell.wire.common import fields_of
+
+_NUMBERS = ("prompt_tokens", "max_tokens", "min_tokens", "stops")
 
 
 def conversation_to_proto(conversation: Conversation, request: tagger_pb2.TagRequest) -> None:
     """Fill in the fields of `request` that tell of the conversation."""
-    request.prompt = conversation.prompt
-    request.characters = conversation.characters
-    request.prompt_tokens = conversation.prompt_tokens
-    request.system = conversation.system
-    request.exchanges = conversation.exchanges
-    request.max_tokens = conversation.max_tokens
-    request.stops = conversation.stops
-    request.min_tokens = conversation.min_tokens
+    for name in (*_NUMBERS, "prompt", "characters", "system", "exchanges"):
+        setattr(request, name, getattr(conversation, name))
     request.kind = kind_to_proto(conversation.kind)
     for exchange in conversation.earlier:
         request.earlier.add(
@@ -35,7 +32,7 @@ def conversation_from_proto(request: tagger_pb2.TagRequest, most_characters: int
     return Conversation(
         prompt=head_and_tail(request.prompt, most_characters),
         characters=max(request.characters, len(request.prompt)),
-        prompt_tokens=request.prompt_tokens,
+        **fields_of(request, _NUMBERS),
         system=head_and_tail(request.system, most_characters),
         earlier=tuple(
             Exchange(
@@ -46,9 +43,6 @@ def conversation_from_proto(request: tagger_pb2.TagRequest, most_characters: int
             for exchange in request.earlier[-MOST_EXCHANGES:]
         ),
         exchanges=max(request.exchanges, len(request.earlier)),
-        max_tokens=request.max_tokens,
-        stops=request.stops,
-        min_tokens=request.min_tokens,
         kind=kind_from_proto(request.kind),
     )
 

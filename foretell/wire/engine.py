@@ -20,7 +20,7 @@ from foretell.model import (
     Step,
 )
 from foretell.v1 import snapshot_pb2
-from foretell.wire.error import WireError
+from foretell.wire.common import WireError, fields_of
 
 # The columns of `RequestColumns` carry the names of the fields of `RequestTable`.
 *_COLUMNS, _INPUTS_COLUMN = RequestTable.__dataclass_fields__
@@ -38,6 +38,12 @@ _INPUT_FIELDS = EncoderInput._fields
 assert _INPUTS_COLUMN == "encoder_inputs"
 _SHAPE_FIELDS = tuple(BatchShape.__dataclass_fields__)
 _CONFIG_FIELDS = tuple(EngineConfig.__dataclass_fields__)
+_SNAPSHOT_FIELDS = (
+    *("instance_id", "engine_run_id", "sequence", "taken_unix_s", "published_unix_s"),
+    *("free_blocks", "online_ttft_s", "usual_online_blocks"),
+    *("step_counter", "prefill_capacity_bound"),
+)
+"""Those that are numbers and text; the others are converted."""
 _KNOWN_RULES = sum(SchedulerRule)
 MOST_APPROXIMATIONS = 32
 LONGEST_APPROXIMATION = 64
@@ -50,7 +56,7 @@ _LATEST_S = 1.0  # by which a step is told
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
     table = RequestTable.of(rows)
-    values = {name: getattr(table, name) for name in _COLUMNS}
+    values = fields_of(table, _COLUMNS)
     for name in _OPTIONAL_COLUMNS:
         if not any(values[name]):
             del values[name]
@@ -133,11 +139,11 @@ def _check_targets(name: str, seconds: Sequence[float]) -> None:
 
 
 def shape_to_proto(shape: BatchShape) -> snapshot_pb2.BatchShape:
-    return snapshot_pb2.BatchShape(**{name: getattr(shape, name) for name in _SHAPE_FIELDS})
+    return snapshot_pb2.BatchShape(**fields_of(shape, _SHAPE_FIELDS))
 
 
 def shape_from_proto(shape: snapshot_pb2.BatchShape) -> BatchShape:
-    return BatchShape(**{name: getattr(shape, name) for name in _SHAPE_FIELDS})
+    return BatchShape(**fields_of(shape, _SHAPE_FIELDS))
 
 
 def steps_to_proto(steps: Iterable[Step]) -> list[snapshot_pb2.Step]:
@@ -160,7 +166,7 @@ def steps_from_proto(steps: Iterable[snapshot_pb2.Step]) -> tuple[Step, ...]:
 
 
 def config_to_proto(config: EngineConfig) -> snapshot_pb2.EngineConfig:
-    return snapshot_pb2.EngineConfig(**{name: getattr(config, name) for name in _CONFIG_FIELDS})
+    return snapshot_pb2.EngineConfig(**fields_of(config, _CONFIG_FIELDS))
 
 
 def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
@@ -172,7 +178,7 @@ def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
 def _config_from_bytes(config: bytes) -> EngineConfig:
     """Kept: every snapshot of an engine's life brings the same."""
     message = snapshot_pb2.EngineConfig.FromString(config)
-    fields = {name: getattr(message, name) for name in _CONFIG_FIELDS}
+    fields = fields_of(message, _CONFIG_FIELDS)
     fields["approximations"] = checked_approximations(message.approximations)
     fields["kv_cache_groups"] = message.kv_cache_groups or 1
     fields["rules"] = message.rules & _KNOWN_RULES
@@ -226,21 +232,12 @@ def checked_reason(reason: str) -> str:
 
 def snapshot_to_proto(snapshot: EngineSnapshot) -> snapshot_pb2.EngineSnapshot:
     return snapshot_pb2.EngineSnapshot(
-        instance_id=snapshot.instance_id,
-        engine_run_id=snapshot.engine_run_id,
-        sequence=snapshot.sequence,
-        taken_unix_s=snapshot.taken_unix_s,
-        published_unix_s=snapshot.published_unix_s,
+        **fields_of(snapshot, _SNAPSHOT_FIELDS),
         config=config_to_proto(snapshot.config),
-        free_blocks=snapshot.free_blocks,
         running=columns_to_proto(snapshot.running),
         waiting=columns_to_proto(snapshot.waiting),
         steps_in_flight=steps_to_proto(snapshot.steps_in_flight),
         completed_steps=steps_to_proto(snapshot.completed_steps),
-        online_ttft_s=snapshot.online_ttft_s,
-        usual_online_blocks=snapshot.usual_online_blocks,
-        step_counter=snapshot.step_counter,
-        prefill_capacity_bound=snapshot.prefill_capacity_bound,
         drafted_ratio=snapshot.drafted_ratio,
         accepted_ratio=snapshot.accepted_ratio,
         encoder_cache_content=[each.content for each in snapshot.encoder_cache],
@@ -258,21 +255,12 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
     if config.max_num_encoder_input_tokens:
         cache = _encoder_cache(snapshot, config, (running, waiting))
     return EngineSnapshot(
-        instance_id=snapshot.instance_id,
-        engine_run_id=snapshot.engine_run_id,
-        sequence=snapshot.sequence,
-        taken_unix_s=snapshot.taken_unix_s,
-        published_unix_s=snapshot.published_unix_s,
+        **fields_of(snapshot, _SNAPSHOT_FIELDS),
         config=config,
-        free_blocks=snapshot.free_blocks,
         running=_grown(running, snapshot),
         waiting=waiting,
         steps_in_flight=steps_from_proto(snapshot.steps_in_flight),
         completed_steps=steps_from_proto(snapshot.completed_steps),
-        online_ttft_s=snapshot.online_ttft_s,
-        usual_online_blocks=snapshot.usual_online_blocks,
-        step_counter=snapshot.step_counter,
-        prefill_capacity_bound=snapshot.prefill_capacity_bound,
         drafted_ratio=draft_ratios(snapshot.drafted_ratio),
         accepted_ratio=draft_ratios(snapshot.accepted_ratio),
         encoder_cache=cache,

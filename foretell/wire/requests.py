@@ -5,17 +5,9 @@ from itertools import pairwise
 from math import inf, isfinite
 
 from foretell.length.prefix import MOST_CHUNKS
-from foretell.model import (
-    LengthEstimate,
-    Load,
-    RequestSpec,
-    Slo,
-    Turn,
-)
+from foretell.model import LengthEstimate, Load, RequestSpec, Slo, Turn
 from foretell.v1 import predictor_pb2, tagger_pb2
-from foretell.wire.error import WireError
-
-_LOAD_FIELDS = Load._fields
+from foretell.wire.common import WireError, fields_of
 
 
 def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
@@ -144,8 +136,8 @@ def _target(seconds: float) -> float:
 
 
 def load_to_proto(load: Load) -> predictor_pb2.Load:
-    return predictor_pb2.Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
+    return predictor_pb2.Load(**fields_of(load, Load._fields))
 
 
 def load_from_proto(load: predictor_pb2.Load) -> Load:
-    return Load(**{name: getattr(load, name) for name in _LOAD_FIELDS})
+    return Load(**fields_of(load, Load._fields))

@@ -14,15 +14,15 @@ from foretell.latency.profile_json import profile_to_json
 from foretell.latency.roofline import roofline_step_time
 from foretell.length import PRIOR_TOKENS
 from foretell.model.limits import limits_of
+from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
-from foretell.services.predictor.subscriber import cancel, subscriber_to
+from foretell.services.predictor.subscriber import SnapshotSubscriber, cancel
 from foretell.services.process import calls, runtime
 from foretell.services.process.frames import frames_address, serve_frames, with_free_port
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic
-from foretell.telemetry import PredictorMetrics
 from foretell.v1 import predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         observing = Observing(service, settings.engine_url.rstrip("/"), limits)
         listening = asyncio.create_task(observing.run())
     else:
-        subscriber = subscriber_to(settings.snapshot_endpoint)
+        subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
         subscriber.unpredicted = service.hear_nothing
         listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)

@@ -6,9 +6,8 @@ import logging
 import time
 from math import isfinite
 
-from foretell.engine.evidence import evidence_of, longest_of
 from foretell.engine.observed import ObservedEngine
-from foretell.engine.seen_limits import Evidence
+from foretell.engine.seen_limits import Evidence, evidence_of, longest_of
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import RequestSpec
 from foretell.model.limits import Limits

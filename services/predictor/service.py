@@ -12,10 +12,10 @@ from foretell import wire
 from foretell.engine import SnapshotPredictor
 from foretell.engine.published import Published, Snapshot
 from foretell.latency.calibration import OnlineStepTime
-from foretell.length.distribution import LengthRule, knots
+from foretell.length.distribution import knots
 from foretell.model import EngineSnapshot, RequestSpec
+from foretell.services.predictor.metrics import SPREAD_STEPS, PredictorMetrics
 from foretell.services.process.logs import about
-from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,6 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         reserve_ttl_s: float,
         dispatch_delay_s: float,
         prior_output_tokens: float,
-        lengths: LengthRule = "survival",
         profile: str = "",
         clock: Clock = time.time,
     ) -> None:
@@ -47,7 +46,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.instance_id = instance_id
         self.predictor = SnapshotPredictor(
             dispatch_delay_s=dispatch_delay_s,
-            length_row=lambda estimate: knots(estimate, lengths),
+            length_row=knots,
             prior_tokens=prior_output_tokens,
         )
         self.step_time = step_time

@@ -1,4 +1,4 @@
-"""A client of another service of the cluster that speaks HTTP, on this host or on another."""
+"""A client of another service that speaks HTTP, on this host or on another."""
 
 from typing import Any
 
@@ -24,3 +24,13 @@ def open_peer(address: str, traffic: Traffic, **options: Any) -> tuple[str, aioh
         connector=connector, cookie_jar=aiohttp.DummyCookieJar(), **options
     )
     return url, session
+
+
+async def read_bounded(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body of an answer; ValueError where it is longer."""
+    body = bytearray()
+    async for part in answer.content.iter_any():
+        body += part
+        if len(body) > most_bytes:
+            raise ValueError(f"its answer is too long: more than {most_bytes} bytes")
+    return bytes(body)

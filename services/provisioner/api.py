@@ -6,9 +6,9 @@ from typing import Any
 
 import aiohttp
 
+from foretell.services.process.peer import read_bounded
 from foretell.services.provisioner.driver import DriverFailed
-
-MAX_ANSWER_BYTES = 8 << 20
+from foretell.services.provisioner.tuning import TUNING
 
 
 async def call(
@@ -20,11 +20,10 @@ async def call(
 ) -> bytes:
     """The body of the answer. DriverFailed if its status is none of `good`, or it is too long."""
     async with client.request(method, url, allow_redirects=False, **options) as answer:
-        body = b""
-        while more := await answer.content.read(MAX_ANSWER_BYTES + 1 - len(body)):
-            body += more
-        if len(body) > MAX_ANSWER_BYTES:
-            raise DriverFailed("its answer is too long")
+        try:
+            body = await read_bounded(answer, TUNING.platform_answer_bytes)
+        except ValueError as error:
+            raise DriverFailed(str(error)) from error
         if answer.status not in good:
             raise DriverFailed(f"{answer.status} {_message(body)}")
         return body

@@ -1,5 +1,6 @@
 """Asks the batch service which batches are due when, and how much of them is left."""
 
+import json
 import logging
 from dataclasses import replace
 from typing import Any
@@ -7,12 +8,11 @@ from typing import Any
 import aiohttp
 
 from foretell.provision.batches import BatchDemand, Due
-from foretell.services.process.peer import open_peer
+from foretell.services.process.peer import open_peer, read_bounded
 from foretell.services.process.traffic import Traffic
+from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
-
-_ANSWER = aiohttp.ClientTimeout(total=3.0)
 
 
 class BatchService:
@@ -47,11 +47,12 @@ class BatchService:
 
     async def _status(self) -> Any:
         if self._opened is None:
-            self._opened = open_peer(self._address, self._traffic, timeout=_ANSWER)
+            limit = aiohttp.ClientTimeout(total=TUNING.answer_s)
+            self._opened = open_peer(self._address, self._traffic, timeout=limit)
         url, session = self._opened
         async with session.get(f"{url}/status", headers=self._traffic.headers("")) as answer:
             answer.raise_for_status()
-            return await answer.json()
+            return json.loads(await read_bounded(answer, TUNING.status_bytes))
 
     def _complain(self, complaint: str) -> None:
         if not self._complaint:

@@ -5,12 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
-logger = logging.getLogger(__name__)
+from foretell.services.provisioner.tuning import TUNING
 
-FIND_S = 5.0
-"""Longest time that a driver may take to say what runs."""
-ORDER_S = 120.0
-"""Longest time that an order may take: an engine is given time to end by itself."""
+logger = logging.getLogger(__name__)
 
 _LIST = "list of instances"  # beside the names of places, which have no spaces
 
@@ -84,9 +81,9 @@ class Orders:
         return name in self._ending or (looks and name not in self._wanted)
 
     async def found(self) -> Mapping[str, bool]:
-        """What the driver finds. Raises OSError if it fails or takes longer than `FIND_S`."""
+        """What the driver finds. Raises OSError if it fails or takes longer than `find_s`."""
         try:
-            async with asyncio.timeout(FIND_S):
+            async with asyncio.timeout(TUNING.find_s):
                 return await self.driver.find()
         except Exception as error:  # whatever a driver does, decisions go on
             raise OSError(f"the driver does not say what runs: {error!r}") from error
@@ -122,10 +119,10 @@ class Orders:
 
     async def _carry_out(self, name: str, what: Callable[[str], Awaitable[None]]) -> None:
         try:
-            async with asyncio.timeout(ORDER_S):
+            async with asyncio.timeout(TUNING.order_s):
                 await what(name)
         except TimeoutError:
-            self._complain(name, f"nothing came of an order within {ORDER_S:.0f} s")
+            self._complain(name, f"nothing came of an order within {TUNING.order_s:.0f} s")
         except DriverFailed as error:
             self._complain(name, str(error))
         except Exception as error:  # as above

@@ -13,11 +13,9 @@ import aiohttp
 from foretell.config import parse_instances
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
+from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
-
-PROBE_S = 3.0
-"""Longest time that an engine may take to answer a health probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class EngineFleet(Protocol):
 async def answers(client: aiohttp.ClientSession, url: str) -> bool:
     """Whether an engine answers its health probe."""
     try:
-        async with asyncio.timeout(PROBE_S), client.get(f"{url}/health") as answer:
+        async with asyncio.timeout(TUNING.answer_s), client.get(f"{url}/health") as answer:
             return answer.status == 200
     except (aiohttp.ClientError, OSError, TimeoutError):
         return False

@@ -18,17 +18,14 @@ from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import EngineSnapshot, Load
 from foretell.provision import Facts, InstanceFacts, Phase
 from foretell.services.process import calls
+from foretell.services.process.peer import read_bounded
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
 from foretell.services.provisioner.fleet import FleetView
+from foretell.services.provisioner.tuning import TUNING
 from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
-
-ANSWER_S = 3.0
-"""Longest time that a scheduler or predictor may take to answer."""
-MAX_STATUS_BYTES = 4 << 20
-MAX_STATE_BYTES = 16 << 20
 
 
 @dataclass(slots=True)
@@ -168,7 +165,7 @@ class Gatherer:
                 await self._engines.pop(instance_id).channel.close(None)
         for instance_id, address in wanted.items():
             if instance_id not in self._engines:
-                options = [("grpc.max_receive_message_length", MAX_STATE_BYTES)]
+                options = [("grpc.max_receive_message_length", TUNING.state_bytes)]
                 channel = calls.channel(self._traffic, address, options)
                 stub = predictor_pb2_grpc.PredictorStub(channel)
                 # It is given the time that any number may be old.
@@ -196,15 +193,11 @@ class Gatherer:
     async def _ask_scheduler(self, scheduler: _Scheduler, now_s: float) -> _Told:
         try:
             async with (
-                asyncio.timeout(ANSWER_S),
+                asyncio.timeout(TUNING.answer_s),
                 self._client.get(f"{scheduler.url}/status", headers=self._headers) as answer,
             ):
                 answer.raise_for_status()
-                body = await answer.content.read(MAX_STATUS_BYTES)
-                while more := await answer.content.read(MAX_STATUS_BYTES - len(body) or 1):
-                    body += more
-                    if len(body) > MAX_STATUS_BYTES:
-                        raise ValueError("the status is too long")
+                body = await read_bounded(answer, TUNING.status_bytes)
                 reports = scheduler.take(json.loads(body), now_s)
                 scheduler.complaint = ""
                 return reports
@@ -234,7 +227,7 @@ def _complain(of: _Scheduler | _Engine, complaint: str) -> None:
 
 async def _load_of(engine: _Engine) -> float:
     """Take in a predictor's load; the age of what it says, below 0 before it knows anything."""
-    status = await engine.stub.Status(predictor_pb2.StatusRequest(), timeout=ANSWER_S)
+    status = await engine.stub.Status(predictor_pb2.StatusRequest(), timeout=TUNING.answer_s)
     if status.snapshot_age_s >= 0:
         engine.load = wire.load_from_proto(status.load)
     return float(status.snapshot_age_s)
@@ -242,7 +235,7 @@ async def _load_of(engine: _Engine) -> float:
 
 async def _state_of(engine: _Engine) -> float:
     """Take in its engine's whole state; the age of what it says, below 0 before it knows any."""
-    state = await engine.stub.State(predictor_pb2.StateRequest(), timeout=ANSWER_S)
+    state = await engine.stub.State(predictor_pb2.StateRequest(), timeout=TUNING.answer_s)
     if state.snapshot_age_s >= 0:
         engine.snapshot = wire.snapshot_from_proto(state.snapshot)
         engine.step_time = _step_time(state)

@@ -12,14 +12,12 @@ from foretell.provision import Decision
 from foretell.services.process import calls
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.loop import Loop
+from foretell.services.provisioner.tuning import TUNING
 from foretell.v1 import externalscaler_pb2 as pb
 from foretell.v1 import externalscaler_pb2_grpc
 
 METRIC = "foretell_desired_replicas"
 """With a target of 1 for each instance, the HPA computes as many instances as the metric says."""
-MAX_CALLS = 64
-"""Calls and streams at once; KEDA keeps two streams for each ScaledObject."""
-_GRACE_S = 1.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -94,11 +92,11 @@ async def external_scaler(loop: Loop, address: str, traffic: Traffic) -> AsyncIt
     KEDA knows no shared secret: what other hosts can reach must demand certificates.
     """
     traffic = replace(traffic, secret="")
-    server = calls.server(traffic, maximum_concurrent_rpcs=MAX_CALLS)
+    server = calls.server(traffic, maximum_concurrent_rpcs=TUNING.keda_calls)
     externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server(KedaScaler(loop), server)
     port = calls.bind(traffic, server, address)
     await server.start()
     try:
         yield address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
     finally:
-        await server.stop(_GRACE_S)
+        await server.stop(TUNING.grace_s)

@@ -12,13 +12,9 @@ from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.lease import Lease, LeaseLost
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.record import DecisionRecord
+from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
-
-STANDBY_S = 1.0
-"""Longest pause between two looks of a standby at the lease."""
-LONGEST_ACT_S = 60.0
-"""Time after which orders that are still underway count as failed."""
 
 Listener = Callable[[Decision], None]
 
@@ -58,7 +54,7 @@ class Loop:
             while not stop.is_set():
                 began_s = time.monotonic()
                 await self._turn()
-                pause_s = self._every_s if self._active else min(self._every_s, STANDBY_S)
+                pause_s = self._every_s if self._active else min(self._every_s, TUNING.standby_s)
                 left_s = max(0.0, pause_s - (time.monotonic() - began_s))
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), left_s or 0.001)
@@ -99,11 +95,11 @@ class Loop:
         with self._lease.guarded():
             self._record.add(facts, decision, self._lease.epoch)
         try:
-            async with asyncio.timeout(LONGEST_ACT_S):
+            async with asyncio.timeout(TUNING.act_s):
                 failed = await fleet.act(decision, now_s)
         except TimeoutError:
             failed = 1
-            logger.warning("orders took longer than %.0f s and were given up", LONGEST_ACT_S)
+            logger.warning("orders took longer than %.0f s and were given up", TUNING.act_s)
         self._metrics.driver_failures.inc(failed)
 
     def _tell(self, provisioner: Provisioner, facts: Facts, decision: Decision) -> None:

@@ -9,8 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
-
-_CLOSE_S = 1.0
+from foretell.services.provisioner.tuning import TUNING
 
 
 @asynccontextmanager
@@ -37,7 +36,7 @@ async def pages(
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", exposed)
     app.router.add_get("/status", status)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_CLOSE_S)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=TUNING.grace_s)
     await runner.setup()
     try:
         await web.SockSite(runner, sock).start()

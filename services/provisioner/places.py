@@ -19,13 +19,12 @@ from foretell.provision import Decision, Phase
 from foretell.services.provisioner.driver import Orders
 from foretell.services.provisioner.fleet import FleetView, answers
 from foretell.services.provisioner.lease import Lease, write_whole
+from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
 
 _EPOCH_FILE = "engines.epoch"
 """Beside the file of engines: under which lease it was written."""
-DOWN_S = 15.0
-"""A ready engine that has not answered its health probe for so long counts as warming again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Places:
                     logger.info("%s is ready", name)
             place = replace(self._places[name], draining=engine.phase is Phase.DRAINING)
             down_since_s = self._answered_s.get(name, now_s)
-            if engine.phase is Phase.READY and now_s - down_since_s > DOWN_S:
+            if engine.phase is Phase.READY and now_s - down_since_s > TUNING.down_s:
                 engine = _Engine(Phase.WARMING, down_since_s)
             seen.append(FleetView(place, engine.phase, engine.since_s))
         self._write()

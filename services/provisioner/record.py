@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from foretell.provision import Decision, Facts, Phase
+from foretell.services.provisioner.tuning import TUNING
 
-MAX_BYTES = 32 << 20
-"""Size at which the file is rotated; one old file is kept."""
-LATEST = 100
-"""Decisions that `/status` shows."""
 _DECISIONS = "decisions.jsonl"
 
 
@@ -19,7 +16,7 @@ class DecisionRecord:
     """Appends to a file in a folder, and keeps the latest."""
 
     def __init__(self, folder: Path) -> None:
-        self.latest: deque[dict[str, Any]] = deque(maxlen=LATEST)
+        self.latest: deque[dict[str, Any]] = deque(maxlen=TUNING.latest_decisions)
         self._path = folder / _DECISIONS
 
     def add(self, facts: Facts, decision: Decision, epoch: int) -> None:
@@ -47,7 +44,7 @@ class DecisionRecord:
             "stop": decision.stop,
         }
         self.latest.append(line)
-        if self._path.exists() and self._path.stat().st_size > MAX_BYTES:
+        if self._path.exists() and self._path.stat().st_size > TUNING.record_bytes:
             self._path.replace(self._path.with_name(f"{self._path.name}.1"))
         written = json.dumps(line) + "\n"
         with self._path.open("ab+") as file:

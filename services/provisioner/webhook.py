@@ -14,20 +14,14 @@ from dataclasses import dataclass
 import aiohttp
 
 from foretell.provision import Decision
+from foretell.services.process.peer import read_bounded
 from foretell.services.provisioner.fleet import WatchedFleet
+from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 5.0
-"""Longest time that an answer may take."""
-TOLERANCE_S = 60.0
-"""Most that the clock of an answer may differ from ours: what is older is a replay."""
-LONGEST_PAUSE_S = 60.0
-"""The pause doubles with each attempt that fails, from one second up to this."""
-MAX_ANSWER_BYTES = 64 << 10
 
-
-class WebhookRefused(Exception):
+class WebhookRefused(ValueError):
     """The message was not taken, or its answer cannot be believed; the text says why."""
 
 
@@ -76,8 +70,8 @@ class WebhookFleet(WatchedFleet):
             return 0
         try:
             asked_for = await self._post(message, now_s)
-        except (WebhookRefused, aiohttp.ClientError, OSError, TimeoutError) as error:
-            pause_s = min(LONGEST_PAUSE_S, 2.0**message.attempts)
+        except (ValueError, aiohttp.ClientError, OSError, TimeoutError) as error:
+            pause_s = min(TUNING.webhook_pause_s, 2.0**message.attempts)
             message.attempts, message.again_s = message.attempts + 1, now_s + pause_s
             logger.warning("the webhook did not take %d instances: %r", message.desired, error)
             return 1
@@ -115,15 +109,11 @@ class WebhookFleet(WatchedFleet):
             data=message.body,
             headers=headers,
             allow_redirects=False,
-            timeout=aiohttp.ClientTimeout(ANSWER_S),
+            timeout=aiohttp.ClientTimeout(TUNING.webhook_answer_s),
         ) as answer:
             if not 200 <= answer.status < 300:
                 raise WebhookRefused(f"status {answer.status}")
-            body = b""
-            async for part in answer.content.iter_any():
-                body += part
-                if len(body) > MAX_ANSWER_BYTES:
-                    raise WebhookRefused("the answer is too long")
+            body = await read_bounded(answer, TUNING.webhook_answer_bytes)
             said = {name.lower(): value for name, value in answer.headers.items()}
         return _believed(self._secret, message.message_id, body, said, now_s) if body else None
 
@@ -149,7 +139,7 @@ def _believed(
         asked_for = json.loads(body).get("asked_for")
     except (ValueError, AttributeError, RecursionError) as error:
         raise WebhookRefused(f"the answer makes no sense: {error!r}") from error
-    if not late_s <= TOLERANCE_S:
+    if not late_s <= TUNING.webhook_tolerance_s:
         raise WebhookRefused(f"the answer is {late_s:.0f} s off")
     if asked_for is None:
         return None

@@ -29,6 +29,7 @@ from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.conversation import PromptCounter
 from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
@@ -44,7 +45,6 @@ from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.quota import InProgress
-from foretell.telemetry import SchedulerMetrics
 from foretell.v1 import tagger_pb2_grpc
 
 

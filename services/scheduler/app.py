@@ -18,6 +18,7 @@ from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.proxy import (
     METHODS,
     Batches,
@@ -30,7 +31,6 @@ from foretell.services.scheduler.record.status import instance_statuses, show_in
 from foretell.services.scheduler.relay.held import LAST_EVENT_HEADER, is_resumable
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
-from foretell.telemetry import SchedulerMetrics
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")

@@ -18,7 +18,7 @@ from foretell.config.instances import InstanceConfig, Members
 from foretell.discovery import Ask, ProtocolError, Refused, Watch, of_endpoint_slice, of_pod
 from foretell.discovery.watch import GONE, WATCH_S, Read
 from foretell.services.process.kubernetes import KubernetesApi
-from foretell.telemetry import SchedulerMetrics
+from foretell.services.scheduler.metrics import SchedulerMetrics
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry
 from foretell.config.instances import Members
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.scheduler.discovery import Discovery
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.pool import Pool
-from foretell.telemetry import SchedulerMetrics
 
 ALIVE = 150
 PAUSE_EVERY = 50

@@ -19,6 +19,7 @@ from foretell.services.provisioner.docker import DockerDriver
 from foretell.services.provisioner.driver import DriverFailed, Orders
 from foretell.services.provisioner.lease import FileLease
 from foretell.services.provisioner.places import Places
+from foretell.services.provisioner.tuning import Tuning
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://engine-{i}:8000") for i in range(2)]
 NAMES = [place.instance_id for place in PLACES]
@@ -95,7 +96,7 @@ async def test_what_docker_refuses_is_told(tmp_path: Path) -> None:
         with pytest.raises(DriverFailed, match="302"):
             await driver.find()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(api, "MAX_ANSWER_BYTES", 99)
+            patch.setattr(api, "TUNING", Tuning(platform_answer_bytes=99))
             with pytest.raises(DriverFailed, match="too long"):
                 await driver.find()
     with pytest.raises((aiohttp.ClientError, RuntimeError)):

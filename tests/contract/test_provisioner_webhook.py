@@ -11,7 +11,8 @@ from aiohttp import web
 
 from foretell.provision import Decision
 from foretell.services.provisioner import webhook
-from foretell.services.provisioner.webhook import TOLERANCE_S, WebhookFleet, signature
+from foretell.services.provisioner.tuning import TUNING, Tuning
+from foretell.services.provisioner.webhook import WebhookFleet, signature
 
 SECRET = b"shared"
 NOW_S = 1_700_000_000.0
@@ -105,14 +106,14 @@ FORGED: dict[str, Callable[[web.Request], web.Response]] = {
     "unsigned": lambda r: web.Response(body=b'{"asked_for": 5}'),
     "wrong secret": lambda r: signed(r, b'{"asked_for": 5}', secret=b"other"),
     "replayed": lambda r: signed(r, b'{"asked_for": 5}', message_id="foretell-3-0"),
-    "late": lambda r: signed(r, b'{"asked_for": 5}', at=-TOLERANCE_S - 1),
+    "late": lambda r: signed(r, b'{"asked_for": 5}', at=-TUNING.webhook_tolerance_s - 1),
     "no JSON": lambda r: signed(r, b"{"),
     "no object": lambda r: signed(r, b"[5]"),
     "no number": lambda r: signed(r, b'{"asked_for": "5"}'),
     "negative": lambda r: signed(r, b'{"asked_for": -5}'),
     "refused": lambda r: web.Response(status=503),
     "moved": lambda r: web.Response(status=302, headers={"location": "http://127.0.0.1:9/"}),
-    "endless": lambda r: web.Response(body=b"x" * (webhook.MAX_ANSWER_BYTES + 1)),
+    "endless": lambda r: web.Response(body=b"x" * (TUNING.webhook_answer_bytes + 1)),
 }
 
 
@@ -146,7 +147,7 @@ async def test_a_hook_that_hangs_or_is_not_there_costs_a_bounded_time(
     async with hooked() as (hook, fleet):
         hook.answer = hang
         with monkeypatch.context() as patch:
-            patch.setattr(webhook, "ANSWER_S", 0.1)
+            patch.setattr(webhook, "TUNING", Tuning(webhook_answer_s=0.1))
             assert await fleet.act(decision(2), NOW_S) == 1
         hook.answer = _taken
         assert await fleet.act(decision(4), NOW_S) == 0  # another number does not wait

@@ -19,6 +19,7 @@ from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import BatchShape, EngineSnapshot, LengthEstimate, RequestSpec
+from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
 from foretell.services.process import runtime
@@ -32,7 +33,6 @@ from foretell.services.process.frames import (
 )
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.placing.following import Following
-from foretell.telemetry import PredictorMetrics
 from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2 as pb
 from foretell.wire.published import VERSION

@@ -48,7 +48,7 @@ class TwinEngine:
 
     def __init__(self, config: EngineConfig, usual_blocks: float) -> None:
         self.twin = Twin(config)
-        self.twin._engine["usual_online_blocks"] = usual_blocks
+        self.twin.engine["usual_online_blocks"] = usual_blocks
         self.now_s = 0.0
         self.steps: Steps = []
         self.first_s: dict[str, float] = {}

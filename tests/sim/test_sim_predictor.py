@@ -242,7 +242,7 @@ def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> No
                 predictor.complete(seq.request_id, answered=True)
                 service.complete(seq.request_id, answered=True)
             if instance.in_step:
-                heappush(events, (instance.twin.ends_s, 3000, "advance", 0))
+                heappush(events, (float(instance.twin._clock["first_end_s"]), 3000, "advance", 0))
         if what != "ask":  # every change is published
             published += 1
             service.hear(snapshot_of(instance.twin, specs, now_s, published))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from foretell.latency.calibration import OnlineStepTime
-from foretell.model import BatchShape
+from foretell.model import BatchShape, Step
 from foretell.tools.profiles.steps import fit
 
 RECORDING = Path(__file__).parents[1] / "data" / "engine_steps" / "vllm_cpu_steps.csv.gz"
@@ -18,13 +18,6 @@ RUNS = (1, 10, 50, 200)
 APART = 50
 LEARNING_S, IDLE_S = 60.0, 0.05
 NOTHING, FITTED, HELD = "nothing", "fitted on the first half", "the same, not learning"
-
-
-@dataclass(frozen=True, slots=True)
-class TimedStep:
-    started_s: float
-    duration_s: float
-    shape: BatchShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +32,25 @@ class Errors:
     within_2: float
 
 
-def read_steps() -> list[TimedStep]:
+def read_steps() -> list[Step]:
     _, _, *rows = gzip.decompress(RECORDING.read_bytes()).decode().splitlines()
     steps = []
     for row in rows:
         started_us, duration_us, *sums = map(int, row.split(","))
-        steps.append(TimedStep(started_us / 1e6, duration_us / 1e6, BatchShape(*sums)))
+        shape = BatchShape(*sums)
+        steps.append(Step(len(steps), started_us / 1e6, duration_us / 1e6, shape))
     return steps
 
 
-def replay(steps: Sequence[TimedStep], model: OnlineStepTime, learns: bool) -> dict[int, Errors]:
+def replay(steps: Sequence[Step], model: OnlineStepTime, learns: bool) -> dict[int, Errors]:
     """Each forecast is made with what was known just before; shapes are taken as known."""
     found: dict[int, list[tuple[float, float, float]]] = {n: [] for n in RUNS}
-    ended_s = steps[0].started_s
+    ended_s = steps[0].started_unix_s
     for index, step in enumerate(steps):
-        if learns and step.started_s - ended_s > IDLE_S:
-            model.rest(step.started_s - ended_s)
-        ended_s = step.started_s + step.duration_s
-        if step.started_s - steps[0].started_s >= LEARNING_S:
+        if learns and step.started_unix_s - ended_s > IDLE_S:
+            model.rest(step.started_unix_s - ended_s)
+        ended_s = step.started_unix_s + step.duration_s
+        if step.started_unix_s - steps[0].started_unix_s >= LEARNING_S:
             for n in RUNS:
                 if index % min(n, APART) == 0 and index + n <= len(steps):
                     run, now = steps[index : index + n], model.current()
@@ -84,7 +78,7 @@ def errors(forecasts: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> Er
 @pytest.fixture(scope="module")
 def result() -> dict[str, dict[int, Errors]]:
     steps = read_steps()
-    first = [step for step in steps if step.started_s < steps[-1].started_s / 2]
+    first = [step for step in steps if step.started_unix_s < steps[-1].started_unix_s / 2]
     second = steps[len(first) :]
     fitted = fit(first)
     return {

@@ -7,9 +7,11 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from foretell.length.estimate import level_of
 from foretell.model import LengthEstimate
+from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.tagger.metrics import TaggerMetrics
-from foretell.telemetry import Declared, PredictorMetrics, SchedulerMetrics
+from foretell.telemetry import Declared
 from foretell.tools.observability.catalogue import by_process
 
 UNIT_ENDINGS = {"seconds": "_seconds", "ratio": "_ratio", "bytes": "_bytes"}

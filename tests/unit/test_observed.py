@@ -7,10 +7,16 @@ import pytest
 from stepped_engine import NOW, STEP_TIME
 
 from foretell.engine import Batch, Sequence, Twin
-from foretell.engine.evidence import evidence_of, longest_of
 from foretell.engine.observed import ObservedEngine
 from foretell.engine.progress import StreamProgress
-from foretell.engine.seen_limits import ASSUMED, OBSERVED, TELL_EVERY_S, Evidence
+from foretell.engine.seen_limits import (
+    ASSUMED,
+    OBSERVED,
+    TELL_EVERY_S,
+    Evidence,
+    evidence_of,
+    longest_of,
+)
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
 from foretell.model.limits import Limits, limits_of

@@ -7,8 +7,8 @@ from prometheus_client import CollectorRegistry
 
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, EngineSnapshot, Step
+from foretell.services.predictor.metrics import SPREAD_STEPS, PredictorMetrics
 from foretell.services.predictor.service import PredictorService
-from foretell.telemetry import SPREAD_STEPS, PredictorMetrics
 
 CONFIG = EngineConfig("m", 16, 1000, 8, 512, 1024, engine_version="test")
 

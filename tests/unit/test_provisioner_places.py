@@ -12,7 +12,8 @@ from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
 from foretell.services.provisioner import places
 from foretell.services.provisioner.lease import FileLease, LeaseLost
-from foretell.services.provisioner.places import DOWN_S, Places
+from foretell.services.provisioner.places import Places
+from foretell.services.provisioner.tuning import TUNING
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
 
@@ -134,8 +135,8 @@ async def test_an_engine_that_is_down_for_long_counts_as_warming(world: World) -
     await fleet.act(order(start=1), 0.0)
     assert (await fleet.look(1.0))[0].phase is Phase.READY
     world.answering = set()
-    assert (await fleet.look(1.0 + DOWN_S))[0].phase is Phase.READY
-    (down,) = await fleet.look(2.0 + DOWN_S)
+    assert (await fleet.look(1.0 + TUNING.down_s))[0].phase is Phase.READY
+    (down,) = await fleet.look(2.0 + TUNING.down_s)
     assert (down.phase, down.since_s) == (Phase.WARMING, 1.0)
     assert world.wanted() == {"engine-0": "ready"}
     world.answering = {PLACES[0].url}

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from foretell import __version__
 from foretell.cli.main import app
+from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.tagger.metrics import TaggerMetrics
-from foretell.telemetry import Declared, PredictorMetrics, SchedulerMetrics
+from foretell.telemetry import Declared
 
 ROOT = Path(__file__).parents[2]
 

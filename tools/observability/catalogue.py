@@ -4,9 +4,12 @@ from functools import cache
 
 from prometheus_client import CollectorRegistry
 
+from foretell.services.batch.metrics import BatchMetrics
+from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.provisioner.metrics import ProvisionerMetrics
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.tagger.metrics import TaggerMetrics
-from foretell.telemetry import BatchMetrics, Metric, PredictorMetrics, SchedulerMetrics
+from foretell.telemetry import Metric
 
 
 @cache

@@ -2,30 +2,20 @@
 
 from collections.abc import Sequence
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from foretell.latency.features import features
 from foretell.latency.importers.linear_fit import relative_fit
 from foretell.latency.linear import LinearStepTime, StepTimeModel
-from foretell.model import BatchShape
+from foretell.model import Step
 
 _REFITS = 6
 _OUTLIER = 3.0  # an error beyond this many median ones counts as that many (Huber)
 
 
-class Timed(Protocol):
-    """A step that was timed."""
-
-    @property
-    def duration_s(self) -> float: ...
-
-    @property
-    def shape(self) -> BatchShape: ...
-
-
-def fit(steps: Sequence[Timed]) -> LinearStepTime:
+def fit(steps: Sequence[Step]) -> LinearStepTime:
     """Six coefficients for `steps`: least squares of the error relative to the prediction.
 
     Refitted with the last fit's predictions, and with less weight for outliers: as relative to
@@ -43,6 +33,6 @@ def fit(steps: Sequence[Timed]) -> LinearStepTime:
     return LinearStepTime(coefficients)
 
 
-def median_error(model: StepTimeModel, steps: Sequence[Timed]) -> float:
+def median_error(model: StepTimeModel, steps: Sequence[Step]) -> float:
     """The median of |predicted - actual| / actual over steps."""
     return median(abs(model.step_s(step.shape) / step.duration_s - 1.0) for step in steps)

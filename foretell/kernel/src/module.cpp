@@ -182,23 +182,17 @@ FUNCTION(fill_column) {
     return text(received::fill(rows, {own, at, width, stride}, kind, values));
 }
 
-FUNCTION(untrue_requests) {
+template <class Row> static PyObject* untrue(PyObject* const* given, Py_ssize_t count) {
     Arguments a(given, count, 3);
-    const auto rows = a.packed<Request>();
+    const auto rows = a.packed<Row>();
     const auto most = a.array<double>();
-    const Int inputs = a.integer();
+    const Int others = a.integer();
     READ(a);
-    return text(received::untrue(rows, most, inputs));
+    return text(received::untrue(rows, most, others));
 }
 
-FUNCTION(untrue_arrivals) {
-    Arguments a(given, count, 3);
-    const auto rows = a.packed<Arrival>();
-    const auto most = a.array<double>();
-    const Int sequences = a.integer();
-    READ(a);
-    return text(received::untrue(rows, most, sequences));
-}
+FUNCTION(untrue_requests) { return untrue<Request>(given, count); }
+FUNCTION(untrue_arrivals) { return untrue<Arrival>(given, count); }
 
 FUNCTION(are_certain) {
     Arguments a(given, count, 1);

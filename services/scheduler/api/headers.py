@@ -52,8 +52,9 @@ def request_id_of(headers: Mapping[str, str]) -> str:
 
 def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
     """The client's headers that its engine gets; not those that name what they are connected to."""
-    options = headers.get("connection", "")
-    named = {each.strip().lower() for each in options.split(",")} if options else ()
+    options, named = headers.get("connection", ""), set[str]()
+    if options not in ("", "keep-alive"):  # as mostly
+        named = {each.strip().lower() for each in options.split(",")}
     return {
         name: value
         for name, value in headers.items()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
@@ -43,22 +43,18 @@ _CHUNKS_AT_ONCE = 16
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
 
-@dataclass(frozen=True, slots=True)
-class PickerContext:
-    """What all requests of this replica share."""
-
-    app: App
-    addresses: Addresses
-    authorization: Mapping[str, str]
-
-
 class Exchange:
     """A call of `ExternalProcessor/Process`, which is one HTTP request of the gateway's."""
 
-    def __init__(self, stream: Stream, context: PickerContext) -> None:
+    def __init__(
+        self, stream: Stream, app: App, addresses: Addresses, authorization: Mapping[str, str]
+    ) -> None:
+        """`authorization`: what engines are sent in place of the client's."""
         self._stream = stream
-        self._context = context
-        self._shared = context.app.shared
+        self._app = app
+        self._addresses = addresses
+        self._authorization = authorization
+        self._shared = app.shared
         self._path = ""
         self._life: RequestContext | None = None
         """None before its head has come, and for what generates nothing."""
@@ -161,15 +157,15 @@ class Exchange:
         try:
             if path == "/metrics":  # not for whoever can reach the gateway
                 raise ApiError(404, f"Not Found: {method} {path}")
-            self._reply(self._context.app.page(method, path, headers))
+            self._reply(self._app.page(method, path, headers))
         except ApiError as error:
             self._reply(error.response())
 
     async def _send_to_keeper(self, path: str, headers: Mapping[str, str]) -> None:
-        own, addresses = self._context.authorization, self._context.addresses
+        own, addresses = self._authorization, self._addresses
         try:
             tenant = self._shared.api_keys.tenant(headers)
-            keepers = self._context.app.stored.keepers(path, tenant.name)
+            keepers = self._app.stored.keepers(path, tenant.name)
             await addresses.learn(keepers)
             known = [address for each in keepers if (address := addresses.known(each))]
             if not known:
@@ -204,7 +200,7 @@ class Exchange:
         try:
             among = self._subset
             if among is not None:
-                among = await self._context.addresses.instances(among)
+                among = await self._addresses.instances(among)
             await life.accept(bytes(self._body), among)
             address = await self._address(life, await life.place(recallable=False))
             others = await self._others(life)
@@ -218,7 +214,7 @@ class Exchange:
         """The address of the engine that is chosen; raises `ApiError` if none is."""
         while True:
             try:
-                return await self._context.addresses.of(attempt.instance)
+                return await self._addresses.of(attempt.instance)
             except OSError as error:
                 attempt = await life.retry(lost("connect"), said=f"it has no address: {error}")
 
@@ -238,14 +234,14 @@ class Exchange:
             and (request.among is None or each.config.instance_id in request.among)
         )
         others = list(islice(fit, life.placer.core.config.max_attempts - 1))
-        await self._context.addresses.learn(others)
-        return [address for each in others if (address := self._context.addresses.known(each))]
+        await self._addresses.learn(others)
+        return [address for each in others if (address := self._addresses.known(each))]
 
     async def _dispatch(
         self, life: RequestContext, addresses: list[str], *, trailers: bool
     ) -> None:
         body = life.body()
-        headers = {**life.begin_attempt(), **self._context.authorization}
+        headers = {**life.begin_attempt(), **self._authorization}
         withheld = [name for name in _WITHHELD if name not in headers]
         self._body.clear()
         chunks = messages.body_chunks(body, ends=not trailers)
@@ -285,7 +281,7 @@ class Exchange:
 
     def _served(self, life: RequestContext, attempt: Attempt, address: str) -> Attempt:
         """The attempt that is answered: another one where the gateway tried the first in vain."""
-        addresses = self._context.addresses
+        addresses = self._addresses
         served = addresses.instance(address) if address else None
         if served is None or address == addresses.known(attempt.instance):
             return attempt

@@ -11,7 +11,7 @@ from foretell.config.settings import SchedulerSettings
 from foretell.services.process.traffic import METADATA_KEY, is_loopback
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy.addresses import Addresses
-from foretell.services.scheduler.envoy.exchange import Exchange, PickerContext
+from foretell.services.scheduler.envoy.exchange import Exchange
 from foretell.services.scheduler.envoy.frames import Turns
 from foretell.services.scheduler.envoy.http2 import (
     NOT_FOUND,
@@ -35,7 +35,8 @@ class Picker:
 
     def __init__(self, app: App, authorization: Mapping[str, str]) -> None:
         self._app = app
-        self._context = PickerContext(app, Addresses(app.shared.pool), authorization)
+        self._addresses = Addresses(app.shared.pool)
+        self._authorization = authorization
         self._secret = b""
         self._connections: set[Connection] = set()
 
@@ -93,7 +94,7 @@ class Picker:
                 if not hmac.compare_digest(given, self._secret):
                     stream.end(UNAUTHENTICATED, "the shared secret is missing or wrong")
                     return None
-            return Exchange(stream, self._context)
+            return Exchange(stream, self._app, self._addresses, self._authorization)
         if path == _CHECK:
             return _Check(stream, self._app)
         stream.end(UNIMPLEMENTED, f"no method {path}")

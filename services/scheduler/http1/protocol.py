@@ -120,8 +120,10 @@ class ServerProtocol:
         `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
         in progress, if there is one that was not answered, is still to be answered."""
         try:
-            if self.state is _IDLE:
-                return self._next_head()
+            while self.state is _IDLE and self._has_data():
+                self._at = self._head.feed(self._data, self._at)
+                if (head := self._head.head()) is not None:
+                    return self._begin(head)
             if self.state is _RECEIVING or self.state is _DRAINING:
                 return self._next_part()
         except RemoteProtocolError:
@@ -138,15 +140,7 @@ class ServerProtocol:
         self._later.clear()
         return bool(self._data)
 
-    def _next_head(self) -> RequestHead | None:
-        while self._has_data():
-            self._at = self._head.feed(self._data, self._at)
-            if (head := self._head.head()) is not None:
-                self._begin(head)
-                return head
-        return None
-
-    def _begin(self, head: RequestHead) -> None:
+    def _begin(self, head: RequestHead) -> RequestHead:
         self._head = HeadParser(self._bounds)
         self.keep_alive = head.keep_alive
         self._go(Step.HEAD)
@@ -159,6 +153,7 @@ class ServerProtocol:
             self._go(Step.BODY_END)
         else:
             self._body = Counted(length_bytes)
+        return head
 
     def _next_part(self) -> bytes | None:
         while not self._body.done:

@@ -10,8 +10,7 @@ from heapq import nsmallest
 from math import inf
 from typing import TypeVar
 
-from foretell.engine.lanes import Lane
-from foretell.engine.predictor import EnginePredictor
+from foretell.engine.predictor import EnginePredictor, Lane
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
 from foretell.length.distribution import knots
@@ -21,9 +20,10 @@ from foretell.placement.cached import CachedPredictions
 from foretell.placement.ports import Predicted, Wait
 from foretell.policy import Needs
 from foretell.services.process.logs import all_about
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.following import Following
-from foretell.services.scheduler.placing.pool import Instance, Pool
-from foretell.telemetry import SchedulerMetrics
+from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.pool import Pool
 from foretell.v1 import predictor_pb2
 
 logger = logging.getLogger(__name__)

@@ -11,12 +11,13 @@ from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, kind_of
 from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.tenants.quota import Grant
-from foretell.telemetry import SchedulerMetrics, series
+from foretell.telemetry import series
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
@@ -203,55 +204,40 @@ class Recorder:
 
     def _observe(self, request: ApiRequest, attempt: Attempt) -> None:
         """Count an answer; latencies only of one that no other engine had begun."""
-        job_class = request.job_class
+        prediction, spec = attempt.prediction, attempt.spec
+        ttft_s, e2e_s, tokens = attempt.ttft_s, attempt.e2e_s, attempt.tokens_each
+        instance_id, job_class = attempt.instance_id, request.job_class.value
         self._tenant_tokens(request.tenant).inc(attempt.prompt_tokens + attempt.output_tokens)
-        self._count_tokens(attempt, job_class.value)
-        if attempt.continued:
-            return
-        self._observe_latencies(request, attempt, job_class.value)
-        if attempt.output_tokens:
-            self._observe_length(request, attempt)
-
-    def _count_tokens(self, attempt: Attempt, job_class: str) -> None:
-        labels = attempt.instance_id, job_class
-        self._prompt_tokens(*labels).inc(attempt.prompt_tokens)
-        self._output_tokens(*labels).inc(attempt.output_tokens)
+        self._prompt_tokens(instance_id, job_class).inc(attempt.prompt_tokens)
+        self._output_tokens(instance_id, job_class).inc(attempt.output_tokens)
         # Also where nothing is known: a series without samples looks like a broken query.
-        cached, predicted = self._cached_tokens(*labels), self._predicted_cached_tokens(*labels)
+        cached = self._cached_tokens(instance_id, job_class)
+        predicted = self._predicted_cached_tokens(instance_id, job_class)
         if attempt.cached_tokens is not None:
             cached.inc(attempt.cached_tokens)
-            predicted.inc(attempt.prediction.cached_tokens if attempt.prediction else 0)
-
-    def _observe_latencies(self, request: ApiRequest, attempt: Attempt, job_class: str) -> None:
-        prediction, ttft_s, e2e_s = attempt.prediction, attempt.ttft_s, attempt.e2e_s
-        labels = request.model, attempt.instance_id, attempt.policy, job_class
-        errors = _error_labels(request, attempt)
+            predicted.inc(prediction.cached_tokens if prediction else 0)
+        if attempt.continued:
+            return
+        labels = request.model, instance_id, attempt.policy, job_class
+        errors = request.model, instance_id, attempt.instance.kind
         self._e2e(*labels).observe(e2e_s)
         if attempt.told is not None and e2e_s > 0:
             self._told_p90("e2e", str(e2e_s <= attempt.told.e2e.p90_s)).inc()
         if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
             self._e2e_error(*errors).observe(prediction.e2e_s / e2e_s - 1)
-        if not ttft_s:
-            return
-        self._ttft(*labels).observe(ttft_s)
-        if attempt.told is not None and request.stream:
-            self._told_p90("ttft", str(ttft_s <= attempt.told.ttft.p90_s)).inc()
-        if prediction is not None and isfinite(prediction.ttft_s):
-            self._ttft_error(*errors).observe(prediction.ttft_s / ttft_s - 1)
-        if attempt.tokens_each > 1:
-            self._tpot(*labels).observe((e2e_s - ttft_s) / (attempt.tokens_each - 1))
-
-    def _observe_length(self, request: ApiRequest, attempt: Attempt) -> None:
-        spec = attempt.spec
-        error = spec.length.expected_tokens / attempt.tokens_each - 1
-        self._length_error(*_error_labels(request, attempt)).observe(error)
-        level = level_of(spec.length, attempt.output_tokens)
-        if level is not None and spec.sequences == 1 and not attempt.truncated:
-            self._length_level(request.model).observe(level)
-
-
-def _error_labels(request: ApiRequest, attempt: Attempt) -> tuple[str, str, str]:
-    return request.model, attempt.instance_id, attempt.instance.kind
+        if ttft_s:
+            self._ttft(*labels).observe(ttft_s)
+            if attempt.told is not None and request.stream:
+                self._told_p90("ttft", str(ttft_s <= attempt.told.ttft.p90_s)).inc()
+            if prediction is not None and isfinite(prediction.ttft_s):
+                self._ttft_error(*errors).observe(prediction.ttft_s / ttft_s - 1)
+            if tokens > 1:
+                self._tpot(*labels).observe((e2e_s - ttft_s) / (tokens - 1))
+        if attempt.output_tokens:
+            self._length_error(*errors).observe(spec.length.expected_tokens / tokens - 1)
+            level = level_of(spec.length, attempt.output_tokens)
+            if level is not None and spec.sequences == 1 and not attempt.truncated:
+                self._length_level(request.model).observe(level)
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
