@@ -18,9 +18,6 @@ def up(
         str, typer.Option(help="Folder for state, sockets and logs; empty: a new one.")
     ] = "",
     restart: Annotated[bool, typer.Option(help="Restart what dies.")] = True,
-    duration: Annotated[
-        float, typer.Option(min=0, help="Stop by itself, seconds after being ready; 0: never.")
-    ] = 0.0,
     plain: Annotated[bool, typer.Option("--plain", help="One line per event, no table.")] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
@@ -30,4 +27,4 @@ def up(
     """
     from foretell.tools.local.up import up as run_cluster
 
-    run_cluster(cluster, flags, run_dir=run_dir, restart=restart, duration_s=duration, plain=plain)
+    run_cluster(cluster, flags, run_dir=run_dir, restart=restart, plain=plain)

@@ -136,7 +136,7 @@ def _cost(data: Path, name: str, work: WorkModel, video_tokens: int) -> Cost:
     behind = float(np.mean([len(solved[row["subject"]]) for row in questions]))
     answer = outputs.astype(np.float64)
     compute = work.prefill_s(np.zeros_like(prompt), prompt)
-    compute += work.decode_s(prompt, answer, answer**2)
+    compute += work.decode_token_s * answer
     memory = work.memory_s(prompt, answer, answer**2)
     shared = SYSTEM_TOKENS + (behind if name == "mmlu" else 0.0)
     return Cost(float(compute.mean()), float(memory.mean()), float(prompt.mean()), shared)

@@ -21,42 +21,32 @@ from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import SimulateOptions
 from foretell.workload import Arrival
 
-AGEING = 0.1
-"""By size, a request has its turn as if it had come later: by this part of the seconds that its
-answer takes alone, as far as its length is known."""
-_TURNS_PER_S = 1000
 
-
-def pooled(
-    options: SimulateOptions, arrivals: Sequence[Arrival], seed: int, *, by_size: bool
-) -> Report:
-    """What the pool of the options' engines makes of the arrivals, in their order or by size."""
+def pooled(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) -> Report:
+    """What the pool of the options' engines makes of the arrivals, in their order."""
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
     busy = BatchShape(decode_seqs=16, decode_pairs=16_000)
     fastest = min(config.instances, key=lambda one: one.step_time.step_s(busy))
     kinds = [each.profile for each in options.engines for _ in range(each.instances)]
     profile = profile_of(kinds[config.instances.index(fastest)])
-    engine = _pool_of([one.engine for one in config.instances], fastest.engine, by_size=by_size)
+    engine = _pool_of([one.engine for one in config.instances], fastest.engine)
     profile = with_graphs(profile, fastest.engine.max_num_seqs)
     least_s = fastest.step_time.step_s(busy)
     engines = sum(least_s / one.step_time.step_s(busy) for one in config.instances)
     steps = _shared(profile, engines)
-    if by_size:
-        arrivals = [_ranked(a, config.estimate(a).expected_tokens, fastest) for a in arrivals]
     one = replace(config, instances=(InstanceConfig(engine, steps),))
     report = simulate(one, arrivals, [make_policy("round_robin")], Random(f"{seed} cluster"))
     delay_s = config.dispatch_delay_s
     return replace(report, served=tuple(_not_before(s, fastest, delay_s) for s in report.served))
 
 
-def _pool_of(engines: Sequence[EngineConfig], one: EngineConfig, *, by_size: bool) -> EngineConfig:
+def _pool_of(engines: Sequence[EngineConfig], one: EngineConfig) -> EngineConfig:
     return replace(
         one,
         max_num_seqs=sum(each.max_num_seqs for each in engines),
         max_num_scheduled_tokens=sum(each.max_num_scheduled_tokens for each in engines),
         total_blocks=sum(each.total_blocks for each in engines),
-        policy="priority" if by_size else "fcfs",
     )
 
 
@@ -84,11 +74,6 @@ def _shared(profile: GpuProfile, engines: float) -> StepTimeModel:
             graph_sizes=tuple(int(engines * size) for size in tables.graph_sizes),
         )
     )
-
-
-def _ranked(arrival: Arrival, tokens: float, alone: InstanceConfig) -> Arrival:
-    later_s = AGEING * tokens * alone.step_time.step_s(BatchShape(0, 0, 0, 1, 0))
-    return replace(arrival, priority=int(_TURNS_PER_S * (arrival.t_s + later_s)))
 
 
 def _not_before(served: Served, alone: InstanceConfig, delay_s: float) -> Served:

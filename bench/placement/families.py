@@ -1,7 +1,7 @@
 """Families of traffic that placement is judged by, each with the cluster that serves it.
 
 Some decide: what a policy is, is chosen by these. The others only report: nobody looks at them
-before a choice is made.
+before a choice is made. Of mixed clusters seeds 1 and 2 may be looked at meanwhile, others not.
 """
 
 import gzip
@@ -26,6 +26,7 @@ from foretell.workload.lengths import EmpiricalLengths, LengthSampler, LogNormal
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, stream
 
 ALIKE = (A30,)
+FOUR = (replace(A30, instances=4),)
 UNLIKE = (
     replace(A30, instances=6),
     replace(A30, profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
@@ -41,6 +42,22 @@ H100 = (
         max_model_len=131_072,
     ),
 )
+HALVES = (
+    replace(A30, profile="A30/Qwen2-7B", instances=2, max_num_seqs=256, num_blocks=7289),
+    replace(H100[0], instances=2, max_num_batched_tokens=2048, max_model_len=4096),
+)
+"""Half A30, half H100; two models of about 8 billion parameters stand for one."""
+TWO_SIZES = (
+    replace(H100[0], instances=3),
+    replace(
+        H100[0],
+        profile=str(Path(__file__).with_name("H100x2__Llama-3.1-8B.json")),
+        instances=2,
+        num_blocks=57_420,
+    ),
+)
+"""Three engines of one H100 each, and two of two with tensor parallelism."""
+DECIDES, UNSEEN, MIXED = "chose the score", "unseen", "mixed"
 Make = Callable[[Path, float, int, Random], list[Arrival]]
 """Requests of a family: the traces' folder, requests a second, their number, and random draws."""
 
@@ -50,15 +67,19 @@ class Family:
     """One kind of traffic, and who serves it."""
 
     name: str
-    decides: bool
+    role: str
+    """`DECIDES`, `UNSEEN` or `MIXED`: see above."""
     engines: Sequence[EngineOptions]
     make: Make
     guess_qps: float
     """The rate at which the search for the capacity begins."""
     load: float = 0.92
-    """The rate at which policies are compared, as a part of the capacity."""
+    """The rate at which policies are compared, as a part of the capacity, all engines whole."""
     prefixes: bool = False
     """Prompts begin alike."""
+    faults: Sequence[str] = ()
+    """As `tools.simulate.cluster.parse_fault` takes them. Predictors learn of them by the steps."""
+    seconds: float = 100.0
 
     def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
         """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
@@ -168,6 +189,8 @@ def _parquet(path: Path) -> Trace:
 
 _MOST_BLOCKS = 1 << 16
 _AGENTS_BEGIN_S = 300.0
+HALF_PACE = "slow=2:0:300"
+"""Steps of the first engine take twice as long from minute 5."""
 TIDE_S = 60.0
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
 AGENTS = "agent_miniswe_calls.jsonl.gz"
@@ -180,20 +203,26 @@ SMALL = stretches_of("servegen_m-small_223200_223800.parquet")
 MOONCAKE = stretches_of("mooncake_conversation.t0-2100.jsonl.gz")
 LMSYS = lengths_of("lengths_lmsys_nanoflow.csv.gz")
 FAMILIES: Sequence[Family] = (
-    Family("chat", True, ALIKE, CHAT, 31.0),
-    Family("conversation", True, ALIKE, AZURE, 15.0),
-    Family("bursts", True, ALIKE, LARGE, 40.0),
-    Family("code", True, ALIKE, drawn(CODE), 20.0),
-    Family("shared prefixes", True, H100, MOONCAKE, 5.0, prefixes=True),
-    Family("short", True, ALIKE, SMALL, 150.0),
-    Family("arena", True, ALIKE, LMSYS, 40.0),
-    Family("long prompts", False, H100, drawn(LONG), 8.0),
-    Family("agents", False, H100, agents, 20.0, prefixes=True),
-    Family("talks", False, H100, talks, 40.0, prefixes=True),
-    Family("tides", False, ALIKE, tides, 28.0),
-    Family("unlike", True, UNLIKE, CHAT, 31.0),
-    Family("unlike, calm", True, UNLIKE, CHAT, 31.0, load=0.3),
-    Family("calm", False, ALIKE, CHAT, 31.0, load=0.5),
+    Family("chat", DECIDES, ALIKE, CHAT, 31.0),
+    Family("conversation", DECIDES, ALIKE, AZURE, 15.0),
+    Family("bursts", DECIDES, ALIKE, LARGE, 40.0),
+    Family("code", DECIDES, ALIKE, drawn(CODE), 20.0),
+    Family("shared prefixes", DECIDES, H100, MOONCAKE, 5.0, prefixes=True),
+    Family("short", DECIDES, ALIKE, SMALL, 150.0),
+    Family("arena", DECIDES, ALIKE, LMSYS, 40.0),
+    Family("long prompts", UNSEEN, H100, drawn(LONG), 8.0),
+    Family("agents", UNSEEN, H100, agents, 20.0, prefixes=True),
+    Family("talks", UNSEEN, H100, talks, 40.0, prefixes=True),
+    Family("tides", UNSEEN, ALIKE, tides, 28.0),
+    Family("unlike", DECIDES, UNLIKE, CHAT, 31.0),
+    Family("unlike, calm", DECIDES, UNLIKE, CHAT, 31.0, load=0.3),
+    Family("calm", UNSEEN, ALIKE, CHAT, 31.0, load=0.5),
+    Family("A30 and H100", MIXED, HALVES, CHAT, 100.0, seconds=60.0),
+    Family("A30 and H100, 0.7", MIXED, HALVES, CHAT, 100.0, load=0.7, seconds=60.0),
+    Family("TP 1 and 2", MIXED, TWO_SIZES, drawn(LONG), 20.0),
+    Family("TP 1 and 2, 0.7", MIXED, TWO_SIZES, drawn(LONG), 20.0, load=0.7),
+    Family("half pace", MIXED, FOUR, CHAT, 10.0, 0.83, faults=(HALF_PACE,), seconds=420.0),
+    Family("half pace, 0.61", MIXED, FOUR, CHAT, 10.0, 0.61, faults=(HALF_PACE,), seconds=420.0),
 )
 """Lengths: ShareGPT's (*chat*, *tides*, *unlike*, *calm*), LMSYS's (*arena*), made up (*code*,
 *long prompts*, *talks*); traces: Azure 2023, ServeGen (*bursts*, *short*), Mooncake, agents."""

@@ -21,6 +21,8 @@ A30 = EngineOptions(
     max_model_len=4096,
 )
 """The Block paper's cluster."""
+IN_TIME_TTFT_S, IN_TIME_TPOT_S = 2.0, 0.1
+"""The targets by which goodput is counted; policies are not told of them."""
 _STEP, _MARGIN = 1.06, 0.15
 
 
@@ -36,7 +38,8 @@ def simulated(
     `recall`: what waits in an engine's queue may be called back; what others propose does not."""
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
-    config = replace(config, placement=replace(config.placement, recall=recall))
+    placement = replace(config.placement, recall=recall)
+    config = replace(config, placement=placement, learn_step_times=bool(options.faults))
     policy = policy or make_policy(options.policy)
     return simulate(config, arrivals, [policy], Random(f"{seed} cluster"))
 
@@ -49,12 +52,17 @@ def _e2e_s(served: Served) -> float:
     return served.e2e_s
 
 
+def _in_time(served: Served) -> bool:
+    return served.ttft_s <= IN_TIME_TTFT_S and served.tpot_s <= IN_TIME_TPOT_S
+
+
 FIGURES: dict[str, Callable[[Report], float]] = {
     "ttft_mean_s": lambda r: r.mean(_ttft_s),
     "ttft_p99_s": lambda r: r.quantile(0.99, _ttft_s),
     "e2e_mean_s": lambda r: r.mean(_e2e_s),
     "e2e_p99_s": lambda r: r.quantile(0.99, _e2e_s),
     "tpot_p99_s": lambda r: r.quantile(0.99, lambda s: s.tpot_s),
+    "in_time_ratio": lambda r: sum(map(_in_time, r.served)) / len(r.served),
     "throughput_rps": lambda r: r.throughput_rps,
     "preemptions_per_1000": lambda r: 1000 * r.preemptions / len(r.served),
 }

@@ -1,4 +1,4 @@
-"""Which policy serves which kind of traffic best, with true lengths and as the tagger would say?
+"""Which policy serves which kind of traffic best, with lengths as the tagger would say?
 
 TRACES holds the traces of `bench/placement/families.py`. A family's load is the highest rate at
 which Block's policy, `predicted_latency`, that knows true lengths keeps the P99 of TTFT within a
@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.placement.bound import pooled
-from bench.placement.families import FAMILIES, Family
+from bench.placement.families import DECIDES, FAMILIES, MIXED, UNSEEN, Family
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from bench.placement.simulated import by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
@@ -34,11 +34,12 @@ OURS, BLOCK = "slo", "predicted_latency"
 SEE_PREFIXES = (PrefixHash.name, LongestMatch.name)
 """Those that gateways have for prompts that begin alike; run where prompts do."""
 WITHOUT_FORECASTS = ("llumnix_minus", "least_outstanding", "round_robin", *SEE_PREFIXES)
-BOUNDS = IN_ORDER, BY_SIZE = ("pool", "pool, by size")
-"""No policies: what could be won (`bench.placement.bound`)."""
+POOL = "pool"
+"""No policy: what could be won (`bench.placement.bound`)."""
 POLICIES = (OURS, BLOCK, *WITHOUT_FORECASTS)
-KNOWN = {"tagger": "as the tagger says", "true": "true lengths"}
 SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
+LOOKED_AT = 2
+"""Seeds of mixed clusters that may be looked at while a policy changes; later ones only report."""
 BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
 """The bound on the P99 of TTFT: so long, or so many times as long as without load; and how closely
 the rate at which it is reached is found."""
@@ -69,11 +70,11 @@ def run(case: Case, traces: Path) -> Numbers:
         publish_interval_s=PUBLISH_S,
         network_delay_s=NETWORK_S,
         dispatch_delay_s=DISPATCH_S,
+        faults=tuple(family.faults),
     )
     arrivals = family.arrivals(traces, case.qps, count, case.seed)
-    if case.policy in BOUNDS:
-        by_size = case.policy == BY_SIZE
-        return {**asdict(case), **figures(pooled(options, arrivals, case.seed, by_size=by_size))}
+    if case.policy == POOL:
+        return {**asdict(case), **figures(pooled(options, arrivals, case.seed))}
     report = simulated(
         options,
         arrivals,
@@ -126,7 +127,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Find the families' capacities, and simulate what has not been simulated yet."""
-    kept, seconds = Kept(BENCH.kept, state_of_the_code()), SECONDS
+    kept, seconds = Kept(BENCH.kept, state_of_the_code()), 0.0
     if options.quick:
         options.seeds, options.families, seconds = 2, options.families[:1], 5.0
         found = [family_of(name).guess_qps for name in options.families]
@@ -134,13 +135,13 @@ def measure(options: argparse.Namespace) -> Numbers:
         find = partial(_capacity, traces=options.traces)
         found = kept.all_of(find, options.families, options.processes, "capacities")
     asked = [
-        Case(family.name, policy, knows, round(family.load * qps, 3), seed, seconds)
+        Case(family.name, policy, "tagger", rate, seed, seconds or family.seconds)
         for seed in range(1, options.seeds + 1)
         for family, qps in zip(map(family_of, options.families), found, strict=True)
-        for knows in KNOWN
-        for policy in (*POLICIES, *BOUNDS)
-        if knows == "tagger" or policy not in (*WITHOUT_FORECASTS, IN_ORDER)  # lengths are nothing
+        for rate in [round(family.load * qps, 3)]
+        for policy in (*POLICIES, POOL)
         if family.prefixes or policy not in SEE_PREFIXES
+        if family.role != MIXED or seed > LOOKED_AT
     ]
     rows = kept.all_of(partial(run, traces=options.traces), asked, options.processes, "runs")
     capacities = dict(zip(options.families, found, strict=True))
@@ -157,101 +158,102 @@ def family_of(name: str) -> Family:
 
 def tables(page: Numbers) -> Blocks:
     """Paired ratios to Block's policy, and to the best that makes no forecast, family by family."""
-    seeds = len({row["seed"] for row in page["rows"]})
     text = (
-        f"*Laboratory*: simulated; each family at its part of its capacity, {SECONDS:g} s for each "
-        f"of {seeds} seeds. Ratios of `slo`'s figures to those of the other policy with the same "
-        "requests, seed by seed: geometric means with 95% intervals (Student's t). *Simple* is the "
-        "best policy without forecasts: that with the lowest geometric mean of the figure; its "
-        f"name is that for P99 TTFT. Lengths are {KNOWN['tagger']}; in the last rows, true.\n"
+        "*Laboratory*: simulated; each family at its part of its capacity, lengths as the tagger "
+        "says. Ratios of `slo`'s figures to those of the other policy with the same requests, seed "
+        "by seed: geometric means with 95% intervals (Student's t). *Simple* is the best policy "
+        "without forecasts: that with the lowest geometric mean of the figure; its name is that "
+        "for P99 TTFT.\n"
     )
     rows, groups = [], []
-    for decides, title in ((True, "chose the score"), (False, "unseen")):
-        families = [family for family in _families(page) if family.decides == decides]
+    for role in (DECIDES, UNSEEN, MIXED):
+        families = [family for family in _families(page) if family.role == role]
         for family in families:
             qps = page["capacities_qps"][family.name] * family.load
-            simple = best_of(page, family.name, "ttft_p99_s", WITHOUT_FORECASTS, "tagger")
-            cells = [
-                "{:.2f} ({:.2f} to {:.2f})".format(*ratio_interval(ratios))
-                for ratios in _compared(page, family.name, "tagger")
-            ]
+            simple = best_of(page, family.name, "ttft_p99_s", WITHOUT_FORECASTS)
+            cells = [_told(ratios) for ratios in _compared(page, family.name)]
             rows.append(
-                [f"{family.name}, {qps:.1f}/s", title, *cells[:3], f"`{simple}`", *cells[3:]]
+                [f"{family.name}, {qps:.1f}/s", role, *cells[:3], f"`{simple}`", *cells[3:]]
             )
-        for knows in KNOWN if families else ():
-            found = zip(*(_compared(page, each.name, knows) for each in families), strict=True)
-            means = [geometric_mean([geometric_mean(x) for x in each]) for each in found]
-            cells = [f"**{mean:.2f}**" for mean in means]
-            groups.append(
-                [f"**{len(families)}, {KNOWN[knows]}**", title, *cells[:3], "", *cells[3:]]
-            )
+        found = list(zip(*(_compared(page, each.name) for each in families), strict=True))
+        means = [geometric_mean([geometric_mean(x) for x in each]) for each in found]
+        cells = [f"**{mean:.2f}**" for mean in means]
+        if families:
+            groups.append([f"**{len(families)}**", role, *cells[:3], "", *cells[3:]])
     names = [*COMPARED.values()]
     header = ("family", "role", *(f"Block: {name}" for name in names), "simple", *names)
     table = markdown_table(header, [*rows, *groups])
     return {"tables": "\n".join([made_by(page), text, table, "", *_shares(page)])}
 
 
+def _told(ratios: Sequence[float]) -> str:
+    """Their geometric mean with its interval; of one seed the ratio alone."""
+    if len(ratios) == 1:
+        return f"{ratios[0]:.2f}"
+    return "{:.2f} ({:.2f} to {:.2f})".format(*ratio_interval(ratios))
+
+
 def _shares(page: Numbers) -> list[str]:
     """How far policies come on the way from `round_robin` to the pool."""
-    known = {"tagger": (*BOUNDS, OURS, BLOCK), "true": (BY_SIZE, OURS)}
-    columns = [(policy, knows) for knows, policies in known.items() for policy in policies]
-    rows = [
-        [family.name, title, *_ways(page, family.name, figure, columns)]
-        for family in _families(page)
-        if any(row["family"] == family.name and row["policy"] == IN_ORDER for row in page["rows"])
-        for figure, title in COMPARED.items()
-    ]
-    names = [f"`{policy}`, {knows}" for policy, knows in columns[1:]]
-    header = ("family", "figure", "`round_robin`", IN_ORDER, *names, "best simple")
+    rows = []
+    for family in _families(page):
+        of_it = [row for row in page["rows"] if row["family"] == family.name]
+        seeds = {row["seed"] for row in of_it if row["policy"] == POOL}
+        if seeds:
+            part = {**page, "rows": [row for row in of_it if row["seed"] in seeds]}
+            rows += [
+                [family.name, f"{len(seeds)}", title, *_ways(part, family.name, figure)]
+                for figure, title in COMPARED.items()
+            ]
+    header = ("family", "seeds", "figure", "`round_robin`", POOL, f"`{OURS}`", f"`{BLOCK}`")
     text = (
         "The way from `round_robin` to one *pool* of all engines (`bench/placement/bound.py`), and "
-        "how much of it each goes: geometric means over seeds; lengths as the tagger says, or true."
+        "how much of it each goes: geometric means over seeds."
     )
-    return [text, "", markdown_table(header, rows)]
+    return [text, "", markdown_table((*header, "best simple"), rows)]
 
 
-def _ways(page: Numbers, family: str, figure: str, columns: Sequence[tuple[str, str]]) -> list[str]:
-    """Both ends, in seconds, and of each of the columns but the first, which is the far end, how
-    much of the way it goes; at last, of the best simple policy."""
-    simple = best_of(page, family, figure, WITHOUT_FORECASTS, "tagger")
+def _ways(page: Numbers, family: str, figure: str) -> list[str]:
+    """Both ends, in seconds, and how much of the way policies go."""
+    simple = best_of(page, family, figure, WITHOUT_FORECASTS)
     start, end, *found = (
-        geometric_mean(_values(page, family, *column, figure))
-        for column in (("round_robin", "tagger"), *columns, (simple, "tagger"))
+        geometric_mean(_values(page, family, policy, figure))
+        for policy in ("round_robin", POOL, OURS, BLOCK, simple)
     )
     ways = [f"{(start - x) / (start - end):.0%}" if end < start else "" for x in found]
     return [f"{start:.3g} s", f"{end:.3g} s", *ways]
 
 
-def _compared(page: Numbers, family: str, knows: str) -> list[list[float]]:
+def _compared(page: Numbers, family: str) -> list[list[float]]:
     """The ratios of each of `COMPARED` to Block's policy, and then to the best simple one."""
     return [
-        ratios_of(page, family, knows, best_of(page, family, figure, rivals, knows), figure)
+        [
+            own / theirs
+            for own, theirs in zip(
+                _values(page, family, OURS, figure),
+                _values(page, family, best_of(page, family, figure, rivals), figure),
+                strict=True,
+            )
+        ]
         for rivals in ((BLOCK,), WITHOUT_FORECASTS)
         for figure in COMPARED
     ]
 
 
-def best_of(page: Numbers, family: str, figure: str, rivals: Sequence[str], knows: str) -> str:
+def best_of(page: Numbers, family: str, figure: str, rivals: Sequence[str]) -> str:
     """The rival with the lowest geometric mean of this figure."""
     ran = {row["policy"] for row in page["rows"] if row["family"] == family}
     return min(
         (each for each in rivals if each in ran),
-        key=lambda each: geometric_mean(_values(page, family, each, knows, figure)),
+        key=lambda each: geometric_mean(_values(page, family, each, figure)),
     )
-
-
-def ratios_of(page: Numbers, family: str, knows: str, rival: str, figure: str) -> list[float]:
-    """`slo`'s figures over those of the rival, seed by seed."""
-    own, theirs = (_values(page, family, each, knows, figure) for each in (OURS, rival))
-    return [a / b for a, b in zip(own, theirs, strict=True)]
 
 
 def _families(page: Numbers) -> Iterable[Family]:
     return [family for family in FAMILIES if family.name in page["capacities_qps"]]
 
 
-def _values(page: Numbers, family: str, policy: str, knows: str, figure: str) -> list[float]:
+def _values(page: Numbers, family: str, policy: str, figure: str) -> list[float]:
     """The figure of each seed, in their order."""
-    known = "tagger" if policy in (*WITHOUT_FORECASTS, IN_ORDER) else knows
-    found = by_seed(page["rows"], figure, family=family, policy=policy, knows=known)
+    found = by_seed(page["rows"], figure, family=family, policy=policy)
     return [max(1e-6, value) for value in found]

@@ -188,6 +188,16 @@ class Twin:
         return int(self._tally["tokens"])
 
     @property
+    def ends_s(self) -> float:
+        """The end of the oldest step in flight, where `engine.table` keeps the time."""
+        return float(self._clock["first_end_s"])
+
+    @property
+    def oldest_shape(self) -> BatchShape:
+        """The shape of the oldest step in flight; there is one."""
+        return self._shape(int(self._clock["oldest"]))
+
+    @property
     def encoder_cache(self) -> tuple[CachedInput, ...]:
         """What is in the encoder cache, as in snapshots."""
         return self._inputs.cached(self.live)
@@ -237,7 +247,7 @@ class Twin:
         """The grammar is there for which the sequences of `request_id` were waiting."""
         for seq in self._members:
             if seq is not None and seq.request_id == request_id:
-                seq.row["blocked"] = 0
+                seq.row["blocked"] = 2  # it has been passed over
 
     def expect_drafts(
         self, drafted_ratio: Iterable[float], accepted_ratio: Iterable[float]
@@ -343,9 +353,12 @@ class Twin:
             list(zip(scheduled, entries["tokens"][:count].tolist(), strict=True)),
             self._listed(index, "admitted"),
             self._listed(index, "preempted"),
-            BatchShape(*(int(counts[name]) for name in _SHAPE)),
+            self._shape(index),
             index,
         )
+
+    def _shape(self, batch: int) -> BatchShape:
+        return BatchShape(*(int(self._counts[batch][name]) for name in _SHAPE))
 
     def _entries(self, batch: int) -> NDArray[np.void]:
         return self.live.newer if batch else self.live.older

@@ -53,12 +53,11 @@ class PlacementCore:
         self.instances = self._state.instances
         self._requests = self._state.requests
         self._budgets = self._state.budgets
-        self._shares = self._state.shares
+        self.shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
-        self._releasing = False
         self._silences = Silences()
         self._budget = RetryBudget()
-        self._without_instance: dict[str, None] = {}
+        self.without_instance: dict[str, None] = {}
         """Requests that wait for an instance, by their arrival."""
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.Arrived: self._arrived,
@@ -70,11 +69,11 @@ class PlacementCore:
             on.Ended: self._ended,
             on.Gone: self._gone,
             on.InstanceUp: self._instance_up,
-            on.InstanceDown: self._instance_down,
+            on.InstanceDown: lambda event: self.instances.put_down(event.instance_id),
             on.InstanceDraining: lambda event: self.instances.drain(event.instance_id),
             on.InstanceTakenBack: self._instance_taken_back,
             on.InstanceRemoved: lambda event: self.instances.remove(event.instance_id),
-            on.InstanceFollowed: self._instance_followed,
+            on.InstanceFollowed: self.instances.follow,
         }
 
     def step(self, event: on.Event, now_s: float) -> list[do.Effect]:
@@ -91,21 +90,6 @@ class PlacementCore:
     @property
     def _now_s(self) -> float:
         return self._state.now_s
-
-    @property
-    def requests(self) -> int:
-        """Requests that have arrived and not ended."""
-        return len(self._requests)
-
-    @property
-    def held(self) -> int:
-        """Requests that wait because no instance that serves them is up."""
-        return len(self._without_instance)
-
-    @property
-    def over_share(self) -> int:
-        """Requests that wait because their tenants have more than their shares."""
-        return self._shares.held
 
     def stage(self, key: str) -> Stage | None:
         """The stage of a request; None when it has ended."""
@@ -127,7 +111,7 @@ class PlacementCore:
             self._budgets.of(event.spec.priority).arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
-        self._shares.arrived(event.tenant, self._now_s)
+        self.shares.arrived(event.tenant, self._now_s)
         self._place(request)
 
     def _estimated(self, event: on.Estimated) -> None:
@@ -147,7 +131,7 @@ class PlacementCore:
             return
         if request.stage is not Stage.SHARE:
             request.next_attempt()
-            if not request.failures and self._shares.must_wait(request.arrived.tenant):
+            if not request.failures and self.shares.must_wait(request.arrived.tenant):
                 self._hold(request)
                 return
         if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
@@ -162,21 +146,21 @@ class PlacementCore:
         At once, where the gateway has named who may get it: it may name others.
         """
         request.instance_by_s = request.instance_by_s or self._now_s + self.config.instance_wait_s
-        full = len(self._without_instance) >= MOST_WITHOUT_INSTANCE
+        full = len(self.without_instance) >= MOST_WITHOUT_INSTANCE
         if full or request.arrived.among is not None or self._now_s >= request.instance_by_s:
             self._refuse(request, "no_instance")
             return
         request.stage = Stage.INSTANCE
-        self._without_instance[request.key] = None
+        self.without_instance[request.key] = None
         self._state.wait(request, request.instance_by_s - self._now_s)
-        self._stop_trying(request.key)
+        self.shares.stop_trying(request.key)
 
     def _place_who_waited(self) -> None:
         """Another instance may get requests: place those that it serves."""
-        waiting = [self._requests[key] for key in self._without_instance]
+        waiting = [self._requests[key] for key in self.without_instance]
         for request in waiting:
             if self._state.eligible(request):
-                del self._without_instance[request.key]
+                del self.without_instance[request.key]
                 request.ticket = 0
                 self._place(request)
 
@@ -188,17 +172,10 @@ class PlacementCore:
         budget = self._budgets.of(request.arrived.spec.priority)
         plan = budget.plan(len(eligible), now_s)
         picked = state.candidates.pick(eligible, plan.candidates, now_s)
-        needs = self.policy.needs if plan.candidates else Needs.LOAD
         if not plan.candidates:
             state.do(do.Degraded(request.key, "budget"))
-        trial = request.trial
-        predicted = state.predict.predict(
-            trial,
-            picked,
-            now_s,
-            needs=needs,
-            with_quantiles=trial.slo.given,
-            single=plan.single,
+        predicted = state.foretold(
+            request.trial, picked, single=plan.single, load_alone=not plan.candidates
         )
         if plan.candidates:
             budget.took(plan, len(predicted.answers), predicted.took_s)
@@ -247,32 +224,25 @@ class PlacementCore:
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
         if request.arrived.foreseeable:  # at once: whoever is placed next must see it
             self._state.predict.reserve(spec, name, self._now_s)
-        had_waited = self._shares.trying == key
-        self._stop_trying(key)
-        if had_waited:
-            self._release()
+        self.shares.stop_trying(key)
 
     # Requests that wait until there is room, because their tenants have more than their shares.
 
     def _hold(self, request: Request) -> None:
-        if self._shares.held >= MOST_HELD:
+        if self.shares.held >= MOST_HELD:
             self._refuse(request, "over_share")
             return
         request.stage = Stage.SHARE
-        self._shares.hold(request.arrived.tenant, request.urgency, request.key)
-        self._stop_trying(request.key)
+        self.shares.hold(request.arrived.tenant, request.urgency, request.key)
+        self.shares.stop_trying(request.key)
 
     def _release(self) -> None:
         """There may be room: look again for an instance, for one after the other."""
-        if self._releasing or self._shares.trying is not None:
-            return
-        self._releasing = True
-        while self._shares.trying is None and (key := self._shares.take_next()) is not None:
+        while (key := self.shares.take_next()) is not None:
             request = self._requests[key]
             self._place(request)
             if request.stage is Stage.SHARE:
                 break
-        self._releasing = False
 
     # Requests that wait in an engine's queue.
 
@@ -337,13 +307,12 @@ class PlacementCore:
         """
         had_to_wait, request.beyond_budget = request.beyond_budget, False
         pause_s = self._budget.pause_s(self._now_s)
-        if pause_s is None and had_to_wait:
-            if not self.instances.work(request.arrived.model):
+        if pause_s is None:
+            if had_to_wait and not self.instances.work(request.arrived.model):
                 self._refuse(request, "retry_budget")
                 return
-            pause_s = 0.0
-        elif pause_s is None:
-            request.beyond_budget, pause_s = True, LONGEST_PAUSE_S
+            request.beyond_budget = not had_to_wait
+            pause_s = 0.0 if had_to_wait else LONGEST_PAUSE_S
         pause_s = max(pause_s, least_s)
         if pause_s > 0:
             request.stage = Stage.RETRY
@@ -382,17 +351,17 @@ class PlacementCore:
         sent = request.stage in (Stage.ANSWER, Stage.RECALL)
         assert not sent, f"{event.key} is dispatched: tell its end"
         del self._requests[event.key]
-        self._without_instance.pop(event.key, None)
+        self.without_instance.pop(event.key, None)
         if request.stage is Stage.SHARE:
-            self._shares.leave(request.arrived.tenant, event.key)
-        self._stop_trying(request.key)
+            self.shares.leave(request.arrived.tenant, event.key)
+        self.shares.stop_trying(request.key)
 
     def _refuse(
         self, request: Request, because: do.RefusedBecause, why: Unattainable | None = None
     ) -> None:
         del self._requests[request.key]
         self._state.do(do.Refuse(request.key, because, why))
-        self._stop_trying(request.key)
+        self.shares.stop_trying(request.key)
 
     # Time.
 
@@ -406,12 +375,8 @@ class PlacementCore:
             else:
                 self._place(request)
         elif request.stage is Stage.INSTANCE:
-            del self._without_instance[request.key]
+            del self.without_instance[request.key]
             self._refuse(request, "no_instance")
-
-    def _stop_trying(self, key: str) -> None:
-        if self._shares.trying == key:
-            self._shares.trying = None
 
     # Instances.
 
@@ -427,16 +392,7 @@ class PlacementCore:
         self._release()
         self._recalls.review()  # at every probe: of a new instance nothing can be predicted at once
 
-    def _instance_down(self, event: on.InstanceDown) -> None:
-        self.instances.put_down(event.instance_id)
-
     def _instance_taken_back(self, event: on.InstanceTakenBack) -> None:
         self.instances.take_back(event.instance_id)
         self._place_who_waited()
         self._release()
-
-    def _instance_followed(self, event: on.InstanceFollowed) -> None:
-        if event.followed:
-            self.instances.followed.add(event.instance_id)
-        else:
-            self.instances.followed.discard(event.instance_id)

@@ -7,6 +7,7 @@ from math import inf
 
 from foretell.model import Load
 from foretell.placement.config import STALE_LOAD_S
+from foretell.placement.events import InstanceFollowed
 from foretell.placement.needs import INPUTS, Need, Unfit, differ
 
 QPM_WINDOW_S = 60.0
@@ -185,6 +186,10 @@ class Instances:
         known.forgive()  # whatever comes up is another process
         known.lacks.clear()
         self._changed()
+
+    def follow(self, event: InstanceFollowed) -> None:
+        """There are snapshots of the instance from now on, or no longer."""
+        (self.followed.add if event.followed else self.followed.discard)(event.instance_id)
 
     def drain(self, instance_id: str) -> None:
         """The instance gets nothing new from now on."""

@@ -179,21 +179,14 @@ class Recalls:
         self, request: Request, spec: RequestSpec, others: Sequence[str], wait_s: float
     ) -> Decision | None:
         """Where the request would wait much less than where it is."""
-        state, policy = self._state, self._state.policy
-        predicted = state.predict.predict(
-            spec,
-            others,
-            state.now_s,
-            needs=policy.needs,
-            with_quantiles=spec.slo.given,
-            single=False,
-        )
+        state = self._state
+        predicted = state.foretold(spec, others)
         known = [a.instance_id for a in predicted.answers if a.prediction is not None]
         if not known:
             return None
         candidates = state.candidates.of(known, predicted.answers, state.now_s)
         spec = state.with_time_left(request)
-        found = decide(policy, spec, candidates, state.random(), predicted.inputs)
+        found = decide(state.policy, spec, candidates, state.random(), predicted.inputs)
         assert found.chosen.prediction is not None, "it needs predictions"
         if not is_worth_it(wait_s, found.chosen.prediction.ttft_s):
             return None

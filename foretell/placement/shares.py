@@ -141,6 +141,11 @@ class Shares:
         known.held = left
         heapify(left)
 
+    def stop_trying(self, key: str) -> None:
+        """An instance was found for the request, or is not looked for any more."""
+        if self.trying == key:
+            self.trying = None
+
     def take_next(self) -> str | None:
         """The most urgent request of the tenant with the least work; None: nobody waits."""
         if not self.held:

@@ -1,6 +1,6 @@
 """What all parts of one placement core share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from foretell.model import RequestSpec
@@ -9,10 +9,10 @@ from foretell.placement.candidates import Candidates
 from foretell.placement.config import PlacementConfig
 from foretell.placement.effects import Effect, WaitUntil
 from foretell.placement.instances import Instance, Instances, Lease
-from foretell.placement.ports import Predict
+from foretell.placement.ports import Predict, Predicted
 from foretell.placement.request import Request, Stage
 from foretell.placement.shares import Shares, work_of
-from foretell.policy import Policy
+from foretell.policy import Needs, Policy
 
 
 class State:
@@ -76,6 +76,25 @@ class State:
             return eligible
         loads = [self.instances[each].recent_load(self.now_s) for each in eligible]
         return eligible[self.shares.left_to_others(loads) :]
+
+    def foretold(
+        self,
+        spec: RequestSpec,
+        instance_ids: Sequence[str],
+        *,
+        single: bool = False,
+        load_alone: bool = False,
+    ) -> Predicted:
+        """What the policy needs to know of the request on each of the instances; `load_alone`: or
+        their loads, as there is no time to predict."""
+        return self.predict.predict(
+            spec,
+            instance_ids,
+            self.now_s,
+            needs=Needs.LOAD if load_alone else self.policy.needs,
+            with_quantiles=spec.slo.given,
+            single=single,
+        )
 
     def lease(self, request: Request, instance: Instance, spec: RequestSpec) -> None:
         """The request is in progress at the instance from now on."""

@@ -10,7 +10,8 @@ from foretell.policy.discovery import check_parameters, policies_in
 
 __all__ = ["POLICIES", "Candidate", "Needs", "Policy", "Urgency", "make_policy"]
 
-POLICIES = policies_in(__name__, __path__)
+_found = policies_in(__name__, __path__)
+POLICIES = {name: policy for name, policy in _found.items() if name not in BASELINES}
 
 
 def make_policy(name: str, **parameters: object) -> Policy:

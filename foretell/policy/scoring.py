@@ -3,9 +3,27 @@
 from collections.abc import Callable, Sequence
 from math import inf, isfinite, isnan
 from statistics import median
+from typing import ClassVar
 
-from foretell.policy.base import Candidate
-from foretell.policy.judgement import Judgement, Key
+from foretell.model import RequestSpec
+from foretell.policy.base import Candidate, Needs
+from foretell.policy.judgement import Judgement, JudgingPolicy, Key, Memory
+
+
+class ScoringPolicy(JudgingPolicy):
+    """The candidate with the least score, each by itself."""
+
+    needs: ClassVar[Needs] = Needs.NOTHING
+
+    def score(self, candidate: Candidate) -> float | None:
+        """What is compared; None: not known."""
+        raise NotImplementedError
+
+    def judge(
+        self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
+    ) -> Judgement:
+        """By `score`."""
+        return lowest_known(candidates, [self.score(candidate) for candidate in candidates])
 
 
 def pick_lowest(

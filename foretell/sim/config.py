@@ -99,6 +99,9 @@ class ClusterConfig:
     predict_hits: bool = True
     """Predictors are told the prefixes' names, to foretell what engines will find cached."""
     faults: tuple[Fault, ...] = ()
+    learn_step_times: bool = False
+    """Predictors learn how long steps take, as those of the service do; but of the steps between
+    two snapshots they learn from one alone, so it takes them a few times as long."""
     sample_every_s: float = 0.0
     """Seconds between two samples of every engine's free blocks; 0: no samples."""
     provisioning: Provisioning | None = None

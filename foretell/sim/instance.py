@@ -6,6 +6,8 @@ from foretell.engine.table import EngineTable
 from foretell.engine.twin import Twin
 from foretell.kernel.compiled import ImpossibleState
 from foretell.kernel.step_time import StepTime, scaled
+from foretell.latency.linear import StepTimeModel
+from foretell.model import BatchShape
 from foretell.model.prediction import NO_SLO, Slo
 from foretell.sim.config import InstanceConfig
 
@@ -62,6 +64,11 @@ class Instance:
     def in_step(self) -> bool:
         """A step is under way; new requests wait for its end."""
         return self._table.in_step(self._index)
+
+    def step_in_flight(self) -> tuple[BatchShape, float, float]:
+        """The oldest step in flight: its shape, the seconds that it takes, and when it ends."""
+        shape = self.twin.oldest_shape
+        return shape, StepTimeModel(self._model).step_s(shape), self.twin.ends_s
 
     def slow_down(self, factor: float) -> None:
         """Steps scheduled from now on take `factor` times their usual time."""

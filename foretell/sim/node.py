@@ -85,7 +85,7 @@ class Node:
         self.predictor = SimPredictor(
             self.index,
             self.instance,
-            self.believed_step_time,
+            self._config.believed_step_time or self._config.step_time,
             self._camera,
             self._events,
             dispatch_delay_s=cluster.dispatch_delay_s,
@@ -93,6 +93,7 @@ class Node:
             is_heard=lambda: self.heard and self.up,
             is_awaited=self._is_awaited,
             prefixes=PrefixIndex(config) if told else None,
+            learns=cluster.learn_step_times,
         )
         for link in self._links:
             link.connect(self.predictor)

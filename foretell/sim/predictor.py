@@ -17,9 +17,10 @@ from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.engine.table import EngineTable
 from foretell.kernel.layout import INPUT
 from foretell.kernel.snapshot_rows import REQUEST, REQUESTS, SNAPSHOT, Snapshots
-from foretell.kernel.step_time import StepTime
+from foretell.latency.calibration import OnlineStepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
-from foretell.model import LengthEstimate, RequestSpec
+from foretell.model import BatchShape, LengthEstimate, RequestSpec
 from foretell.sim.events import Events, Timer, VirtualClock
 from foretell.sim.instance import Instance
 
@@ -56,7 +57,7 @@ class SimPredictor:
         self,
         index: int,
         instance: Instance,
-        step_time: StepTime,
+        step_time: StepTimeModel,
         camera: Camera,
         events: Events,
         *,
@@ -65,16 +66,19 @@ class SimPredictor:
         is_heard: Callable[[], bool],
         is_awaited: Callable[[], bool],
         prefixes: PrefixIndex | None = None,
+        learns: bool = False,
     ) -> None:
         """`index` is the engine's own in `camera`; its steps are believed to take as long as
-        `step_time` says. `interval_s`: `Publisher`'s. `is_heard`: the engine's snapshots
-        reach its predictor; `is_awaited`: somebody is there who may still ask. Without `prefixes`
-        it expects no hits."""
+        `step_time` says, at first where it `learns`. `interval_s`: `Publisher`'s. `is_heard`: the
+        engine's snapshots reach its predictor; `is_awaited`: somebody is there who may still ask.
+        Without `prefixes` it expects no hits."""
         self.ledger = Ledger(dispatch_delay_s, prefixes)
         self.publisher = Publisher(_UntilIdle(events, is_awaited), self, interval_s)
         self._index = index
         self._instance = instance
         self._step_time = step_time
+        self._learnt = OnlineStepTime(step_time) if learns else None
+        self._step: tuple[BatchShape, float, float] | None = None  # the latest seen in flight
         self._camera = camera
         self._events = events
         self._is_heard = is_heard
@@ -146,9 +150,9 @@ class SimPredictor:
             ledger.rows(),
             ledger.expected(now_s + ledger.dispatch_delay_s),
             ledger.dispatch_delay_s,
-            self._step_time,
-            (0.0, 0.0),
-            0,
+            (self._learnt or self._step_time).packed(),
+            self._learnt.variances if self._learnt else (0.0, 0.0),
+            self._learnt.steps if self._learnt else 0,
         )
 
     def told(self, snapshot: Snapshot | None) -> Published:
@@ -158,6 +162,8 @@ class SimPredictor:
         now_s, instance = self._events.now_s, self._instance
         if self.ledger.prefixes is not None:
             self._see_hits(self.ledger.prefixes)
+        if self._learnt is not None:
+            self._learn(self._learnt, now_s)
         self._taken_s = now_s
         self._taken = self._camera.take(self._index, instance.twin.capacity, now_s)
         if self._arrived:
@@ -165,6 +171,16 @@ class SimPredictor:
                 if request_id in instance:
                     self.ledger.meet(spec, now_s, now_s, None)
             self._arrived.clear()
+
+    def _learn(self, learnt: OnlineStepTime, now_s: float) -> None:
+        """From the step that was in flight when the engine was seen last, if it has ended."""
+        if self._step is not None:
+            shape, seconds, ends_s = self._step
+            if ends_s <= now_s:
+                learnt.observe(shape, seconds)
+            if not self.is_busy:
+                learnt.rest(max(0.0, now_s - max(ends_s, self._taken_s)))
+        self._step = self._instance.step_in_flight() if self._instance.in_step else None
 
     def _see_hits(self, prefixes: PrefixIndex) -> None:
         """Learn what was found cached; the engine's rows of those who wait are given what is

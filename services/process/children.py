@@ -12,7 +12,7 @@ from typing import BinaryIO
 from foretell.services.process.runtime import PARENT_PID
 
 _LOG_ROTATE_BYTES = 16 << 20  # checked at each start; one old log is kept
-_TAIL_BYTES = 16 << 10
+_TAIL_BYTES, _TAIL_LINES = 16 << 10, 20
 _LINGER_S = 1.0  # for what a program leaves behind, once it has ended by itself
 _POLL_S = 0.02
 _FIRST_DELAY_S = 0.5
@@ -81,9 +81,9 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
-    def failure(self, what: str, *, lines: int = 20) -> ChildFailed:
+    def failure(self, what: str) -> ChildFailed:
         """The error that says `what` happened to this child and shows the end of its log."""
-        tail = log_tail(self.log, lines)
+        tail = _log_tail(self.log)
         shown = "".join(f"\n  | {line}" for line in tail) or " (empty)"
         return ChildFailed(f"{self.name} {what}; last lines of {self.log}:{shown}")
 
@@ -114,13 +114,13 @@ def describe_exit(code: int) -> str:
         return f"was ended by signal {-code}"
 
 
-def log_tail(path: Path, lines: int) -> list[str]:
-    """The last `lines` lines of a log, fewer if they are very long; empty if there is none."""
+def _log_tail(path: Path) -> list[str]:
+    """The last lines of a log, fewer if they are very long; empty if there is none."""
     try:
         with path.open("rb") as log:
             log.seek(0, os.SEEK_END)
             log.seek(max(0, log.tell() - _TAIL_BYTES))
-            return log.read().decode(errors="replace").splitlines()[-lines:]
+            return log.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
     except FileNotFoundError:
         return []
 

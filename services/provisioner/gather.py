@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import aiohttp
 import grpc
@@ -43,9 +43,13 @@ class _Scheduler:
     """Why it tells nothing; empty while it does."""
     outstanding: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Requests in progress at each instance, and whether it is known to be draining."""
+    arrived: int = 0
+    """Requests that have come between the last two questions."""
+    lengths: Sequence[tuple[int, float]] = ()
+    """Prompt tokens and predicted output tokens of a sample of them."""
 
-    def take(self, status: dict[str, Any], now_s: float) -> "_Told":
-        """What has come and ended since it was last heard of.
+    def take(self, status: dict[str, Any], now_s: float) -> None:
+        """Note what it says, and what has come since it was last heard of.
 
         Raises KeyError, TypeError or ValueError if this is no status of a scheduler.
         """
@@ -66,15 +70,7 @@ class _Scheduler:
         self.heard_s, self.replica_id, self.arrived_total = now_s, replica_id, total
         self.held, self.worst_e2e_s, self.worst_predicted_e2e_s = held, e2e_s, predicted_s
         self.outstanding = outstanding
-        return _Told(arrived, lengths[max(0, len(lengths) - arrived) :])
-
-
-class _Told(NamedTuple):
-    """What has come to a scheduler and ended since it was asked before."""
-
-    arrived: int = 0
-    lengths: Sequence[tuple[int, float]] = ()
-    """Prompt tokens and predicted output tokens of a sample of the requests that came."""
+        self.arrived, self.lengths = arrived, lengths[max(0, len(lengths) - arrived) :]
 
 
 @dataclass(slots=True)
@@ -121,7 +117,7 @@ class Gatherer:
     async def gather(self, seen: Sequence[FleetView], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
         await self._know(seen, now_s)
-        reports, _, batches = await asyncio.gather(
+        _, _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
             asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
             self._batches.ask(now_s),
@@ -132,8 +128,8 @@ class Gatherer:
         return Facts(
             now_s,
             [self._instance(each) for each in seen],
-            arrived=sum(each.arrived for each in reports),
-            lengths=tuple(length for each in reports for length in each.lengths),
+            arrived=sum(each.arrived for each in schedulers),
+            lengths=tuple(length for each in schedulers for length in each.lengths),
             held=sum(each.held for each in schedulers),
             worst_e2e_s=max((each.worst_e2e_s for each in schedulers), default=0.0),
             worst_predicted_e2e_s=max(
@@ -190,7 +186,8 @@ class Gatherer:
         sent = [each.outstanding.get(instance_id, (0, False))[0] for each in self._schedulers]
         return InstanceFacts(instance_id, seen.phase, seen.since_s, sum(sent))
 
-    async def _ask_scheduler(self, scheduler: _Scheduler, now_s: float) -> _Told:
+    async def _ask_scheduler(self, scheduler: _Scheduler, now_s: float) -> None:
+        scheduler.arrived, scheduler.lengths = 0, ()
         try:
             async with (
                 asyncio.timeout(TUNING.answer_s),
@@ -198,14 +195,12 @@ class Gatherer:
             ):
                 answer.raise_for_status()
                 body = await read_bounded(answer, TUNING.status_bytes)
-                reports = scheduler.take(json.loads(body), now_s)
+                scheduler.take(json.loads(body), now_s)
                 scheduler.complaint = ""
-                return reports
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             _complain(scheduler, f"scheduler {scheduler.url} does not answer: {error!r}")
         except (KeyError, TypeError, ValueError) as error:
             _complain(scheduler, f"{scheduler.url} gives no status of a scheduler: {error!r}")
-        return _Told()
 
     async def _ask_predictor(self, engine: _Engine, now_s: float) -> None:
         try:

@@ -217,7 +217,6 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         placed = [instance["outstanding"] for instance in instances]
         asked = {
             "predicted_latency": "prediction",
-            "externality": "prediction",
             "slo": "prediction",
             "infaas": "load",
             "llumnix_minus": "load",
@@ -229,7 +228,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         else:
             assert placed == [3, 3]
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
-        assert set(fast.externality) <= {policy in ("externality", "slo")}
+        assert set(fast.externality) <= {policy == "slo"}
         assert set(fast.with_quantiles) <= {False}
         # Every policy keeps the ledger.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
@@ -247,7 +246,7 @@ async def test_what_the_others_would_pay_decides(tmp_path: Path) -> None:
         engines(answer, answer) as both,
         serving(dear) as first,
         serving(cheap) as second,
-        running(tmp_path, both, [first, second], policy="externality") as scheduler,
+        running(tmp_path, both, [first, second], policy="slo") as scheduler,
     ):
         headers = (await scheduler.complete()).headers
         assert headers["x-foretell-instance"] == "engine-1"

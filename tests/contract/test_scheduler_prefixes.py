@@ -14,7 +14,7 @@ from foretell.v1 import predictor_pb2
 LONG = "What is it that we are to compute? " * 60
 
 
-@pytest.mark.parametrize("policy", ["predicted_latency", "externality", "llumnix_minus"])
+@pytest.mark.parametrize("policy", ["predicted_latency", "slo", "llumnix_minus"])
 async def test_who_predicts_is_told_the_prompts_beginning(tmp_path: Path, policy: str) -> None:
     sidecar = Predictor()
     sidecar.predicted.cached_tokens = 256

@@ -93,7 +93,7 @@ class World:
 
     def run(self) -> None:
         next_s = 0.0
-        while len(self.arrived_s) < REQUESTS or self.core.requests:
+        while len(self.arrived_s) < REQUESTS or any(map(self.core.stage, self.arrived_s)):
             if next_s <= self.now_s and len(self.arrived_s) < REQUESTS:
                 next_s += self.draws.expovariate(1.0 / self.pause_s)
                 self._arrive()

@@ -47,7 +47,7 @@ class World:
 
     def run(self, requests: int) -> None:
         """Until so many requests have arrived and all have ended."""
-        while self.arrived < requests or self.core.requests:
+        while self.arrived < requests or len(self.ended) < requests:
             self.now_s += self.draws.choice([0.0, 0.001, 0.03])
             self._happen(requests)
             self._check()

@@ -62,7 +62,7 @@ def test_without_a_cache_nothing_is_found_or_predicted() -> None:
     assert hits(report) == misjudged(report) == 0.0
 
 
-@pytest.mark.parametrize("policy", ["predicted_latency", "externality"])
+@pytest.mark.parametrize("policy", ["predicted_latency", "slo"])
 @pytest.mark.parametrize("number", range(6))
 def test_invariants_hold_when_things_fail(number: int, policy: str) -> None:
     draws = Random(f"prefixes {number}")

@@ -177,7 +177,7 @@ def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> No
     predictor = SimPredictor(
         0,
         instance,
-        BELIEVED.packed(),
+        BELIEVED,
         Camera(table, 1),
         clock,
         dispatch_delay_s=DELAY_S,

@@ -66,12 +66,6 @@ def test_a_rejection_was_right_with_true_lengths() -> None:
     assert late.ttft_s > TIGHT.ttft_s
 
 
-def test_without_targets_slo_places_as_externality_does() -> None:
-    coming = arrivals(1, NO_SLO)
-    config = replace(CLUSTER, reject_late=True)
-    assert run(config, coming) == run(config, coming, "externality")
-
-
 def test_without_targets_nothing_is_missed() -> None:
     report = run(CLUSTER, arrivals(1, NO_SLO))
     assert report.within_slo == 1.0

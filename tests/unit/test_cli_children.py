@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from foretell.services.process.children import Child, RestartPacer, describe_exit, log_tail
+from foretell.services.process.children import Child, RestartPacer, describe_exit
 from foretell.services.process.folders import free_ports, is_free, run_folder, socket_folder
 from tests.processes import is_running, wait_until
 
@@ -31,7 +31,7 @@ async def test_stop_ends_what_the_child_has_started(tmp_path: Path) -> None:
     log = tmp_path / "child.log"
     child = await Child.spawn("parent", [sys.executable, "-c", _PARENT_OF_A_STUBBORN_ONE], log)
     await wait_until(lambda: "stubborn" in log.read_text())
-    grandchild = int(next(line for line in log_tail(log, 5) if line.isdigit()))
+    grandchild = int(next(line for line in log.read_text().splitlines() if line.isdigit()))
     assert os.getsid(child.pid) == child.pid, "Ctrl-C in our terminal must not reach it"
 
     await child.stop(grace_s=5.0)

@@ -23,12 +23,12 @@ def run(*args: object) -> tuple[int, str]:
     return result.exit_code, result.stdout + text
 
 
-def test_device_and_model_are_read_off_the_path(folder: Path, tmp_path: Path) -> None:
-    named, out = tmp_path / "h100_sxm" / "Llama-3.1-8B" / "tp2", tmp_path / "made.json"
-    named.parent.mkdir(parents=True)
+def test_the_device_is_read_off_the_path(folder: Path, tmp_path: Path) -> None:
+    named, out = tmp_path / "h100_sxm", tmp_path / "made.json"
     folder.rename(named)
+    model = ("--model", "Llama-3.1-8B", "--tensor-parallel", "2")
     fp8 = ("--weights", "fp8", "--kv-cache", "fp8")
-    assert run(named, *fp8, "-o", out) == (0, "")
+    assert run(named, *model, *fp8, "-o", out) == (0, "")
     made = profile_of(str(out))
     assert (made.name, made.tensor_parallel) == ("H100-SXM/Llama-3.1-8B", 2)
     assert made.tables is not None
@@ -40,7 +40,9 @@ def test_device_and_model_are_read_off_the_path(folder: Path, tmp_path: Path) ->
 
 def test_it_says_what_is_missing(folder: Path, tmp_path: Path) -> None:
     out = ("-o", tmp_path / "x.json")
-    assert "names no device" in run("/", *out)[1]
+    without = CliRunner().invoke(app, ["profile", "import", str(folder), *map(str, out)])
+    assert without.exit_code == 2
+    assert "--model" in without.stderr
     unknown = run(folder, "--model", "Llama-3.1-8B", *out)[1]
     assert "names no device" in unknown
     unknown = run(folder, "--device", "B1000", "--model", "Llama-3.1-8B", *out)[1]

@@ -396,7 +396,7 @@ def test_tables_that_were_left_in_git_lfs_are_named(folder: Path, suffix: str) -
     newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
     newest.unlink()
     newest.with_suffix(f".{suffix}").write_text("version https://git-lfs.github.com/spec/v1\n")
-    options = ImportOptions(folder, "H100-SXM", "Llama-3.1-8B")
+    options = ImportOptions(folder, "Llama-3.1-8B", "H100-SXM")
     with pytest.raises(ProfileError, match=rf"gemm_perf.{suffix} is left in Git LFS.*git lfs pull"):
         import_profile(options)
 

@@ -1,7 +1,7 @@
 from policy_cases import REQUEST, loaded, silent
 
 from foretell.policy import Candidate
-from foretell.policy.baselines.infaas import InfaasPolicy
+from foretell.policy.baselines import InfaasPolicy
 
 # Every instance has 1,000 blocks.
 

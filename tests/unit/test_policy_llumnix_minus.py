@@ -1,7 +1,7 @@
 from policy_cases import REQUEST, loaded, silent
 
 from foretell.policy import Candidate
-from foretell.policy.baselines.llumnix_minus import LlumnixMinusPolicy
+from foretell.policy.baselines import LlumnixMinusPolicy
 
 # Every instance has 1,000 blocks.
 

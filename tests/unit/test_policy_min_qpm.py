@@ -1,7 +1,7 @@
 from policy_cases import REQUEST
 
 from foretell.policy import Candidate
-from foretell.policy.baselines.min_qpm import MinQpmPolicy
+from foretell.policy.baselines import MinQpmPolicy
 
 
 def choose(candidates: list[Candidate], draw: float = 0.0) -> str:

@@ -3,7 +3,7 @@ from math import inf, nan
 from policy_cases import REQUEST, loaded, predicted, silent
 
 from foretell.policy import Candidate
-from foretell.policy.baselines.predicted_latency import PredictedLatencyPolicy
+from foretell.policy.baselines import PredictedLatencyPolicy
 from foretell.policy.trust import CALIBRATED_STEPS
 
 

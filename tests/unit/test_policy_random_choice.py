@@ -1,6 +1,6 @@
 from policy_cases import REQUEST, loaded, silent
 
-from foretell.policy.baselines.random_choice import RandomPolicy
+from foretell.policy.baselines import RandomPolicy
 
 
 def test_draw_decides_uniformly() -> None:

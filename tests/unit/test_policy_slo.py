@@ -6,8 +6,8 @@ from policy_cases import REQUEST, predicted, silent
 
 from foretell.model import LengthEstimate, Prediction, RequestSpec, Slo
 from foretell.policy import Candidate
-from foretell.policy.baselines.externality import ExternalityPolicy
 from foretell.policy.slo import SloPolicy, lost, share_within, tpot_quantiles, worth
+from foretell.policy.total_delay import TotalDelayPolicy
 from foretell.policy.trust import CALIBRATED_STEPS
 
 HINTED = replace(REQUEST, length=LengthEstimate(101.0, source="hint"))
@@ -84,7 +84,7 @@ def test_among_the_nearly_best_the_least_delay_in_all_wins() -> None:
     assert choose(asking(0.5, 0.1), [predicted("a", 9.0, 0.45), nearly]) == "c"
 
 
-def test_without_targets_it_is_externality() -> None:
+def test_without_targets_the_least_total_delay_wins() -> None:
     candidates = [
         predicted("a", 4.0, 0.5, added_e2e_s=5.0),
         predicted("b", 9.0, 1.0, added_e2e_s=3.0),
@@ -92,7 +92,7 @@ def test_without_targets_it_is_externality() -> None:
         silent("s", outstanding=3),
     ]
     for draw in (0.0, 0.5, 0.99):
-        expected = ExternalityPolicy().choose(REQUEST, candidates, draw)
+        expected = TotalDelayPolicy().choose(REQUEST, candidates, draw)
         assert choose(REQUEST, candidates, draw) == expected
 
 

@@ -71,7 +71,6 @@ def up(
     *,
     run_dir: str,
     restart: bool,
-    duration_s: float,
     plain: bool,
 ) -> None:
     """Run the cluster; ends the process with code 1 and a message when it cannot."""
@@ -98,7 +97,7 @@ def up(
             https_port = cluster.schedulers.https_port
             plain = plain or not sys.stdout.isatty()
             offline = flags.offline, Layout(cluster).profile
-            session = _Session(state, plain, duration_s, https_port, *offline)
+            session = _Session(state, plain, https_port, *offline)
             supervisor = Supervisor(plan, state, session.event)
             runtime.run(lambda stop: session.run(supervisor, stop), starts_others=True)
     except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
@@ -237,14 +236,12 @@ class _Session:
         self,
         state: ClusterState,
         plain: bool,
-        duration_s: float,
         https_port: int,
         offline: Path | None,
         profile: str,
     ) -> None:
         self._state = state
         self._plain = plain
-        self._duration_s = duration_s
         self._https_port = https_port
         self._offline = offline
         self._profile = profile
@@ -252,15 +249,12 @@ class _Session:
         self._live: Live | None = None
 
     async def run(self, supervisor: Supervisor, stop: asyncio.Event) -> None:
-        loop = asyncio.get_running_loop()
         showing: asyncio.Task[None] | None = None
         answering: asyncio.Task[None] | None = None
 
         def on_ready() -> None:
             nonlocal showing, answering
             self._say_ready()
-            if self._duration_s > 0:
-                loop.call_later(self._duration_s, stop.set)
             if self._offline is not None:
                 answering = asyncio.create_task(self._answer(self._offline, stop))
             if not self._plain:

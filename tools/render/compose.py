@@ -34,8 +34,8 @@ from foretell.config.layout import (
 )
 from foretell.config.sections import bracketed
 from foretell.services.process.frames import frames_port
+from foretell.tools.dumped import dump
 from foretell.tools.envoy import configuration, flags
-from foretell.tools.render.dumped import dump
 from foretell.tools.render.images import Images, is_checkout
 from foretell.tools.render.secrets import Secrets, refusal
 from foretell.tools.render.watching import (

@@ -26,9 +26,10 @@ from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces, kind_of
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
 from foretell.services.scheduler.placing.demand import Demand, Lateness
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import KeptResponses
 from foretell.services.scheduler.placing.lengths import Lengths
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
@@ -199,7 +200,7 @@ class Placer:
 
     def demand(self) -> dict[str, object]:
         """What has come, what waits for an instance and how long answers took."""
-        return self._demand.told(time.perf_counter(), self.core.held)
+        return self._demand.told(time.perf_counter(), len(self.core.without_instance))
 
     def predicted_ends_s(self) -> list[float]:
         """When each request that is with an engine was predicted to end, as far as it was, in

@@ -35,6 +35,6 @@ def engines_failed(tried: int) -> ApiError:
 def _over_share(tenant: str, core: PlacementCore, now_s: float) -> ApiError:
     """Told when as many as wait will have been sent, at the rate of the last minute."""
     sent = sum(each.dispatched_last_minute(now_s) for each in core.instances)
-    headers = retry_after(60.0 * core.over_share / max(1, sent))
+    headers = retry_after(60.0 * core.shares.held / max(1, sent))
     text = f"'{tenant}' has more than its share of the engines, and too many requests wait"
     return ApiError(429, text, code="over_share", headers=headers)

@@ -3,12 +3,12 @@ from math import inf, nan
 from policy_cases import REQUEST, loaded, predicted, silent
 
 from foretell.policy import Candidate
-from foretell.policy.baselines.externality import ExternalityPolicy
+from foretell.policy.total_delay import TotalDelayPolicy
 from foretell.policy.trust import CALIBRATED_STEPS
 
 
 def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
-    return ExternalityPolicy().choose(REQUEST, candidates, draw)
+    return TotalDelayPolicy().choose(REQUEST, candidates, draw)
 
 
 def test_least_delay_to_all_wins_not_the_least_to_the_new_request() -> None:
@@ -29,7 +29,7 @@ def test_a_long_wait_weighs_more_than_its_seconds() -> None:
 def test_how_much_a_wait_weighs_depends_on_the_waits_before() -> None:
     long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=20.0)
     for usual_s, chosen in ((0.1, "b"), (10.0, "a")):
-        policy = ExternalityPolicy()
+        policy = TotalDelayPolicy()
         for _ in range(10):
             policy.choose(REQUEST, [predicted("a", 30.0, usual_s, added_e2e_s=0.0)], 0.0)
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen

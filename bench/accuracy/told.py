@@ -1,0 +1,172 @@
+"""Do latencies that clients are told hold, where nobody knows how long answers will be?
+
+Answered prompts come to a simulated cluster of four engines at 70% of what they could serve. Their
+lengths are estimated by the shipped small model, which learns from each answer some later ones
+afterwards, and what clients are told is calibrated as the scheduler does it. The first half of each
+run is learnt from, and the second is scored.
+"""
+
+import argparse
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import heappop, heappush
+from pathlib import Path
+from random import Random
+from statistics import fmean, median
+from typing import NamedTuple
+
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import run_each
+from foretell.engine.told import Calibration, ToldLatency
+from foretell.model import BatchShape
+from foretell.policy import make_policy
+from foretell.sim import ClusterConfig, Served, simulate
+from foretell.tools.intervals import percentile
+from foretell.tools.length.dataset import Example, read_examples
+from foretell.tools.length.taggers import load_tagger
+from foretell.tools.simulate.cluster import cluster_config
+from foretell.tools.simulate.options import EngineOptions, SimulateOptions
+from foretell.workload import Arrival
+
+BENCH = Benchmark(__file__, __doc__, takes="2 minutes", processes=2)
+_ENGINES = EngineOptions(
+    "A30/Llama-2-7b-hf", 4, max_num_seqs=48, max_num_batched_tokens=512, num_blocks=1056,
+    max_model_len=4096,
+)  # fmt: skip
+_LOAD, _MOST_TOKENS, _MOST_REQUESTS, _BEHIND = 0.7, 4000, 3000, 50
+_LATENCIES: dict[str, Callable[[Served], float]] = {
+    "ttft": lambda served: served.ttft_s,
+    "e2e": lambda served: served.e2e_s,
+}
+
+
+class Scored(NamedTuple):
+    """One request; seconds from its placement."""
+
+    mean_s: float
+    told: ToldLatency
+    actual_s: float
+
+
+def run(case: tuple[Path, int]) -> Numbers:
+    """The figures of one file and seed."""
+    path, seed = case
+    examples = [
+        e
+        for e in read_examples(path)
+        if e.conversation.prompt_tokens + e.output_tokens < _MOST_TOKENS
+    ]
+    first = Random(f"{seed} first").randrange(len(examples))
+    examples = (examples[first:] + examples[:first])[:_MOST_REQUESTS]  # conversations stay whole
+    options = SimulateOptions(
+        engines=(_ENGINES,), estimates="told", network_delay_s=0.001, dispatch_delay_s=0.005
+    )
+    config = replace(cluster_config(options, seed, prefixes=False), foretell_every=1)
+    arrivals = _arrivals(examples, config, Random(f"{seed} arrivals"))
+    report = simulate(config, arrivals, [make_policy(options.policy)], Random(f"{seed} cluster"))
+    scored = _told(sorted(report.served, key=lambda served: served.placed_s))
+    return {"file": path.name, "seed": seed, **{k: _figures(v) for k, v in scored.items()}}
+
+
+def _arrivals(examples: Sequence[Example], config: ClusterConfig, draws: Random) -> list[Arrival]:
+    """Poisson arrivals with what the small model says of each prompt at its turn."""
+    engine = config.instances[0]
+    output = fmean(e.output_tokens for e in examples)
+    context = round(fmean(e.conversation.prompt_tokens for e in examples) + output / 2)
+    seats = min(_ENGINES.max_num_seqs, _ENGINES.num_blocks * 16 // context)
+    step_s = engine.step_time.step_s(BatchShape(decode_seqs=seats, decode_pairs=seats * context))
+    per_s = _LOAD * len(config.instances) * seats / (output * step_s)
+    tagger, under_way = load_tagger("shipped", small=True), deque[Example]()
+    arrivals, at_s = [], 0.0
+    for number, example in enumerate(examples):
+        (length,) = tagger.estimate([example])
+        under_way.append(example)
+        if len(under_way) > _BEHIND:
+            tagger.observe(under_way.popleft())
+        at_s += draws.expovariate(per_s)
+        prompt = example.conversation.prompt_tokens
+        arrivals.append(Arrival(at_s, prompt, example.output_tokens, str(number), length=length))
+    return arrivals
+
+
+def _told(requests: Sequence[Served]) -> dict[str, list[Scored]]:
+    """What is told of each, by what had ended when it was placed."""
+    calibration, found = Calibration(), {kind: list[Scored]() for kind in _LATENCIES}
+    under_way: list[tuple[float, int]] = []
+    for number, each in enumerate(requests):
+        while under_way and under_way[0][0] <= each.placed_s:
+            ended = requests[heappop(under_way)[1]]
+            if ended.predicted is not None:
+                seconds = (_since_placed(ended, kind) for kind in _LATENCIES)
+                calibration.observe("", ended.predicted, *seconds)
+        heappush(under_way, (each.arrival_s + each.e2e_s, number))
+        told = calibration.tell("", each.predicted) if each.predicted is not None else None
+        if each.predicted is not None and told is not None:
+            for kind, latency in told._asdict().items():
+                mean_s = getattr(each.predicted, f"{kind}_s")
+                found[kind].append(Scored(mean_s, latency, _since_placed(each, kind)))
+    return found
+
+
+def _since_placed(served: Served, kind: str) -> float:
+    return _LATENCIES[kind](served) - (served.placed_s - served.arrival_s)
+
+
+def _figures(requests: list[Scored]) -> Numbers:
+    scored = requests[len(requests) // 2 :]
+    later = [(s.told.left(s.told.median_s), s.actual_s - s.told.median_s) for s in scored]
+    left = [(told, actual_s) for told, actual_s in later if actual_s > 0]
+    return {
+        "count": len(scored),
+        "mean": _errors([(s.mean_s, s.actual_s) for s in scored]),
+        "told": _errors([(s.told.typical_s, s.actual_s) for s in scored]),
+        "kept": fmean(s.actual_s <= s.told.p90_s for s in scored),
+        "kept_left": fmean(actual_s <= told.p90_s for told, actual_s in left),
+    }
+
+
+def _errors(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """|predicted - actual| / actual: median and P90."""
+    errors = [abs(predicted_s - actual_s) / actual_s for predicted_s, actual_s in pairs]
+    return [median(errors), percentile(errors, 90)]
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--answers", nargs="+", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--seeds", type=int, default=3)
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """All files and seeds."""
+    cases = [(path, seed) for path in options.answers for seed in range(1, options.seeds + 1)]
+    return {
+        "rows": run_each(partial(run), cases[:1] if options.quick else cases, options.processes)
+    }
+
+
+def tables(page: Numbers) -> Blocks:
+    """Errors of the mean and of what is told, and the shares that kept to the P90."""
+    lines = []
+    for name in dict.fromkeys(row["file"] for row in page["rows"]):
+        for kind in _LATENCIES:
+            rows = [row[kind] for row in page["rows"] if row["file"] == name]
+            cells = [
+                " / ".join(f"{fmean(row[by][at] for row in rows):.0%}" for at in (0, 1))
+                for by in ("mean", "told")
+            ]
+            shares = [
+                f"{min(row[by] for row in rows):.1%} to {max(row[by] for row in rows):.1%}"
+                for by in ("kept", "kept_left")
+            ]
+            count = sum(row["count"] for row in rows)
+            lines.append([f"`{name}`", kind.replace("ttft", "TTFT"), str(count), *cells, *shares])
+    errors = "error of the mean", "of what is told"
+    kept = "kept to the P90", "to that revised at the median"
+    header = ("answers", "latency", "scored", *errors, *kept)
+    return {"tables": "\n".join([made_by(page), markdown_table(header, lines)])}
+
+
+if __name__ == "__main__":
+    BENCH.main(measure, tables, arguments)
