@@ -1,6 +1,10 @@
-"""One step of an engine: the tokens it computes, and its output."""
+"""Steps of an engine: the tokens they compute, and their output."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from foretell.engine.sequence import Sequence
 from foretell.model import BatchShape
@@ -26,4 +30,22 @@ class Outcome:
 
     sampled: list[Sequence]
     """Sequences that got one token, the finished ones included."""
+    finished: list[Sequence]
+
+
+class FreeBlocks(NamedTuple):
+    """Free KV blocks summed over time."""
+
+    seconds: float
+    blocks_s: float
+    squared_blocks_s: float
+
+
+class Made(NamedTuple):
+    """Steps made one after the other, of which only the last one changed who runs."""
+
+    shapes: NDArray[np.int64]
+    """(steps, 5): each step's `BatchShape`."""
+    admitted: list[Sequence]
+    preempted: list[Sequence]
     finished: list[Sequence]

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.arena import Arena
 from foretell.engine.arrays import BLANK, copy_of, new_rows, new_state, steps_in_flight
-from foretell.engine.batch import Batch, Outcome
+from foretell.engine.batch import Batch, FreeBlocks, Made, Outcome
 from foretell.engine.inputs import Inputs
 from foretell.engine.questions import key_of
 from foretell.engine.sequence import Sequence
@@ -33,24 +33,6 @@ _SHAPE = tuple(field.name for field in fields(BatchShape))
 _MOST_AT_ONCE = 256  # steps of one `Twin.run`
 _UNTIMED = LinearStepTime((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)).packed()
 """Step times of twins whose time is kept by the caller; any will do."""
-
-
-class FreeBlocks(NamedTuple):
-    """Free KV blocks summed over time."""
-
-    seconds: float
-    blocks_s: float
-    squared_blocks_s: float
-
-
-class Made(NamedTuple):
-    """Steps made one after the other, of which only the last one changed who runs."""
-
-    shapes: NDArray[np.int64]
-    """(steps, 5): each step's `BatchShape`."""
-    admitted: list[Sequence]
-    preempted: list[Sequence]
-    finished: list[Sequence]
 
 
 class Twin:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from foretell.engine import Sequence
+from foretell.engine.batch import FreeBlocks
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
-from foretell.engine.twin import FreeBlocks
 from foretell.kernel.step_time import StepTime
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.events import Events

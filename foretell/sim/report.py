@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
-from foretell.engine.twin import FreeBlocks
+from foretell.engine.batch import FreeBlocks
 from foretell.model import NO_SLO, Prediction, Slo
 from foretell.provision import Decision
 

@@ -20,7 +20,7 @@ from foretell.latency.roofline import (
 )
 from foretell.model import BatchShape, DeviceSpec
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "tools.md"
+DOCS = Path(__file__).parents[2] / "foretell/latency/profiles/README.md"
 DEVICE_OF_PROFILE = {
     "A30": "A30",
     "A100": "A100-80GB",
