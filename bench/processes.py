@@ -49,7 +49,7 @@ async def start_predictor(
 
 
 def _feed(services: Services, index: int) -> str:
-    return f"ipc://{services.folder}/engine-{index}.ipc"
+    return f"shm://{services.folder}/engine-{index}.snapshots"
 
 
 def cpu_s(process: psutil.Process) -> float:

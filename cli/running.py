@@ -90,13 +90,14 @@ def run_batch(
     """Have a file of requests answered, as `vllm run-batch` does. Run again after any interruption,
     it goes on where it was."""
     with refusing("run-batch", needs="local"):
-        from foretell.tools.batch.run import CannotRun
-        from foretell.tools.batch.run import run_batch as run
-    with refusing("run-batch", CannotRun, OSError):
-        found = run(
+        from foretell.tools.batch.run import CannotRun, answer_file
+        from foretell.tools.progress import showing
+    with refusing("run-batch", CannotRun, OSError), showing("reading") as show:
+        found = answer_file(
             input_file,
             output_file,
             endpoint or [_HERE],
+            show,
             model=model,
             concurrency=concurrency,
             api_key=api_key,

@@ -10,7 +10,7 @@ from typing import Any
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT
 from foretell.placement import PlacementConfig
-from foretell.tools.render.dumped import dump
+from foretell.tools.yaml_text import dump
 
 _EXTENSIONS = "type.googleapis.com/envoy.extensions"
 _ENDPOINT = "x-gateway-destination-endpoint"

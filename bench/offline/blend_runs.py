@@ -12,12 +12,13 @@ from bench.report import Numbers
 from foretell.model import EngineConfig
 from foretell.offline.dual_scan import DualScan
 from foretell.offline.feed import Feed, Sequential
-from foretell.offline.feedback import Feedback, OfflineJob
+from foretell.offline.feedback import Feedback
 from foretell.offline.lengths import Lengths, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
 from foretell.offline.tree import PrefixTree, prefix_tree
+from foretell.offline.waiting import OfflineJob
 from foretell.offline.work import Ints, WorkModel
-from foretell.sim.offline import OverlappedStepTime, run_engines
+from foretell.sim.offline import OverlappedStepTime, run
 
 WORK = WorkModel(60e-6, 0.0, 60e-6, 75.6e-9, 9.27e-3)
 """Llama-3-8B on an A100: effective rates of the paper's table 1."""
@@ -111,22 +112,22 @@ def serve(case: Case, data: Path) -> Numbers:
 def served(case: Case, tree: PrefixTree, outputs: Ints) -> Numbers:
     """The figures of one order of these requests."""
     together, bound = optimum_s(case, tree, outputs)
-    feeds = [feed_for(case, tree, outputs)]
-    (run,) = run_engines(tree, outputs, feeds, case.config, ENGINES[case.engine])
+    feed = feed_for(case, tree, outputs)
+    came = run(tree, outputs, feed, case.config, ENGINES[case.engine])
     lengths = Lengths.known(outputs)
     wanted = demand(tree, WORK, lengths.mean, lengths.square).density(tree)[tree.root]
-    computed = run.computed_tokens / run.prompt_tokens
+    computed = came.computed_tokens / came.prompt_tokens
     return {
         **{name: getattr(case, name) for name in ("trace", "engine", "order", "seed")},
         "requests": tree.requests,
-        "served": run.served,
+        "served": came.served,
         "video_tokens": case.video_tokens,
         "density": round(float(wanted), 3),
         "sharing": round(tree.sharing_ratio, 4),
-        "seconds": round(run.seconds, 1),
-        "tokens_per_s": round((run.prompt_tokens + run.output_tokens) / run.seconds, 1),
-        "share_of_optimum": round(together / run.seconds, 4),
-        "share_of_bound": round(bound / run.seconds, 4),
+        "seconds": round(came.seconds, 1),
+        "tokens_per_s": round((came.prompt_tokens + came.output_tokens) / came.seconds, 1),
+        "share_of_optimum": round(together / came.seconds, 4),
+        "share_of_bound": round(bound / came.seconds, 4),
         "sharing_kept": round((1.0 - computed) / tree.sharing_ratio, 4),
-        "preemptions": run.preemptions,
+        "preemptions": came.preemptions,
     }

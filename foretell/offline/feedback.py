@@ -8,9 +8,6 @@ with what is left of the step. While R has room, a step may also compute what R 
 it: what is due to a cache that is half full would keep it half full. When R has all been sent, what
 is left of L is spread over the steps that R is still expected to take. Lengths are learnt from all
 answers, with those in flight as censored ones.
-
-Engines that share one job's queues take requests in their turn: τ is that of all that remains, and
-each engine gets its part of what R reads and no more, so that all end together.
 """
 
 from collections.abc import Sequence
@@ -22,14 +19,13 @@ from numpy.typing import NDArray
 from foretell.offline.feed import (
     LEAST_STEP_TOKENS,
     UNTIL_SOMETHING_CHANGES,
+    InFlight,
     Uncached,
     UsedPrefixes,
 )
 from foretell.offline.forecast import WorkForecast
 from foretell.offline.waiting import OfflineJob, Waiting
 from foretell.offline.work import Floats, WorkModel, contexts
-
-__all__ = ["Feedback", "OfflineJob", "Waiting"]
 
 _LEFT, _RIGHT = 0, 1
 _REFRESH_STEPS = 64
@@ -45,7 +41,7 @@ _RETRY_STEPS = 8  # after the forecast has refused a request
 
 
 class Feedback:
-    """Feeds one engine by feedback control; several may share the queues of one job."""
+    """Feeds one engine by feedback control."""
 
     def __init__(
         self,
@@ -55,10 +51,8 @@ class Feedback:
         *,
         overlaps: bool = True,
         seats: int = 1 << 30,
-        waiting: Waiting | None = None,
     ) -> None:
         """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once.
-        `waiting`: the job's queues where several engines share them, all alike.
 
         An engine that `overlaps` computes while it reads. For one that does not there is no use in
         spreading computing evenly, only in few steps, each of which reads the weights: L fills what
@@ -72,7 +66,7 @@ class Feedback:
         self._prefixes = UsedPrefixes(job.tree)
         self._most = job.most_tokens
         self._known = job.known
-        self._waiting = waiting or Waiting(job, work)
+        self._waiting = Waiting(job, work)
         self._forecast = WorkForecast(job, self._waiting)
         self._known_list, self._group = self._waiting.known_list, self._waiting.group
         self._group_list, self._queues = self._waiting.group_list, self._waiting.queues
@@ -85,14 +79,12 @@ class Feedback:
         """Groups of L: the unheard ones first, then those of which the greatest part is left."""
         self._right: list[int] = []
         """Groups of R, the longest answers first."""
-        self._flights = self._waiting.join()
+        self._flights = InFlight(), InFlight()
         """Those sent as L, and those sent as R."""
         self._side: dict[int, int] = {}
         self._steps = self._refused_until = 0
         self._refreshed = -1
         self._credit_s = self._reserve = self._growth = self._spread_s = 0.0
-        self._allowance_s = inf
-        """Reading by requests of R that this engine may still take from the others."""
         self._tau = self._pace = 1.0
         self._right_ratio = 0.0
         """Computing over reading of R that waits."""
@@ -191,9 +183,7 @@ class Feedback:
         for group in self._right:
             queue = self._queues[group]
             while queue and self._right_may and self._may_grow(group):
-                reads_s = self._expected_s(queue[-1])
-                full = len(self._flights[_RIGHT]) >= self._right_seats
-                if full or self._allowance_s < reads_s / 2.0:
+                if len(self._flights[_RIGHT]) >= self._right_seats:
                     return
                 mean, variance = forecast
                 more, spread = self._forecast.held(np.array([queue[-1]]), np.zeros(1, np.int64))
@@ -202,7 +192,6 @@ class Feedback:
                     self._refused_until = self._steps + _RETRY_STEPS
                     break
                 forecast = mean, variance
-                self._allowance_s -= reads_s
                 chosen.append(self._send(group, _RIGHT))
 
     def _admit_left(self, chosen: list[int]) -> None:
@@ -218,9 +207,7 @@ class Feedback:
 
     def _may_grow(self, group: int) -> bool:
         """Whether more may be sent of a group: few, until it is known how long its answers get."""
-        waiting = self._waiting
-        most = ceil(_UNHEARD / waiting.engines)
-        return waiting.heard[group] >= _HEARD or self._running[group] < most
+        return self._waiting.heard[group] >= _HEARD or self._running[group] < _UNHEARD
 
     def _fits(self, request: int, answer: float) -> bool:
         more = float(self._own[request]) + (self._known_list[request] or answer)
@@ -246,14 +233,6 @@ class Feedback:
         self._prefixes.use(request)
         return request
 
-    def _expected_s(self, request: int) -> float:
-        """Seconds of reading that a waiting request is expected to take."""
-        group, known = self._group_list[request], self._known_list[request]
-        mean = float(known or self._typical[group])
-        square = float(known * known or self._square[group])
-        read = float(self._prompts[request] * mean + square / 2.0)
-        return self._work.decode_pair_s * read
-
     @property
     def _kv_tokens(self) -> int:
         return sum(flight.kv_tokens for flight in self._flights)
@@ -262,18 +241,16 @@ class Feedback:
         """Learn from what has ended and still runs; divide the groups and the memory anew."""
         self._refreshed = self._steps // _REFRESH_STEPS
         work, waiting = self._work, self._waiting
-        others = [each for pair in waiting.flights if pair is not self._flights for each in pair]
-        flights = [*self._flights, *others]
-        requests = np.concatenate([flight.requests for flight in flights])
-        ages = np.concatenate([flight.ages for flight in flights])
-        prompt_tokens = np.concatenate([flight.prompt_tokens for flight in flights])
+        requests = np.concatenate([flight.requests for flight in self._flights])
+        ages = np.concatenate([flight.ages for flight in self._flights])
+        prompt_tokens = np.concatenate([flight.prompt_tokens for flight in self._flights])
         unknown = self._known[requests] == 0
         groups = self._group[requests]
         waiting.survival.update(groups[unknown], ages[unknown])
         mean, square = waiting.survival.moments()
         mean = np.minimum(mean, self._most)
         square = np.minimum(square, float(self._most) * mean)
-        self._typical, self._square = mean.tolist(), square.tolist()
+        self._typical: list[float] = mean.tolist()
         count, prompts, compute_s, own = waiting.sums
         memory_s = work.decode_pair_s * contexts(prompts, mean, count * square)
         compute_s = compute_s + count * work.decode_token_s * mean
@@ -298,14 +275,8 @@ class Feedback:
         ratio = float(compute_s[right].sum()) / max(float(memory_s[right].sum()), 1e-30)
         self._right_ratio = min(self._tau, ratio)
         self._reserve = self._left_holds(count, own, mean, square)
-        mine = len(self._side)
-        self._look_ahead(float(going[:mine].max(initial=0.0)), mean)
-        engines = waiting.engines
-        if engines > 1:
-            right_s = work.decode_pair_s * np.where(dense[groups], 0.0, reads)
-            total_s = float(memory_s[~dense].sum() + right_s.sum())
-            self._allowance_s = total_s / engines - float(right_s[:mine].sum())
-        self._keep_for_end(float(compute_s.sum()) / engines, compute / engines, memory / engines)
+        self._look_ahead(float(going.max(initial=0.0)), mean)
+        self._keep_for_end(float(compute_s.sum()), compute, memory)
 
     def _keep_for_end(self, waiting_s: float, compute_s: float, memory_s: float) -> None:
         """What is computed a step until R has all been sent, and after that.
@@ -380,14 +351,13 @@ class Feedback:
             return
         flight = self._flights[_RIGHT]
         ahead = self._waiting.survival.mean_left(self._group[flight.requests], flight.ages)
-        part = 1.0 / self._waiting.engines
-        sits_right = part * float(count[right] @ mean[right]) + float(ahead.sum())
-        sits_left = part * float(count[left] @ (mean[left] + 1.0))
+        sits_right = float(count[right] @ mean[right]) + float(ahead.sum())
+        sits_left = float(count[left] @ (mean[left] + 1.0))
         steps = max((sits_left + sits_right) / self._seats, 1.0)
-        held = part * float((own * mean + count * square / 2.0).sum())
+        held = float((own * mean + count * square / 2.0).sum())
         if steps * self._memory > held:
             self._right_seats = max(1, self._seats - ceil(sits_left / steps))
-            self._even_s = part * float(compute_s[left].sum()) / steps
+            self._even_s = float(compute_s[left].sum()) / steps
 
     def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
         """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has

@@ -44,7 +44,7 @@ def demand(tree: PrefixTree, work: WorkModel, mean: Floats, square: Floats) -> W
     """
     compute = work.prefill_s(tree.begins, tree.depth)
     prompt = tree.prompt_tokens
-    compute[: tree.requests] += work.decode_s(prompt, mean, square)
+    compute[: tree.requests] += work.decode_token_s * mean
     return WorkDemand(compute, tree.of_leaves(work.memory_s(prompt, mean, square)))
 
 

@@ -1,10 +1,9 @@
-"""Requests that wait to be sent, and what is known of their groups: for one engine, or shared."""
+"""Requests that wait to be sent, and what is known of their groups."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.offline.feed import InFlight
 from foretell.offline.survival import LONGEST, Survival
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints, WorkModel
@@ -18,7 +17,7 @@ class OfflineJob:
 
     tree: PrefixTree
     order: Ints
-    """Requests to be sent, depth-first: all of the tree's, or one engine's part of them."""
+    """The tree's requests, depth-first."""
     group: Ints
     """(n,): requests that are judged together, by `lengths.sources`."""
     known: Ints
@@ -30,11 +29,7 @@ class OfflineJob:
 
 
 class Waiting:
-    """The queues of a job's groups, and the lengths of all its answers.
-
-    Feeds of several engines may share one: each takes what its engine has room for next, and all
-    learn from every answer.
-    """
+    """The queues of a job's groups, and the lengths of all its answers."""
 
     def __init__(self, job: OfflineJob, work: WorkModel) -> None:
         self.job = job
@@ -61,17 +56,6 @@ class Waiting:
         self._compute_s = work.prefill_s(tree.begins, tree.depth)[: tree.requests]
         self.sums = self._totals()
         self._compute_at_first = np.maximum(self.sums[2], 1e-30)
-        self.flights: list[tuple[InFlight, InFlight]] = []
-        """What every engine runs: those sent as L, and those sent as R."""
-
-    def join(self) -> tuple[InFlight, InFlight]:
-        """One more engine takes requests from here; what it runs is counted in these two."""
-        self.flights.append((InFlight(), InFlight()))
-        return self.flights[-1]
-
-    @property
-    def engines(self) -> int:
-        return len(self.flights)
 
     def take(self, group: int) -> int:
         """The next request of a group, which waits no longer."""

@@ -33,20 +33,11 @@ class WorkModel:
     """Reading one token's keys and values for one generated token."""
     weights_s: float
     """Reading the weights, once a step."""
-    decode_pair_compute_s: float = 0.0
-    """Computing the attention of one generated token to one other; it matters only with
-    multi-head latent attention, which reads little and multiplies much."""
 
     def prefill_s(self, begin: Ints, end: Ints) -> Floats:
         """Computing a prompt's tokens from `begin` on, up to `end`; those before are cached."""
         pairs = (end * (end + 1) - begin * (begin + 1)) / 2
         result: Floats = self.prefill_token_s * (end - begin) + self.prefill_pair_s * pairs
-        return result
-
-    def decode_s(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
-        """Computing an answer whose length has this mean and this mean square."""
-        read = self.decode_pair_compute_s * contexts(prompt, mean, square)
-        result: Floats = self.decode_token_s * mean + read
         return result
 
     def memory_s(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
@@ -56,7 +47,7 @@ class WorkModel:
     def density(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
         """Compute density of requests that share no prefix."""
         compute_s = self.prefill_s(np.zeros_like(prompt), prompt)
-        compute_s += self.decode_s(prompt, mean, square)
+        compute_s += self.decode_token_s * mean
         return compute_s / self.memory_s(prompt, mean, square)
 
 

@@ -1,12 +1,10 @@
-"""Engines in virtual time that feeds of offline requests drive.
+"""An engine in virtual time that a feed of offline requests drives.
 
 Its scheduling, KV blocks, prefix cache and preemptions are those of the twin of vLLM's scheduler.
 Step time is that of a plain engine, or of one that overlaps operators as NanoFlow does.
 """
 
-import heapq
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 from foretell.engine import Content, Sequence, Twin
@@ -40,7 +38,6 @@ class OverlappedStepTime:
             work.prefill_token_s * shape.prefill_tokens
             + work.prefill_pair_s * shape.prefill_pairs
             + work.decode_token_s * shape.decode_seqs
-            + work.decode_pair_compute_s * shape.decode_pairs
         )
         memory_s = work.decode_pair_s * shape.decode_pairs
         both_s = self.together_s(compute_s, memory_s)
@@ -99,35 +96,12 @@ def run(
 
     ValueError for a request that the engine's KV cache cannot hold.
     """
-    return run_engines(tree, outputs, [feed], config, step_s, watch)[0]
-
-
-def run_engines(
-    tree: PrefixTree,
-    outputs: Ints,
-    feeds: Seq[Feed],
-    config: EngineConfig,
-    step_s: StepTime,
-    watch: Watch | None = None,
-) -> list[Run]:
-    """`run` on several engines alike, each with its own feed, side by side in virtual time.
-
-    The engine whose clock is behind goes next, until a request of it is admitted, preempted or
-    ends. Feeds may take their requests from one queue; of an answer's end they all hear at once,
-    which for the others is some steps early.
-    """
     _check(tree, outputs, config)
-    requests = _Requests(tree, outputs, config)
-    engines = [_Engine(feed, requests, config, step_s, watch) for feed in feeds]
-    turns = [(0.0, place) for place in range(len(engines))]
-    while turns:
-        _, place = heapq.heappop(turns)
-        engine = engines[place]
-        if engine.go():
-            heapq.heappush(turns, (engine.result.seconds, place))
-    served = sum(engine.result.served for engine in engines)
-    assert served == tree.requests, "every request is served once"
-    return [engine.result for engine in engines]
+    engine = _Engine(feed, _Requests(tree, outputs, config), config, step_s, watch)
+    while engine.go():
+        pass
+    assert engine.result.served == tree.requests, "every request is served once"
+    return engine.result
 
 
 class _Engine:

@@ -16,11 +16,12 @@ from foretell.length.bins import EDGES, LONGEST_TOKENS
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
-from foretell.offline.feedback import Feedback, OfflineJob
+from foretell.offline.feedback import Feedback
 from foretell.offline.lengths import Lengths, sources
 from foretell.offline.ordering import demand
 from foretell.offline.requests import Line
 from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
+from foretell.offline.waiting import OfflineJob
 from foretell.offline.work import Ints, measured_work
 from foretell.sim.offline import plain, run
 

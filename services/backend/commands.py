@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from foretell.config import EmulatorSettings, LauncherSettings
-from foretell.services.backend.endpoints import endpoint_of_rank
 from foretell.services.process.keeper import Program
+from foretell.services.process.memory_log import endpoint_of_rank
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _SCHEDULER_CLASS = "foretell.services.backend.vllm.plugin.ForetellScheduler"
@@ -26,7 +26,7 @@ class Places:
     predictor_ready: Path
     predictor_log: Path
     predictor_listen: str  # gRPC address
-    snapshot_endpoint: str  # ZMQ endpoint
+    snapshot_endpoint: str
 
     @staticmethod
     def longest_socket_name(instance_id: str) -> str:

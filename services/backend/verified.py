@@ -73,6 +73,9 @@ USES: Mapping[str, _Uses] = {
     ),
     "LoRA": lambda config: config.max_loras > 0,
     "structured output": _always,
+    "prefill_schedule_interval, structured output": (
+        lambda config: config.prefill_schedule_interval > 1
+    ),
     "images": _has_images,
     "images in whole chunks": (
         lambda config: _has_images(config) and config.disable_chunked_mm_input

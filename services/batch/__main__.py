@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from math import inf
@@ -11,14 +10,15 @@ from pathlib import Path
 from aiohttp import web
 from prometheus_client import start_http_server
 
-from foretell.batch.release import LOOK_S, Release
+from foretell.batch.release import LOOK_S
 from foretell.config import BatchSettings
 from foretell.services.batch.app import BatchApp
 from foretell.services.batch.executor import Executor
 from foretell.services.batch.metrics import BatchMetrics
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import BatchStore
-from foretell.services.batch.target import Endpoints, seen_of
+from foretell.services.batch.target import Endpoints
+from foretell.services.batch.window import Window
 from foretell.services.batch.work import Work
 from foretell.services.process import runtime
 from foretell.services.process.database import DatabaseError
@@ -29,7 +29,6 @@ from foretell.services.process.traffic import Traffic, require_proof
 logger = logging.getLogger(__name__)
 
 _CLEAN_S = 600.0
-_IDLE_LOOK_S = 2.0
 _DRAIN_S = 10.0
 
 
@@ -53,14 +52,14 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
         stack.callback(store.close)
         endpoints = Endpoints(urls, traffic)
         stack.push_async_callback(endpoints.close)
-        release = Release(settings.ttft_target_ms / 1000 or inf)
+        window = Window(endpoints, settings.ttft_target_ms / 1000 or inf)
         ordering = Ordering(work, Path(settings.folder), settings.files_url, settings.profile)
-        executor = Executor(work, endpoints, lambda: release.window, metrics, ordering)
+        executor = Executor(work, endpoints, lambda: window.size, metrics, ordering)
         metrics.in_flight.set_function(lambda: executor.in_flight)
         metrics.density.set_function(lambda: ordering.density)
-        metrics.window.set_function(lambda: release.window)
+        metrics.window.set_function(lambda: window.size)
         tasks = [
-            asyncio.create_task(_watch(endpoints, release, executor)),
+            asyncio.create_task(_watch(window, executor)),
             asyncio.create_task(_clean(store)),
         ]
         for task in tasks:
@@ -71,7 +70,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
             tenant_bytes=settings.tenant_bytes,
             changed=executor.wake,
             promises=executor.promises,
-            instances=lambda: release.instances,
+            instances=lambda: window.instances,
         )
         stack.callback(app.close)
         address = await _listen(stack, settings, traffic, app.application())
@@ -109,30 +108,11 @@ async def _listen(
     return f"{host}:{sock.getsockname()[1]}"
 
 
-async def _watch(endpoints: Endpoints, release: Release, executor: Executor) -> None:
+async def _watch(window: Window, executor: Executor) -> None:
     """Keep the window as wide as what schedulers foretell allows."""
-    due_s = 0.0
     while True:
-        now_s = time.monotonic()
-        if not executor.busy:
-            release.observe({}, 0)  # the next batch begins with the prediction of then
-        if executor.busy or now_s >= due_s:
-            due_s = now_s + _IDLE_LOOK_S
-            await _look(endpoints, release, executor)
+        await window.look(executor)
         await asyncio.sleep(LOOK_S)
-
-
-async def _look(endpoints: Endpoints, release: Release, executor: Executor) -> None:
-    """Look once; while no batch is in progress only at whether online requests come."""
-    status = await endpoints.status()
-    if status is None:
-        return
-    expects_online = endpoints.expects_online(status)
-    if executor.busy:
-        seen = dict(map(seen_of, status.get("instances", [])))
-        in_flight, unsent = executor.in_flight, executor.unsent
-        release.observe(seen, in_flight, unsent=unsent, expects_online=expects_online)
-        executor.wake()
 
 
 async def _clean(store: BatchStore) -> None:

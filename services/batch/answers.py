@@ -1,11 +1,19 @@
-"""Errors and lists in the shape of OpenAI's API."""
+"""Requests, errors and lists in the shape of OpenAI's API."""
 
-import json
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 from aiohttp import web
+from pydantic import BaseModel, Field, ValidationError
 
+from foretell.batch.lines import ENDPOINTS
+
+LONGEST_WINDOW_S = 86_400
+_WINDOW = re.compile(r"([1-9][0-9]{0,3})([mh])")
+_Key = Annotated[str, Field(max_length=64)]
+_Value = Annotated[str, Field(max_length=512)]
+ModelT = TypeVar("ModelT", bound=BaseModel)
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -63,23 +71,45 @@ def page_of(request: web.Request, *, most: int, default: int) -> tuple[str, int]
     return request.query.get("after", ""), int(given)
 
 
-def json_object(raw: bytes) -> dict[str, Any]:
-    """The JSON object in a request's body."""
-    try:
-        body = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise invalid("the body of your request is not valid JSON", code="json_invalid") from error
-    if not isinstance(body, dict):
-        raise invalid("the body of your request must be a JSON object", code="json_invalid")
-    return body
-
-
-def lifetime_s(anchor: object, seconds: object, param: str) -> int:
+class FileLifetime(BaseModel):
     """The lifetime of a file, counted from its creation."""
-    if anchor != "created_at":
-        raise invalid(f"'{param}.anchor' must be 'created_at'", f"{param}.anchor")
-    text = str(seconds)
-    if not text.isascii() or not text.isdigit() or not 3600 <= int(text) <= 2_592_000:
-        where = f"{param}.seconds"
-        raise invalid(f"'{where}' must be between 3600 and 2592000", where)
-    return int(text)
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=3600, le=2_592_000)
+
+
+class NewBatch(BaseModel):
+    """What the creation of a batch asks for."""
+
+    input_file_id: str
+    endpoint: Literal[*ENDPOINTS]  # type: ignore[valid-type]
+    completion_window: str
+    metadata: dict[_Key, _Value] | None = Field(None, max_length=16)
+    output_expires_after: FileLifetime | None = None
+
+    @property
+    def window_s(self) -> int:
+        """The seconds of a completion window such as "24h", all that OpenAI's API knows."""
+        found = _WINDOW.fullmatch(self.completion_window)
+        window_s = int(found[1]) * (60 if found[2] == "m" else 3600) if found else 0
+        if not 0 < window_s <= LONGEST_WINDOW_S:
+            words = "'completion_window' must be '24h', or shorter, such as '90m'"
+            raise invalid(words, "completion_window")
+        return window_s
+
+
+def checked(model: type[ModelT], given: bytes | dict[str, str], within: str = "") -> ModelT:
+    """What a request asks for; raises `AnswerRefused` that names the field, which is `within`
+    another one."""
+    try:
+        if isinstance(given, bytes):
+            return model.model_validate_json(given)
+        return model.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if not first["loc"]:
+            text = f"the body of your request must be a JSON object: {first['msg']}"
+            raise invalid(text, code="json_invalid") from error
+        param = within + ".".join(map(str, first["loc"]))
+        code = "missing_required_parameter" if first["type"] == "missing" else "invalid_value"
+        raise invalid(f"'{param}': {first['msg']}", param, code) from error

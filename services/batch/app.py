@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,33 +11,30 @@ from urllib.parse import unquote
 
 from aiohttp import web
 
-from foretell.batch.lines import ENDPOINTS, first_lines
+from foretell.batch.lines import first_lines
 from foretell.batch.promises import Promises
 from foretell.batch.states import Batch, IllegalTransition
 from foretell.services.batch.answers import (
     AnswerRefused,
+    NewBatch,
+    checked,
     invalid,
-    json_object,
-    lifetime_s,
     listed,
     page_of,
 )
-from foretell.services.batch.forms import received
 from foretell.services.batch.store import BatchStore, IdempotencyConflict, InUse, StoredFile, new_id
+from foretell.services.batch.uploads import received
 from foretell.services.process.database import DatabaseError
 from foretell.services.process.traffic import TENANT_HEADER, Traffic
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-LONGEST_WINDOW_S = 86_400
-_WINDOW = re.compile(r"([1-9][0-9]{0,3})([mh])")
 MOST_OPEN_BATCHES = 100
 """Batches of one caller that have not ended."""
 _MOST_BODY_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
-_MOST_PAIRS, _LONGEST_KEY, _LONGEST_VALUE = 16, 64, 512
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -203,7 +199,19 @@ class BatchApp:
         if len(raw) > _MOST_BODY_BYTES:
             text = f"the request body is longer than {_MOST_BODY_BYTES} bytes"
             raise AnswerRefused(413, text, code="request_too_large")
-        batch = _asked(json_object(raw), tenant, self._store.now())
+        asked, now = checked(NewBatch, raw), self._store.now()
+        lifetime = asked.output_expires_after
+        batch = Batch(
+            id=new_id("batch_", os.urandom(16)),
+            tenant=tenant,
+            input_file_id=asked.input_file_id,
+            endpoint=asked.endpoint,
+            completion_window=asked.completion_window,
+            created_unix_s=now,
+            expires_unix_s=now + asked.window_s,
+            metadata=asked.metadata,
+            output_expires_s=lifetime.seconds if lifetime else 0,
+        )
         file = await self._stored(self._store.file, tenant, batch.input_file_id)
         if file is None:
             text = f"No such File object: {batch.input_file_id[:100]}"
@@ -274,54 +282,3 @@ class BatchApp:
 
 async def _health(_: web.Request) -> web.StreamResponse:
     return web.Response()
-
-
-def _asked(body: dict[str, Any], tenant: str, now_unix_s: int) -> Batch:
-    """The batch that a request asks for; raises `AnswerRefused`."""
-    for name in ("input_file_id", "endpoint", "completion_window"):
-        if not isinstance(body.get(name), str):
-            raise invalid(f"'{name}' must be a string", name, "missing_required_parameter")
-    if body["endpoint"] not in ENDPOINTS:
-        known = ", ".join(ENDPOINTS)
-        raise invalid(f"'endpoint' must be one of {known}", "endpoint")
-    window_s = _window_s(body["completion_window"])
-    lifetime = body.get("output_expires_after")
-    if lifetime is not None and not isinstance(lifetime, dict):
-        raise invalid("'output_expires_after' must be an object", "output_expires_after")
-    output_expires_s = 0
-    if lifetime is not None:
-        given = lifetime.get("anchor"), lifetime.get("seconds")
-        output_expires_s = lifetime_s(*given, "output_expires_after")
-    return Batch(
-        id=new_id("batch_", os.urandom(16)),
-        tenant=tenant,
-        input_file_id=body["input_file_id"],
-        endpoint=body["endpoint"],
-        completion_window=body["completion_window"],
-        created_unix_s=now_unix_s,
-        expires_unix_s=now_unix_s + window_s,
-        metadata=_metadata(body.get("metadata")),
-        output_expires_s=output_expires_s,
-    )
-
-
-def _window_s(text: str) -> int:
-    """The seconds of a completion window such as "24h", which is all that OpenAI's API knows."""
-    found = _WINDOW.fullmatch(text)
-    window_s = int(found[1]) * (60 if found[2] == "m" else 3600) if found else 0
-    if not 0 < window_s <= LONGEST_WINDOW_S:
-        words = "'completion_window' must be '24h', or shorter, such as '90m'"
-        raise invalid(words, "completion_window")
-    return window_s
-
-
-def _metadata(given: object) -> dict[str, str] | None:
-    if given is None:
-        return None
-    if not isinstance(given, dict) or len(given) > _MOST_PAIRS:
-        raise invalid(f"'metadata' must be an object of at most {_MOST_PAIRS} pairs", "metadata")
-    for key, value in given.items():
-        if not isinstance(value, str) or len(key) > _LONGEST_KEY or len(value) > _LONGEST_VALUE:
-            text = f"at most {_LONGEST_KEY} characters to strings of at most {_LONGEST_VALUE}"
-            raise invalid(f"'metadata' maps keys of {text}", "metadata")
-    return dict(given)

@@ -3,11 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from foretell.batch import records
 from foretell.batch.lines import request_of
@@ -19,6 +18,7 @@ from foretell.services.batch.advance import record_id, seal, time_out, validate
 from foretell.services.batch.metrics import BatchMetrics
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import Lost
+from foretell.services.batch.target import Endpoints, TryAgain
 from foretell.services.batch.work import LEASE_S, FilePlace, Work
 from foretell.services.process.database import DatabaseError
 
@@ -34,42 +34,13 @@ _READERS = 8
 """Threads that read lines from files, which may be far away."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchAnswer:
-    """What an engine said to one request."""
-
-    status: int
-    request_id: str
-    body: bytes
-
-
-class TryAgain(Exception):
-    """Nobody could answer now; the request is as good as before."""
-
-    def __init__(self, why: str, after_s: float = 0.0) -> None:
-        super().__init__(why)
-        self.after_s = after_s
-
-
-class Target(Protocol):
-    """Who answers requests."""
-
-    async def models(self, tenant: str) -> Collection[str] | None:
-        """The models that a tenant may ask for; None: nobody knows. Raises `TryAgain`."""
-        ...
-
-    async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
-        """Have a request answered; raises `TryAgain`."""
-        ...
-
-
 class Executor:
     """Runs until it is stopped. What it does is durable step by step, so it may be killed."""
 
     def __init__(
         self,
         work: Work,
-        target: Target,
+        target: Endpoints,
         window: Callable[[], int],
         metrics: BatchMetrics | None = None,
         ordering: Ordering | None = None,
@@ -79,7 +50,7 @@ class Executor:
         self.metrics = metrics or BatchMetrics()
         self.promises = Promises()
         self._running: dict[str, Batch] = {}
-        self._work = work
+        self.work = work
         self._target = target
         self._window = window
         self._ordering = ordering
@@ -132,7 +103,7 @@ class Executor:
             self._long.shutdown()
             self._readers.shutdown()
             with suppress(DatabaseError):
-                await self._stored(self._work.leave)
+                await self._stored(self.work.leave)
             self._thread.shutdown()
 
     async def _stored(self, do: Callable[..., T], *arguments: object) -> T:
@@ -153,14 +124,14 @@ class Executor:
             self._news.clear()
 
     async def _look_once(self) -> None:
-        now = self._work.store.now()
+        now = self.work.store.now()
         running = []
-        found = await self._stored(self._work.store.open_batches)
+        found = await self._stored(self.work.store.open_batches)
         self._count(found)
         for batch in found:
             if batch.status in (Status.VALIDATING, Status.IN_PROGRESS):
                 if batch.expires_unix_s <= now:
-                    await self._stored(time_out, self._work, batch)
+                    await self._stored(time_out, self.work, batch)
                     self.wake()
                 elif batch.status is Status.VALIDATING:
                     self._move(batch)
@@ -191,7 +162,7 @@ class Executor:
     def _promise(self, running: Sequence[Batch], found: Sequence[Batch]) -> None:
         """Foretell when each batch in progress will be done."""
         self.promises.tick(time.monotonic(), self.in_flight)
-        now = self._work.store.clock()
+        now = self.work.store.clock()
         now_running = {batch.id: batch for batch in running}
         statuses = {batch.id: batch.status for batch in found}
         for batch_id in self._running.keys() - now_running.keys():
@@ -209,7 +180,7 @@ class Executor:
         room = min(self._window() - self.in_flight, _CLAIM_AT_ONCE)
         if room <= 0:
             return
-        for place in await self._stored(self._work.claim, batch.id, room):
+        for place in await self._stored(self.work.claim, batch.id, room):
             task = asyncio.create_task(self._execute(batch, place))
             self._flights.setdefault(batch.id, {})[place.line] = task
 
@@ -223,13 +194,13 @@ class Executor:
 
     async def _moved(self, batch: Batch) -> None:
         try:
-            if not await self._stored(self._work.take, batch.id):
+            if not await self._stored(self.work.take, batch.id):
                 return
             if batch.status is Status.VALIDATING:
                 models = await self._target.models(batch.tenant)
-                await self._at_length(validate, self._work, batch, models)
+                await self._at_length(validate, self.work, batch, models)
             else:
-                await self._at_length(seal, self._work, batch)
+                await self._at_length(seal, self.work, batch)
         except Lost as lost:
             logger.info("%s", lost)
         except TryAgain as error:
@@ -264,14 +235,14 @@ class Executor:
             return
         await asyncio.sleep(_LOOK_S)
         with suppress(DatabaseError):
-            await self._stored(self._work.give_back, batch.id, [place.line])
+            await self._stored(self.work.give_back, batch.id, [place.line])
         self._land(batch.id, place.line)
 
     async def _record_of(self, batch: Batch, place: FilePlace) -> Record:
         """Have a line answered, however long it takes: the batch's expiry ends it."""
         where = batch.input_file_id, place.begin_bytes, place.length_bytes
         loop = asyncio.get_running_loop()
-        raw = await loop.run_in_executor(self._readers, self._work.store.storage.read, *where)
+        raw = await loop.run_in_executor(self._readers, self.work.store.storage.read, *where)
         custom_id, body = request_of(raw)
         request_id = record_id(batch.id, place.line)
         pause_s = _FIRST_PAUSE_S
@@ -284,8 +255,7 @@ class Executor:
                 self._spacing.ended(time.monotonic() - sent_s)
                 failures += 1
                 if answer.status < 500 or failures >= MOST_TRIES:
-                    given = answer.status, answer.request_id, answer.body
-                    return records.answered(request_id, custom_id, *given)
+                    return records.answered(request_id, custom_id, *answer)
                 after_s = 0.0
             except TryAgain as error:
                 after_s = error.after_s
@@ -328,7 +298,7 @@ class Executor:
     async def _complete(self, batch_id: str, ended: list[tuple[int, Record]]) -> None:
         while True:
             try:
-                kept = await self._stored(self._work.complete, batch_id, ended)
+                kept = await self._stored(self.work.complete, batch_id, ended)
                 if self._ordering is not None:
                     self._ordering.learn(batch_id, ended)
                 if batch_id in self._running:
@@ -350,7 +320,7 @@ class Executor:
         while True:
             await asyncio.sleep(LEASE_S / 4)
             with suppress(DatabaseError):  # it is tried again, or others take over
-                await self._stored(self._work.renew)
+                await self._stored(self.work.renew)
 
 
 async def _set(event: asyncio.Event) -> None:

@@ -3,14 +3,12 @@
 import itertools
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 
-from foretell.batch.release import OnlineSeen, Seen
+from foretell.batch.release import OnlineSeen
 from foretell.batch.states import Batch
-from foretell.cosched.deadlines import OFFLINE_APART
-from foretell.services.batch.executor import BatchAnswer, TryAgain
 from foretell.services.process.traffic import Traffic
 
 LOWEST_PRIORITY = 2**31 - 1
@@ -28,6 +26,22 @@ _AGAIN = frozenset((401, 408, 409, 425, 429, 502, 503, 504))
 _MOST_ANSWER_BYTES = 64 << 20
 _LONGEST_WAIT_S = 60.0
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=3600.0)
+
+
+class BatchAnswer(NamedTuple):
+    """What an engine said to one request."""
+
+    status: int
+    request_id: str
+    body: bytes
+
+
+class TryAgain(Exception):
+    """Nobody could answer now; the request is as good as before."""
+
+    def __init__(self, why: str, after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.after_s = after_s
 
 
 class Endpoints:
@@ -113,17 +127,3 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
 
 def _seconds(text: str) -> float:
     return min(_LONGEST_WAIT_S, float(text)) if text.isascii() and text.isdigit() else 0.0
-
-
-def seen_of(instance: dict[str, Any]) -> tuple[str, Seen]:
-    """The name of an instance in a scheduler's status, and what is known of it."""
-    usable = instance["healthy"] and not instance.get("draining")
-    seen = Seen(
-        usable,
-        instance.get("waiting"),
-        instance.get("predicted_ttft_s"),
-        instance.get("running"),
-        chooses=OFFLINE_APART in (instance.get("approximations") or ()),
-        max_num_seqs=instance.get("max_num_seqs"),
-    )
-    return instance["instance_id"], seen

@@ -1,49 +1,39 @@
-"""Taking in files: bytes as they come, and a record of them once they are durable."""
+"""Taking in files: a form with a file of any length, in memory only a piece at a time."""
 
+import asyncio
 import os
+from collections.abc import Awaitable
 from contextlib import ExitStack
 from functools import partial
+from typing import TypeVar
+
+from aiohttp import BodyPartReader, web
 
 from foretell.services.batch.advance import FILE_LIFETIME_S
+from foretell.services.batch.answers import AnswerRefused, FileLifetime, checked, invalid
 from foretell.services.batch.store import BatchStore, StoredFile, new_id
 
+T = TypeVar("T")
 MOST_FILE_BYTES = 200 << 20
-_PIECE_BYTES = 1 << 20
-
-
-class TooLarge(Exception):
-    """A file has more bytes than are taken."""
+_FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
+_MOST_FIELD_BYTES = 1024
+_PART_S = 60.0
+"""Longest time until more of an upload must have come."""
+_PIECE_BYTES = 1 << 18
 
 
 class Upload:
     """One file on its way in. It ends with `finish` or `abort`; both may take as long as a disk."""
 
-    def __init__(self, store: BatchStore, most_bytes: int = MOST_FILE_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self, store: BatchStore) -> None:
         self.file_id = new_id("file-", os.urandom(16))
         self._store = store
         self._ending = ExitStack()
         self._draft = self._ending.enter_context(store.storage.writing(self.file_id, "upload"))
-        self._piece: list[bytes] = []
-        self._piece_bytes = 0
-
-    def add(self, data: bytes) -> bool:
-        """Take in more bytes; whether there are so many that `write` should be called."""
-        self._piece.append(data)
-        self._piece_bytes += len(data)
-        return self._piece_bytes >= _PIECE_BYTES
-
-    def write(self) -> None:
-        """Write what has come so far; raises `TooLarge`."""
-        data = b"".join(self._piece)
-        self._piece, self._piece_bytes = [], 0
-        if self._draft.length_bytes + len(data) > self._most_bytes:
-            raise TooLarge
-        self._draft.write(data)
+        self.write = self._draft.write
 
     def finish(self, tenant: str, filename: str, lifetime_s: int = FILE_LIFETIME_S) -> StoredFile:
         """All bytes have come: they are durable and known when this returns."""
-        self.write()
         now = self._store.now()
         file = StoredFile(
             id=self.file_id,
@@ -65,3 +55,75 @@ class Upload:
     def abort(self) -> None:
         """Leave nothing of it, unless it was finished."""
         self._ending.close()
+
+
+async def received(
+    request: web.Request, store: BatchStore, tenant: str, room_bytes: int
+) -> StoredFile:
+    """The file in a form, durable; raises `AnswerRefused`. At most `room_bytes` are taken."""
+    if not request.content_type.startswith("multipart/"):
+        raise invalid("a file comes as a form, 'multipart/form-data'", "file")
+    upload: Upload | None = None
+    filename = ""
+    fields: dict[str, str] = {}
+    try:
+        form = await request.multipart()
+        while (part := await _soon(form.next())) is not None:
+            if not isinstance(part, BodyPartReader):
+                raise invalid("a form within a form is not understood")
+            if part.name == "file" and upload is None:
+                filename = part.filename or "file.jsonl"
+                upload = await asyncio.to_thread(Upload, store)
+                await _take(part, upload, min(room_bytes, MOST_FILE_BYTES))
+            elif part.name in _FIELDS:
+                fields[str(part.name)] = await _short(part)
+            else:
+                raise invalid(f"the field '{(part.name or '')[:100]}' is not understood", "file")
+        if upload is None:
+            raise invalid("'file' is required", "file", "missing_required_parameter")
+        lifetime_s = _lifetime_s(fields)
+        return await asyncio.to_thread(upload.finish, tenant, filename[:255], lifetime_s)
+    except TimeoutError as error:
+        raise AnswerRefused(408, f"nothing more of the file came within {_PART_S:.0f} s") from error
+    except (ValueError, AssertionError) as error:
+        raise invalid("this is no valid form", code="form_invalid") from error
+    finally:
+        if upload is not None:
+            await asyncio.to_thread(upload.abort)
+
+
+def _lifetime_s(fields: dict[str, str]) -> int:
+    """The lifetime in seconds of a file with these fields."""
+    if "purpose" not in fields:
+        raise invalid("'purpose' is required", "purpose", "missing_required_parameter")
+    if fields["purpose"] != "batch":
+        raise invalid("'purpose' must be 'batch': no other files are kept here", "purpose")
+    names = {"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"}
+    given = {name: fields[field] for name, field in names.items() if field in fields}
+    if not given:
+        return FILE_LIFETIME_S
+    return checked(FileLifetime, given, "expires_after.").seconds
+
+
+async def _take(part: BodyPartReader, upload: Upload, most_bytes: int) -> None:
+    taken = 0
+    while data := await _soon(part.read_chunk(_PIECE_BYTES)):
+        taken += len(data)
+        if taken > most_bytes:
+            text = f"the file has more than {most_bytes} bytes"
+            raise AnswerRefused(413, text, "file", "file_too_large")
+        await asyncio.to_thread(upload.write, bytes(data))
+
+
+async def _short(part: BodyPartReader) -> str:
+    value = bytearray()
+    while data := await _soon(part.read_chunk(_MOST_FIELD_BYTES)):
+        value += data
+        if len(value) > _MOST_FIELD_BYTES:
+            raise invalid(f"'{part.name}' is too long", part.name)
+    return value.decode(errors="replace")
+
+
+async def _soon(coming: Awaitable[T]) -> T:
+    async with asyncio.timeout(_PART_S):
+        return await coming

@@ -5,7 +5,7 @@ whose work another one has taken over, is refused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from foretell.batch.records import NO_USAGE, Record
 from foretell.batch.states import Batch, Status
@@ -94,16 +94,7 @@ class Work:
             rows.run_each(
                 "INSERT INTO lines (batch, line, custom_id, begin_bytes, length_bytes)"
                 " VALUES (:batch, :line, :custom_id, :begin_bytes, :length_bytes)",
-                [
-                    {
-                        "batch": batch_id,
-                        "line": place.line,
-                        "custom_id": place.custom_id,
-                        "begin_bytes": place.begin_bytes,
-                        "length_bytes": place.length_bytes,
-                    }
-                    for place in places
-                ],
+                [{"batch": batch_id, **asdict(place)} for place in places],
             )
 
     def held(self, rows: Rows, batch_id: str, *statuses: Status) -> None:

@@ -18,7 +18,7 @@ from foretell.services.predictor.metrics import PredictorMetrics
 from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
-from foretell.services.predictor.subscriber import cancel, subscriber_to
+from foretell.services.predictor.subscriber import SnapshotSubscriber, cancel
 from foretell.services.process import calls, runtime
 from foretell.services.process.frames import frames_address, serve_frames, with_free_port
 from foretell.services.process.logs import setup_logging
@@ -85,7 +85,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         observing = Observing(service, settings.engine_url.rstrip("/"), limits)
         listening = asyncio.create_task(observing.run())
     else:
-        subscriber = subscriber_to(settings.snapshot_endpoint)
+        subscriber = SnapshotSubscriber(settings.snapshot_endpoint)
         subscriber.unpredicted = service.hear_nothing
         listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)

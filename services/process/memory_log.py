@@ -16,8 +16,7 @@ from pathlib import Path
 from tempfile import mkstemp
 from zlib import adler32
 
-SHARED_MEMORY = "shm://"
-"""Before the path of such a file, where a file or an endpoint of ZMQ's is named."""
+_SCHEME = "shm://"
 
 _MAGIC = 0x32474F4C54465246
 _CAPACITY = 4 << 20
@@ -30,6 +29,18 @@ _RECORD = struct.Struct("=IIQ")
 _SKIP = 0xFFFF_FFFF  # in place of a length: the rest of the file is left out
 _SAME_BASE = 0xFFFF_FFFF  # in place of the base's bytes: it is that of the record before
 _ALIGNED = _RECORD.size
+
+
+def path_of(endpoint: str) -> Path:
+    """The path of the file that an endpoint such as shm:///run/engine-0 names; else ValueError."""
+    if not endpoint.startswith(_SCHEME):
+        raise ValueError(f"a snapshot endpoint is {_SCHEME} and the path of a file, not {endpoint}")
+    return Path(endpoint.removeprefix(_SCHEME))
+
+
+def endpoint_of_rank(endpoint: str, rank: int) -> str:
+    """Where a data-parallel rank publishes, if its engine is told `endpoint`: each elsewhere."""
+    return f"{endpoint}.rank{rank}" if rank else endpoint
 
 
 class LogWriter:

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -137,10 +137,14 @@ async def serve_http(
     sockets: list[socket.socket],
     stop: asyncio.Event,
     *,
+    headers: Sequence[tuple[str, str]],
     on_ready: Callable[[], None] = lambda: None,
     drain_s: float = 10.0,
 ) -> None:
-    """Serve `app` on `sockets` until `stop`; requests in progress get `drain_s` to end."""
+    """Serve `app` on `sockets` until `stop`, with `headers` on each answer.
+
+    Requests in progress get `drain_s` to end.
+    """
     import uvicorn  # noqa: PLC0415 - heavy, and used by only some processes
 
     config = uvicorn.Config(
@@ -152,6 +156,7 @@ async def serve_http(
         ws="none",
         timeout_graceful_shutdown=int(drain_s),
         server_header=False,
+        headers=list(headers),
         backlog=2048,
     )
     server = uvicorn.Server(config)

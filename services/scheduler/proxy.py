@@ -13,8 +13,9 @@ from foretell.services.process.traffic import Traffic
 from foretell.services.scheduler.api.errors import ApiError, unavailable
 from foretell.services.scheduler.api.headers import forwarded, returned
 from foretell.services.scheduler.http.exchange import Exchange
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import PATH, KeptResponses
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
 METHODS = ("GET", "HEAD", "POST", "DELETE")

@@ -20,8 +20,9 @@ from sqlalchemy import create_engine, make_url, text
 from foretell.batch.states import ENDED, SEALING, Batch, Status
 from foretell.services.batch.advance import seal, time_out, validate
 from foretell.services.batch.disk import unnoticed
-from foretell.services.batch.executor import BatchAnswer, Executor, TryAgain
+from foretell.services.batch.executor import Executor
 from foretell.services.batch.store import BatchStore
+from foretell.services.batch.target import BatchAnswer, TryAgain
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import Work, all_lines
 
@@ -75,8 +76,7 @@ def upload(store: BatchStore, wrong: bool = False) -> None:
     up = Upload(store)
     data = input_file(wrong)
     for begin in range(0, len(data), 200):
-        up.add(data[begin : begin + 200])
-        up.write()
+        up.write(data[begin : begin + 200])
     up.finish("", "input.jsonl")
 
 

@@ -172,7 +172,7 @@ def test_a_batch_whose_time_is_over_before_it_began(store: BatchStore) -> None:
 
 def test_errors_of_validation(store: BatchStore) -> None:
     upload = Upload(store)
-    upload.add(request(1) + b"x\n" + request(1))
+    upload.write(request(1) + b"x\n" + request(1))
     file = upload.finish("", "f")
     store.add_batch(Batch("batch_1", "", file.id, URL, "24h", 0, 1 << 40))
     work = Work(store)
@@ -246,8 +246,7 @@ def test_batches_that_ended_long_ago_are_forgotten(store: BatchStore, clock: Clo
 
 def test_what_ended_processes_left_is_removed(store: BatchStore, clock: Clock) -> None:
     upload = Upload(store)
-    upload.add(b"x")
-    upload.write()
+    upload.write(b"x")
     left = store.storage.path("left")
     left.write_bytes(b"x")
     store.clean()
@@ -307,7 +306,7 @@ def test_a_full_disk_leaves_no_half_file(tmp_path: Path) -> None:
 
     store = BatchStore(tmp_path, notice=full)
     upload = Upload(store)
-    upload.add(b"x")
+    upload.write(b"x")
     with pytest.raises(OSError, match="No space"):
         upload.finish("", "f")
     assert store.files("", "", 10) == []

@@ -17,8 +17,9 @@ from pathlib import Path
 
 from foretell.batch.states import Batch
 from foretell.services.batch import executor, work
-from foretell.services.batch.executor import BatchAnswer, Executor, TryAgain
+from foretell.services.batch.executor import Executor
 from foretell.services.batch.store import BatchStore
+from foretell.services.batch.target import BatchAnswer, TryAgain
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.work import Work
 
@@ -36,7 +37,7 @@ def request(number: int) -> bytes:
 
 def add_batch(store: BatchStore, name: str, lines: int) -> str:
     upload = Upload(store)
-    upload.add(b"".join(map(request, range(lines))))
+    upload.write(b"".join(map(request, range(lines))))
     file = upload.finish("", "input.jsonl")
     now = store.now()
     return store.add_batch(Batch(name, "", file.id, URL, "24h", now, now + 86_400)).id

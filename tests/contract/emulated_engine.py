@@ -12,14 +12,13 @@ from typing import Any
 
 import httpx
 import openai
-import zmq
-import zmq.asyncio
 from schedulers import until
 
 from foretell.config import EmulatorSettings, PredictorSettings
 from foretell.model import EngineSnapshot
 from foretell.services.backend.emulator.__main__ import serve
 from foretell.services.predictor.__main__ import serve as serve_predictor
+from foretell.services.process.memory_log import LogReader, path_of
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 
@@ -39,13 +38,16 @@ class Snapshots:
     """What a predictor would hear."""
 
     def __init__(self, endpoint: str) -> None:
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.SUB)
-        self._socket.subscribe(b"")
-        self._socket.connect(endpoint)
+        self._log = LogReader(path_of(endpoint))
+        self._log.reopen()
+        self._first = self._log.read()  # the idle engine; from there on it hears all
 
     async def next(self) -> EngineSnapshot:
-        payload = await asyncio.wait_for(self._socket.recv(), DEADLINE_S)
+        payload, self._first = self._first, None
+        async with asyncio.timeout(DEADLINE_S):
+            while payload is None:
+                await asyncio.sleep(0.001)
+                payload = self._log.read()
         return snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
 
     async def until(self, wanted: Callable[[EngineSnapshot], bool]) -> list[EngineSnapshot]:
@@ -57,7 +59,7 @@ class Snapshots:
         return heard
 
     def close(self) -> None:
-        self._context.destroy(linger=0)
+        self._log.close()
 
 
 async def written(ready: Path, given_up: Callable[[], bool]) -> None:
@@ -73,7 +75,7 @@ async def running_engine(folder: Path, **settings: Any) -> AsyncIterator[Emulate
     """Serve an engine in this process until the block ends; fast unless `speedup` says else."""
     chosen = {"name": "engine-0", "speedup": 20.0, **settings}
     ready = folder / f"{chosen['name']}.json"
-    endpoint = f"ipc://{folder}/{chosen['name']}.ipc"
+    endpoint = f"shm://{folder}/{chosen['name']}.snapshots"
     stop = asyncio.Event()
     wanted = EmulatorSettings(ready_file=str(ready), snapshot_endpoint=endpoint, **chosen)
     serving = asyncio.create_task(serve(wanted, stop))
@@ -112,7 +114,7 @@ async def engine_with_sidecar(
     settings = PredictorSettings(
         name=name,
         listen=f"unix://{folder}/predictor-{number}",
-        snapshot_endpoint=f"ipc://{folder}/{name}.ipc",
+        snapshot_endpoint=f"shm://{folder}/{name}.snapshots",
         profile="A30/Llama-2-7b-hf",
         ready_file=str(folder / f"predictor-{number}.ready"),
     )

@@ -16,7 +16,7 @@ from foretell.policy import Needs
 from foretell.services.process.frames import FrameStream, frames_address, serve_frames
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.placing import placer
-from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 

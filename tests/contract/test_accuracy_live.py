@@ -35,7 +35,7 @@ async def heard(stub: predictor_pb2_grpc.PredictorStub) -> None:
 async def measurable(folder: Path, seats: int = 4) -> AsyncIterator[LiveOptions]:
     """An engine with its predictor, which has heard of it, and what to send them."""
     address = f"unix:{folder}/predictor.sock"
-    endpoint = f"ipc://{folder}/engine-0.ipc"
+    endpoint = f"shm://{folder}/engine-0.snapshots"
     stop = asyncio.Event()
     async with running_engine(folder, max_num_seqs=seats) as engine:
         predictor = asyncio.create_task(

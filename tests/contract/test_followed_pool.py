@@ -15,7 +15,7 @@ from foretell.placement import events
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing import predictors
-from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.v1 import predictor_pb2 as pb
 from tests.contract.test_snapshots import Sidecar, request, sidecar, snapshot, until
 

@@ -29,7 +29,7 @@ from foretell.latency.tables import NO_TABLES
 from foretell.services.process import runtime
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.framing import Event, Framing, WholeFraming
+from foretell.services.scheduler.relay.framing import Event, WholeFraming
 from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import Reader
@@ -276,7 +276,7 @@ def test_framings_take_any_bytes_in_any_pieces(data: st.DataObject) -> None:
         mutated[at : at + length] = data.draw(st.binary(max_size=40))
     stream = data.draw(st.one_of(st.just(bytes(mutated)), st.binary(max_size=400)))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-    made: tuple[Framing, ...] = (
+    made: tuple[StreamFraming | WholeFraming, ...] = (
         StreamFraming(),
         WholeFraming(),
         StreamFraming(Progress(with_usage=True)),

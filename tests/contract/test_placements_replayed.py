@@ -35,7 +35,7 @@ from foretell.policy import Policy, make_policy
 from foretell.services.predictor.__main__ import serve as serve_predictor
 from foretell.services.scheduler import __main__ as main
 from foretell.services.scheduler.placing import placer, predictors
-from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.tagger.server import serve as serve_tagger
 
 ENGINES, REQUESTS = 3, 60
@@ -191,7 +191,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
             settings = PredictorSettings(
                 name=name,
                 listen=sidecar,
-                snapshot_endpoint=f"ipc://{folder}/{name}.ipc",
+                snapshot_endpoint=f"shm://{folder}/{name}.snapshots",
                 profile="A30/Llama-2-7b-hf",
                 ready_file=str(folder / f"predictor-{number}.ready"),
             )

@@ -1,4 +1,4 @@
-"""The predictor over real sockets: snapshots by ZMQ, predictions by gRPC."""
+"""The predictor over real sockets: snapshots in shared memory, predictions by gRPC."""
 
 import asyncio
 import random
@@ -11,7 +11,6 @@ from pathlib import Path
 import aiohttp
 import grpc
 import pytest
-import zmq
 
 from foretell import wire
 from foretell.config import PredictorSettings
@@ -33,6 +32,7 @@ from foretell.provision import InstanceFacts, Phase
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 from foretell.services.backend.publisher import SnapshotPublisher
 from foretell.services.predictor.__main__ import serve
+from foretell.services.process.memory_log import LogWriter, path_of
 from foretell.services.process.traffic import OPEN
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.gather import Gatherer
@@ -148,9 +148,8 @@ async def test_before_any_snapshot_it_says_so(harness: Harness) -> None:
     assert harness.follower.predict(request("new")) is None
 
 
-@pytest.mark.parametrize("scheme", ["ipc", "shm"])
-async def test_a_late_subscriber_learns_from_the_heartbeat(scheme: str, tmp_path: Path) -> None:
-    endpoint = f"{scheme}://{tmp_path}/snapshots"
+async def test_a_late_subscriber_learns_from_the_heartbeat(tmp_path: Path) -> None:
+    endpoint = f"shm://{tmp_path}/snapshots"
     publisher = SnapshotPublisher(endpoint, heartbeat_s=0.05)
     publisher.publish(wire.snapshot_to_proto(snapshot(1)))  # nobody listens yet
     settings = PredictorSettings(listen=f"unix:{tmp_path}/p.sock", snapshot_endpoint=endpoint)
@@ -272,14 +271,11 @@ async def test_an_older_snapshot_changes_nothing_but_a_restart_starts_anew(
 
 
 async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
-    endpoint = f"ipc://{tmp_path}/s.ipc"
+    endpoint = f"shm://{tmp_path}/s.snapshots"
     settings = PredictorSettings(listen=f"unix:{tmp_path}/p.sock", snapshot_endpoint=endpoint)
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, stop))
-    context = zmq.Context()
-    socket = context.socket(zmq.PUB)
-    socket.setsockopt(zmq.LINGER, 0)
-    socket.bind(endpoint)
+    log = LogWriter(path_of(endpoint))
     broken = wire.snapshot_to_proto(snapshot(2, running=(running("a"),)))
     broken.running.priority.append(0)
     try:
@@ -287,17 +283,16 @@ async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
             stub = predictor_pb2_grpc.PredictorStub(channel)
 
             async def heard() -> bool:
-                socket.send(b"\xff\xff not protobuf")
-                socket.send(broken.SerializeToString())
-                socket.send(wire.snapshot_to_proto(snapshot(1)).SerializeToString())
+                log.write(b"\xff\xff not protobuf")
+                log.write(broken.SerializeToString())
+                log.write(b"", wire.snapshot_to_proto(snapshot(1)).SerializeToString())
                 answer = await stub.Status(pb.StatusRequest(), wait_for_ready=True, timeout=10)
                 return bool(answer.model_name == "m")
 
             await until(heard)
             assert (await stub.Status(pb.StatusRequest())).load.running == 0
     finally:
-        socket.close()
-        context.term()
+        log.close()
         stop.set()
         await task
 

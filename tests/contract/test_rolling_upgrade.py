@@ -53,7 +53,7 @@ async def test_no_placement_is_without_prediction(
             settings = PredictorSettings(
                 name=name,
                 listen=address,
-                snapshot_endpoint=f"ipc://{tmp_path}/{name}.ipc",
+                snapshot_endpoint=f"shm://{tmp_path}/{name}.snapshots",
                 profile="A30/Llama-2-7b-hf",
                 ready_file=str(tmp_path / f"predictor-{number}.ready"),
             )

@@ -24,11 +24,10 @@ from foretell.batch.states import Batch
 from foretell.cli.main import app
 from foretell.services.batch.ordering import FEWEST_LINES, Ordering
 from foretell.services.batch.store import BatchStore
-from foretell.tools.batch.run import Outcome, run_batch
+from foretell.tools.batch.run import Outcome, answer_file
 from foretell.tools.local import offline
 from foretell.tools.local.state import ClusterState, Component
 from foretell.tools.local.table import render
-from foretell.tools.progress import Show
 from foretell.tools.view.cluster import ClusterView
 
 PROFILE = "H100/Llama-3.1-8B"
@@ -160,6 +159,10 @@ async def test_an_input_that_cannot_be_ordered_is_answered_as_it_stands(
     assert sent == asked, "no engine is asked for the last"
 
 
+def _unseen(what: str, done: int, total: int) -> None:
+    """No bar of progress."""
+
+
 async def _ordered(
     folder: Path, monkeypatch: pytest.MonkeyPatch, prompts: Sequence[object], profile: str
 ) -> tuple[Outcome, list[Any]]:
@@ -174,23 +177,21 @@ async def _ordered(
 
         async with engines(hold) as (engine,), running(folder, [engine]) as scheduler:
             files = folder / "in.jsonl", folder / "out.jsonl"
-            given = partial(run_batch, *files, [scheduler.url], concurrency=1, profile=profile)
-            found = await asyncio.to_thread(given)
+            given = *files, [scheduler.url], _unseen
+            answered = partial(answer_file, concurrency=1, profile=profile)
+            found = await asyncio.to_thread(answered, *given)
     answers = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert [each["custom_id"] for each in answers] == [f"c{n}" for n in range(len(prompts))]
     return found, [received.body["prompt"] for received in engine.received]
 
 
-async def test_pace_sharing_and_end_are_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pace_sharing_and_end_are_shown(tmp_path: Path) -> None:
     """The last request is held until the end is predicted, for which a few seconds suffice."""
     write_input(tmp_path / "in.jsonl", [f"p{number}" for number in range(16)])
     shown: list[str] = []
 
-    @contextmanager
-    def recorded(first: str) -> Iterator[Show]:
-        yield lambda what, done, total: shown.append(what)
+    def show(what: str, done: int, total: int) -> None:
+        shown.append(what)
 
     async def half_cached(exchange: Exchange) -> None:
         if exchange.received.body["prompt"] == "p15":
@@ -199,13 +200,13 @@ async def test_pace_sharing_and_end_are_shown(
         usage_of_cache = {"prompt_tokens_details": {"cached_tokens": 20}}
         await exchange.whole(200, json.dumps({"usage": usage | usage_of_cache}).encode())
 
-    monkeypatch.setattr("foretell.tools.batch.run.showing", recorded)
     async with engines(half_cached) as (engine,), running(tmp_path, [engine]) as scheduler:
         found = await asyncio.to_thread(
-            run_batch,
+            answer_file,
             tmp_path / "in.jsonl",
             tmp_path / "out.jsonl",
             [scheduler.url],
+            show,
             concurrency=16,
         )
     assert (found.completed, found.sharing_ratio) == (16, 0.5)

@@ -32,7 +32,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
     async with running_engine(folder, noise_ratio=0.0) as engine:
         predictor = PredictorSettings(
             listen=f"unix://{folder}/predictor",
-            snapshot_endpoint=f"ipc://{folder}/engine-0.ipc",
+            snapshot_endpoint=f"shm://{folder}/engine-0.snapshots",
             profile="A30/Llama-2-7b-hf",
             ready_file=str(ready["predictor"]),
         )

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +11,7 @@ from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import EngineConfig
 from foretell.services.backend.emulator.answer import Answer, Job, JobMaker
 from foretell.services.backend.emulator.lengths import Lengths
-from foretell.services.backend.emulator.protocol import ApiError, ChatRequest, CompletionRequest
+from foretell.services.backend.emulator.protocol import ChatRequest, CompletionRequest
 from foretell.services.backend.emulator.text import Continuation, tokenize
 
 CONFIG = EngineConfig(
@@ -115,11 +114,6 @@ def chat(**fields: Any) -> list[str]:
 def test_chat_template() -> None:
     said = ["<|user|>", "Hi", "<", "|", "end", "|", ">", "<|end|>", "<|assistant|>", "a", "b"]
     assert chat() == [*said, "<|end|>", "<|assistant|>"]
-    assert chat(add_generation_prompt=False) == [*said, "<|end|>"]
-    assert chat(add_generation_prompt=False, continue_final_message=True) == said
-    with pytest.raises(ApiError) as error:
-        chat(continue_final_message=True)
-    assert error.value.param == "continue_final_message"
 
 
 def test_a_chat_may_use_what_the_model_has_left() -> None:

@@ -13,7 +13,7 @@ from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.services.backend.emulator import driver as driver_module
-from foretell.services.backend.emulator.driver import Driver, QueueFullError, Stream
+from foretell.services.backend.emulator.driver import Driver, RefusedError, Stream
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 from foretell.v1 import snapshot_pb2
 
@@ -78,7 +78,7 @@ def make(heard: Heard, config: EngineConfig = CONFIG, **options: Any) -> Driver:
             "speedup": 1.0,
             "noise": lambda: 0.0,
             "max_queue": 4,
-            "feed": SnapshotFeed(heard, "e", "run", config),
+            "feed": SnapshotFeed(heard.send, "e", "run", config),
             **options,
         },
     )
@@ -150,7 +150,7 @@ async def test_readers_wake_for_every_token_or_for_the_last(clock: Clock) -> Non
             eager.wake.clear()
             seen.append((eager.tokens, patient.wake.is_set()))
     assert seen == [(1, False), (2, False), (3, True)]
-    assert driver.held == 0
+    assert not driver._streams
 
 
 async def test_an_abort_in_flight_hands_out_nothing_more(clock: Clock) -> None:
@@ -162,7 +162,7 @@ async def test_an_abort_in_flight_hands_out_nothing_more(clock: Clock) -> None:
         await one.wake.wait()
         driver.abort(one)
         driver.abort(one)
-        assert driver.held == 1
+        assert len(driver._streams) == 1
         await finished(two, heard)
     assert one.tokens == 1
     assert [list(s.running.request_id) for s in heard.snapshots[:3]] == [["a", "b"]] * 2 + [["b"]]
@@ -183,9 +183,9 @@ async def test_an_abort_may_come_before_the_engine_saw_the_request(clock: Clock)
 async def test_the_queue_takes_all_sequences_of_a_request_or_none() -> None:
     driver = make(Heard())
     driver.submit([stream(f"a{i}", 1) for i in range(3)])
-    with pytest.raises(QueueFullError):
+    with pytest.raises(RefusedError):
         driver.submit([stream(f"b{i}", 1) for i in range(2)])
-    assert driver.held == 3
+    assert len(driver._streams) == 3
 
 
 async def test_a_failed_engine_wakes_whoever_waits(clock: Clock) -> None:

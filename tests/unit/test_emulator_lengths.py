@@ -3,15 +3,13 @@
 import statistics
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from foretell.length.bins import quantiles
 from foretell.length.conversation import Conversation
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.services.backend.emulator.lengths import Lengths
 from foretell.services.backend.emulator.protocol import ChatRequest, CompletionRequest
-from foretell.services.backend.emulator.text import Continuation, text_key, tokenize
+from foretell.services.backend.emulator.text import text_key, tokenize
 
 LENGTHS = Lengths()
 SHORT = "Is {} a prime number? Answer yes or no."
@@ -43,30 +41,13 @@ def test_what_asks_for_more_gets_more() -> None:
     assert long > 3 * short
 
 
-@given(
-    st.text(max_size=40), st.integers(0, 30), st.sampled_from(["", " ", "\n\n"]), st.integers(0, 9)
-)
-def test_the_rest_of_a_begun_answer_is_what_is_left_of_it(
-    prompt: str, begun: int, end: str, seed: int
-) -> None:
-    key, text = text_key(seed, 0), f"Say: {prompt} ?{end}"
-    answer = Continuation(tokenize(text), key)
-    said = text + "".join(f" {answer.next_word()}" for _ in range(begun))
-    assert drawn(said, key) == max(1, drawn(text, key) - begun)
-
-
 def test_a_chat_is_asked_by_its_last_message() -> None:
     messages = [
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": "hi"},
         {"role": "user", "content": LONG},
     ]
-    begun = [*messages, {"role": "assistant", "content": "It"}]
-    continued = ChatRequest.model_validate(
-        {"messages": begun, "continue_final_message": True, "add_generation_prompt": False}
-    )
     assert ChatRequest.model_validate({"messages": messages}).asked(0) == LONG
-    assert continued.asked(0) == LONG
 
 
 def test_prompts_of_token_ids_have_no_text() -> None:

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from foretell.cosched.expected import ONLINE_FOR_S, ExpectedOnline
+from foretell.cosched.online import ONLINE_FOR_S, ExpectedOnline
 
 
 def test_nobody_is_expected_before_one_came() -> None:

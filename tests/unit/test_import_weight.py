@@ -16,7 +16,7 @@ SERVICES = "foretell.services"
         ("foretell.cli.main", {"numpy"}),
         (f"{SERVICES}.scheduler.__main__", {"tokenizers", "opentelemetry"}),
         (f"{SERVICES}.batch.__main__", {"numpy", "grpc", "psycopg", "s3fs"}),
-        (f"{SERVICES}.backend.__main__", {"numpy", "grpc", "aiohttp", "zmq"}),
+        (f"{SERVICES}.backend.__main__", {"numpy", "grpc", "aiohttp"}),
         (
             f"{SERVICES}.predictor.__main__",
             {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"},

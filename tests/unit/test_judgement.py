@@ -132,7 +132,8 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
 def picked(status: int) -> tuple[Judgement | None, bool]:
     """What the picker makes of the head of an answer, and whether the client gets it."""
     stream, heard = Mock(), list[Judgement]()
-    exchange = Exchange(stream, MagicMock())
+    addresses = MagicMock(instance=Mock(return_value=None))
+    exchange = Exchange(stream, MagicMock(), addresses, {})
     attempt = SimpleNamespace(status=0, headers=dict, instance=SimpleNamespace(is_down=False))
     life: Any = SimpleNamespace(
         attempt=attempt,
@@ -145,7 +146,6 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
         request_id="id",
     )
     exchange._life = life
-    exchange._context.addresses.instance.return_value = None  # type: ignore[attr-defined]
     exchange._answered({":status": str(status), messages.SERVED: "10.0.0.1:80"})
     return (heard[0] if heard else None), not stream.end.called
 

@@ -9,11 +9,12 @@ from foretell.length.survival import SurvivalCurve
 from foretell.model import BatchShape, EngineConfig
 from foretell.offline.dual_scan import DualScan
 from foretell.offline.feed import Feed, InFlight, Sequential, UsedPrefixes
-from foretell.offline.feedback import Feedback, OfflineJob
+from foretell.offline.feedback import Feedback
 from foretell.offline.lengths import FEWEST, Lengths, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
 from foretell.offline.survival import Survival
 from foretell.offline.tree import PrefixTree, prefix_tree
+from foretell.offline.waiting import OfflineJob
 from foretell.offline.work import WorkModel
 from foretell.sim.offline import OverlappedStepTime, run
 

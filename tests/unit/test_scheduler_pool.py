@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config.instances import InstanceConfig, Members, members_json, parse_members
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.pool import Pool
 
 GOOD = {"instance_id": "a", "url": "http://127.0.0.1:8000/"}
 

@@ -75,7 +75,7 @@ class RealEngine:
         self.loop = EngineLoop(self.config, CoScheduler)
         planner = self.loop.scheduler.planner
         planner.now = lambda: Instant(self.now_s, self.now_s)
-        planner._steps, planner._reserve = _Steps(), Reserved(self.usual_blocks)
+        planner._steps, planner.online.reserve = _Steps(), Reserved(self.usual_blocks)
         planner.waiting.pool = OfflinePool(most_passed_over=inf)
         update = self.loop.scheduler.update_from_output
 

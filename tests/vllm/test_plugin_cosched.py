@@ -292,7 +292,7 @@ def test_where_it_cannot_attach_it_serves_as_stock(monkeypatch: pytest.MonkeyPat
 def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"ipc://{tmp_path}/snapshots")
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{tmp_path}/snapshots")
     loop = loop_of(max_num_seqs=1)
     told: list[Any] = []
     loop.scheduler.foretell.recorder._publish = lambda *parts: told.append(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import vllm
-import zmq
 from vllm.config import LoRAConfig
 from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -23,7 +22,7 @@ from vllm.v1.kv_cache_interface import (
 from foretell.services.backend import publisher, verified
 from foretell.services.backend.vllm import compat, encoder, plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
-from foretell.services.process.memory_log import LogReader
+from foretell.services.process.memory_log import LogReader, path_of
 from foretell.tools.verify.engine_loop import EngineLoop
 from foretell.tools.verify.installed import KNOWS_ENCODING, build_scheduler, engine_config
 from foretell.v1 import snapshot_pb2
@@ -56,7 +55,7 @@ def warned() -> Iterator[list[str]]:
 
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    result = f"ipc://{tmp_path}/snapshots"
+    result = f"shm://{tmp_path}/snapshots"
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", result)
     return result
 
@@ -160,16 +159,22 @@ def test_a_closed_endpoint_does_no_harm(endpoint: str, warned: list[str]) -> Non
     assert "switched off" in warned[-1]
 
 
+def _next(log: LogReader) -> snapshot_pb2.EngineSnapshot:
+    deadline = time.monotonic() + 10
+    while (payload := log.read()) is None:
+        assert time.monotonic() < deadline, "nothing is published"
+        log.reopen()
+        time.sleep(0.001)
+    return snapshot_pb2.EngineSnapshot.FromString(payload)
+
+
 def _refused(endpoint: str, warned: list[str]) -> str:
     """Why the plugin does not attach, as the engine's log has it, and its predictor."""
-    heard = zmq.Context.instance().socket(zmq.SUB)
-    heard.setsockopt(zmq.SUBSCRIBE, b"")
-    heard.setsockopt(zmq.RCVTIMEO, 10_000)
-    heard.connect(endpoint)
+    heard = LogReader(path_of(endpoint))
     scheduler = build_scheduler(SYNC, ForetellScheduler)
-    told = snapshot_pb2.EngineSnapshot.FromString(heard.recv()).unpredicted
+    told = _next(heard).unpredicted
     scheduler.shutdown()
-    heard.close(0)
+    heard.close()
     assert scheduler.foretell is None
     (line,) = warned
     assert told.removeprefix("vLLM ") in line.removeprefix("Foretell: not attached to vLLM ")
@@ -337,15 +342,14 @@ def test_a_version_that_encodes_otherwise_is_noticed(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("SNAPSHOT_ENDPOINT", "ipc:///dev/null/folder/socket", "NotADirectoryError"),
         ("SNAPSHOT_ENDPOINT", "shm:///dev/null/folder/file", "NotADirectoryError"),
-        ("SNAPSHOT_ENDPOINT", "nonsense", "ZMQError"),
+        ("SNAPSHOT_ENDPOINT", "tcp://127.0.0.1:5000", "ValueError"),
     ],
 )
 def test_bad_settings_leave_the_engine_running(
     name: str, value: str, told: str, monkeypatch: pytest.MonkeyPatch, warned: list[str]
 ) -> None:
-    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///never-bound")
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///never-bound")
     monkeypatch.setenv(f"FORETELL_PLUGIN_{name}", value)
     loop = EngineLoop(SYNC, ForetellScheduler)
     assert loop.scheduler.foretell is None
@@ -382,21 +386,17 @@ def test_snapshots_are_logged_in_shared_memory(
 def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (0.05,))
     loop = EngineLoop(SYNC, ForetellScheduler)
-    with zmq.Context() as context, context.socket(zmq.SUB) as reader:
-        reader.setsockopt(zmq.SUBSCRIBE, b"")
-        reader.setsockopt(zmq.RCVTIMEO, 10_000)
-        reader.connect(endpoint)
-        # The idle state is repeated until we are heard: the subscription is in place.
-        idle = snapshot_pb2.EngineSnapshot.FromString(reader.recv())
-        assert idle.sequence == 1
-        loop.add("r0", 20, 3)
-        loop.run()
-        last = idle
-        deadline = time.monotonic() + 10
-        while (last.sequence < 5 or last.published_unix_s == last.taken_unix_s) and (
-            time.monotonic() < deadline
-        ):
-            last = snapshot_pb2.EngineSnapshot.FromString(reader.recv())
+    reader = LogReader(path_of(endpoint))
+    last = _next(reader)
+    assert last.sequence == 1
+    loop.add("r0", 20, 3)
+    loop.run()
+    deadline = time.monotonic() + 10
+    while (last.sequence < 5 or last.published_unix_s == last.taken_unix_s) and (
+        time.monotonic() < deadline
+    ):
+        last = _next(reader)
+    reader.close()
     # Three steps, then idle; and the idle state repeated.
     assert last.sequence == 5
     assert last.published_unix_s > last.taken_unix_s

@@ -61,7 +61,7 @@ class Recording:
 @pytest.fixture
 def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
     result = Recording()
-    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///recorded-not-bound")
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///recorded-not-bound")
     monkeypatch.setenv("FORETELL_PLUGIN_INSTANCE_ID", "engine-7")
     monkeypatch.setattr(publisher, "SnapshotPublisher", result)
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)

@@ -208,7 +208,7 @@ def serve(
     """Let the ranks serve what arrives, to the end of the wave."""
     server = Server(len(arriving))
     ranks = [Rank(k, server, config, deque(sorted(own))) for k, own in enumerate(arriving)]
-    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "ipc:///recorded-not-bound")
+    monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///recorded-not-bound")
     monkeypatch.setenv("FORETELL_PLUGIN_RANKS", str(len(ranks)))
     monkeypatch.setattr(publisher, "SnapshotPublisher", Recording)
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)

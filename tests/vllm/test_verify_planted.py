@@ -154,6 +154,18 @@ CASES = (
         r"\1break",
     ),
     Planted(
+        "prefill_schedule_interval",
+        f"{_SCHEDULER}.schedule",
+        r"throttle_prefills and \(?not self\.prefill_capacity_bound\)?",
+        "throttle_prefills",
+    ),
+    Planted(
+        "prefill_schedule_interval, structured output",
+        f"{_SCHEDULER}.schedule",
+        r"num_waiting > len\(self\.deferred_waiting\)",
+        "num_waiting > 0",
+    ),
+    Planted(
         "images",
         f"{_CORE}.encoder_cache_manager.EncoderCacheManager.can_allocate",
         r"if num_embeds > encoder_compute_budget",

@@ -9,36 +9,33 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
-from math import inf
+from hashlib import file_digest
 from pathlib import Path
 from threading import Event
-from typing import Any
 
 from foretell.batch.lines import ENDPOINTS
 from foretell.batch.records import TokenUsage
-from foretell.batch.release import LOOK_S, PLAIN_WINDOW, Release, Seen
+from foretell.batch.release import LOOK_S, PLAIN_WINDOW
 from foretell.batch.states import ENDED, Batch, Status
 from foretell.config import load_profile
 from foretell.services.batch.advance import validate
-from foretell.services.batch.executor import Executor, TryAgain
+from foretell.services.batch.executor import Executor
 from foretell.services.batch.ordering import Ordering
 from foretell.services.batch.store import BatchStore, new_id
-from foretell.services.batch.target import Endpoints, seen_of
+from foretell.services.batch.target import Endpoints, TryAgain
 from foretell.services.batch.uploads import Upload
+from foretell.services.batch.window import Window
 from foretell.services.batch.work import Work
 from foretell.services.process.traffic import OPEN
-from foretell.tools.progress import Show, showing
+from foretell.tools.progress import Show
 
-_MOST = 1 << 40
-"""Bytes and requests of a file: as many as the disk holds."""
+_MOST_REQUESTS = 1 << 40
+"""Requests of a file: as many as the disk holds."""
 _DAY_S = 86_400
 _FOR_EVER_S = 10 * 365 * _DAY_S
 _PIECE_BYTES = 1 << 20
 _RATE_S = 10.0
 _MOST_SHOWN = 10
-_PLAIN_LOOK_S = 5.0
-"""Seconds until such an endpoint is asked again whether it is one."""
 
 
 class CannotRun(Exception):
@@ -69,30 +66,6 @@ class Outcome:
         shared = f", {self.sharing_ratio:.0%} of prompts cached" if self.sharing_ratio else ""
         counts = f"{self.completed} completed, {self.failed} failed"
         return f"{counts}, {self.output_tokens} output tokens{shared}"
-
-
-def run_batch(
-    source: Path,
-    output: Path,
-    urls: Sequence[str],
-    *,
-    model: str = "",
-    concurrency: int = 0,
-    api_key: str = "",
-    profile: str | None = None,
-) -> Outcome:
-    """`answer_file` with a progress bar."""
-    with showing("reading") as show:
-        return answer_file(
-            source,
-            output,
-            urls,
-            show,
-            model=model,
-            concurrency=concurrency,
-            api_key=api_key,
-            profile=profile,
-        )
 
 
 def answer_file(
@@ -128,12 +101,21 @@ def answer_file(
         try:
             batch = _batch_of(store, source, folder)
             work = Work(store, alone=True)
-            batch = asyncio.run(_begun(work, batch, urls, model, api_key))
             ordering = None if profile is None else Ordering(work, folder, profile=profile)
-            halt = halt or Event()
-            outcome = asyncio.run(
-                _answered(work, batch, urls, concurrency, api_key, show, halt, ordering)
-            )
+
+            async def served() -> Batch:
+                endpoints = Endpoints(urls, OPEN, api_key=api_key)
+                try:
+                    begun = await _begun(work, batch, endpoints, model)
+                    window = Window(endpoints, fixed=concurrency, plain=PLAIN_WINDOW)
+                    executor = Executor(work, endpoints, lambda: window.size, ordering=ordering)
+                    return await _answered(begun, executor, window, show, halt or Event())
+                except TryAgain as error:
+                    raise CannotRun(f"{', '.join(urls)} cannot be asked: {error}") from error
+                finally:
+                    await endpoints.close()
+
+            outcome = asyncio.run(served())
             if outcome.status not in ENDED:
                 raise Halted
             _write(store, outcome, output)
@@ -159,10 +141,8 @@ def _discard(folder: Path) -> None:
 
 def _batch_of(store: BatchStore, source: Path, folder: Path) -> Batch:
     """The batch of a file, which may have been begun before."""
-    digest = sha256()
     with source.open("rb") as file:
-        while data := file.read(_PIECE_BYTES):
-            digest.update(data)
+        digest = file_digest(file, "sha256")
     known = next(iter(store.batches("", "", 1) or ()), None)
     if known is not None:
         if known.metadata != {"sha256": digest.hexdigest()}:
@@ -171,12 +151,11 @@ def _batch_of(store: BatchStore, source: Path, folder: Path) -> Batch:
                 f"{folder} to begin anew"
             )
         return known
-    upload = Upload(store, _MOST)
+    upload = Upload(store)
     try:
         with source.open("rb") as file:
             while data := file.read(_PIECE_BYTES):
-                upload.add(data)
-                upload.write()
+                upload.write(data)
         stored = upload.finish("", source.name, _FOR_EVER_S)
     finally:
         upload.abort()
@@ -211,93 +190,40 @@ def endpoint_of(source: Path) -> str:
     raise CannotRun(f"{source} has no requests")
 
 
-async def _begun(work: Work, batch: Batch, urls: Sequence[str], model: str, api_key: str) -> Batch:
-    """The batch, once its lines are validated."""
+async def _begun(work: Work, batch: Batch, endpoints: Endpoints, model: str) -> Batch:
+    """The batch, once its lines are validated; raises `TryAgain`."""
     if batch.status is Status.VALIDATING:
-        endpoints = Endpoints(urls, OPEN, api_key=api_key)
-        try:
-            models = await endpoints.models("")
-        except TryAgain as error:
-            raise CannotRun(f"{', '.join(urls)} cannot be asked: {error}") from error
-        finally:
-            await endpoints.close()
+        models = await endpoints.models("")
         if model:
             models = {model} & set(models or ())
         work.take(batch.id)
-        batch = await asyncio.to_thread(validate, work, batch, models, _MOST)
+        batch = await asyncio.to_thread(validate, work, batch, models, _MOST_REQUESTS)
     if batch.errors:
         raise WrongInput(_told(batch))
     return batch
 
 
 async def _answered(
-    work: Work,
-    batch: Batch,
-    urls: Sequence[str],
-    concurrency: int,
-    api_key: str,
-    show: Show,
-    halt: Event,
-    ordering: Ordering | None,
+    batch: Batch, executor: Executor, window: Window, show: Show, halt: Event
 ) -> Batch:
     """The batch, once it has ended or `halt` is set."""
-    endpoints = Endpoints(urls, OPEN, api_key=api_key)
+    await window.look(executor)
+    stop = asyncio.Event()
+    running = asyncio.create_task(executor.run(stop))
+    rate = _Rate()
     try:
-        window = _Window(endpoints, concurrency)
-        await window.look(0)
-        executor = Executor(work, endpoints, window.size, ordering=ordering)
-        stop = asyncio.Event()
-        running = asyncio.create_task(executor.run(stop))
-        rate = _Rate()
-        try:
-            while batch.status not in ENDED and not running.done() and not halt.is_set():
-                if await window.look(executor.in_flight):
-                    executor.wake()
-                batch = await asyncio.to_thread(_known, work.store, batch.id)
-                done = batch.counts.total - batch.counts.left
-                per_s = rate.of(batch.usage.output_tokens)
-                end_unix_s = executor.promises.done_by(batch.id)
-                show(_progress(per_s, batch.usage, end_unix_s), done, batch.counts.total)
-                await asyncio.sleep(LOOK_S)
-        finally:
-            stop.set()
-            await running
-        return batch
+        while batch.status not in ENDED and not running.done() and not halt.is_set():
+            await window.look(executor)
+            batch = await asyncio.to_thread(_known, executor.work.store, batch.id)
+            done = batch.counts.total - batch.counts.left
+            per_s = rate.of(batch.usage.output_tokens)
+            end_unix_s = executor.promises.done_by(batch.id)
+            show(_progress(per_s, batch.usage, end_unix_s), done, batch.counts.total)
+            await asyncio.sleep(LOOK_S)
     finally:
-        await endpoints.close()
-
-
-class _Window:
-    """How many requests may be on their way at once."""
-
-    def __init__(self, endpoints: Endpoints, fixed: int) -> None:
-        """`fixed`: so many; 0: what schedulers' predictions allow beside online requests, and
-        `PLAIN_WINDOW` where the endpoint is no scheduler."""
-        self._endpoints, self._fixed = endpoints, fixed
-        self._release = Release(inf)
-        self._told = False
-        self._next_s = 0.0
-
-    def size(self) -> int:
-        """Requests that may be on their way now."""
-        return self._fixed or (self._release.window if self._told else PLAIN_WINDOW)
-
-    async def look(self, in_flight: int) -> bool:
-        """Ask the endpoint, if it is time to; whether the size may have changed."""
-        now_s = time.monotonic()
-        if self._fixed or now_s < self._next_s:
-            return False
-        status = await self._endpoints.status() or {}
-        self._told = self._told or "instances" in status
-        if not self._told:
-            self._next_s = now_s + _PLAIN_LOOK_S
-            return False
-        instances: list[dict[str, Any]] = status.get("instances", [])
-        # A scheduler that does not answer now is one instance of which nothing is known.
-        seen = dict(map(seen_of, instances)) or {"": Seen(True)}
-        expects_online = not self._told or self._endpoints.expects_online(status)
-        self._release.observe(seen, in_flight, expects_online=expects_online)
-        return True
+        stop.set()
+        await running
+    return batch
 
 
 def _known(store: BatchStore, batch_id: str) -> Batch:

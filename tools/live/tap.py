@@ -2,14 +2,11 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from threading import Event, Thread
 
-import zmq
-
 from foretell.model import EngineSnapshot
-from foretell.services.process.memory_log import SHARED_MEMORY, LogReader
+from foretell.services.process.memory_log import LogReader, path_of
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 
@@ -19,17 +16,13 @@ Heard = Callable[[], list[bytes]]
 """Gives the messages which have come since its last call."""
 
 
-def listening(endpoint: str) -> AbstractContextManager[Heard]:
-    """Listen to what is published at `endpoint`, as `SnapshotPublisher` takes it."""
-    if endpoint.startswith(SHARED_MEMORY):
-        return _reading(Path(endpoint.removeprefix(SHARED_MEMORY)))
-    return _subscribing(endpoint)
-
-
 @contextmanager
-def _reading(path: Path) -> Iterator[Heard]:
-    """From shared memory, by a thread: what nobody has read is overwritten in the end."""
-    reader, ended = LogReader(path), Event()
+def listening(endpoint: str) -> Iterator[Heard]:
+    """Listen to what is published at `endpoint`, as `SnapshotPublisher` takes it.
+
+    By a thread: what nobody has read is overwritten in the end.
+    """
+    reader, ended = LogReader(path_of(endpoint)), Event()
     messages: deque[bytes] = deque()
 
     def read() -> None:
@@ -46,25 +39,6 @@ def _reading(path: Path) -> Iterator[Heard]:
         ended.set()
         thread.join()
         reader.close()
-
-
-@contextmanager
-def _subscribing(endpoint: str) -> Iterator[Heard]:
-    """By ZMQ, whose thread receives and keeps all of them; nothing here runs when one comes."""
-    with zmq.Context() as context, context.socket(zmq.SUB) as socket:
-        socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.SUBSCRIBE, b"")
-        socket.connect(endpoint)
-
-        def heard() -> list[bytes]:
-            messages = []
-            with suppress(zmq.Again):
-                while True:
-                    messages.append(socket.recv(zmq.NOBLOCK))
-            return messages
-
-        yield heard
 
 
 def decoded(messages: Iterable[bytes]) -> list[EngineSnapshot]:

@@ -35,7 +35,6 @@ from foretell.config.layout import (
 from foretell.config.sections import bracketed
 from foretell.services.process.frames import frames_port
 from foretell.tools.envoy import configuration, flags
-from foretell.tools.render.dumped import dump
 from foretell.tools.render.images import Images, is_checkout
 from foretell.tools.render.secrets import Secrets, refusal
 from foretell.tools.render.watching import (
@@ -45,6 +44,7 @@ from foretell.tools.render.watching import (
     services_that_watch,
     shipped,
 )
+from foretell.tools.yaml_text import dump
 
 _ENVOY_FILE = "envoy/envoy.yaml"
 _SHARED = "deploy/observability"

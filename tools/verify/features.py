@@ -100,6 +100,7 @@ FEATURES = (
     Feature("prefix caching, drafts by EAGLE", "eagle", sets=_CACHED, leaves=_DRAFT_SETTINGS),
     Feature("LoRA", "loras"),
     Feature("structured output", "grammars"),
+    Feature("prefill_schedule_interval, structured output", "grammars", sets=_PUT_OFF),
     Feature("images", "images"),
     Feature("images in whole chunks", "images", sets={"disable_chunked_mm_input": True}),
     Feature("images, drafts by EAGLE", "images and eagle", leaves=("disable_chunked_mm_input",)),

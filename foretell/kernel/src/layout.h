@@ -72,7 +72,7 @@ template <class T, size_t N, size_t M> constexpr Dimensions dimensions_of(T (*)[
     F(Int32, committed, ) /* leading blocks of its table whose content is known */ \
     F(Int32, drafts, ) /* draft tokens that its next step verifies */ \
     F(Int32, adapter, ) /* its LoRA adapter; 0: none */ \
-    F(Int32, blocked, ) /* 1 while its grammar is compiled */ \
+    F(Int32, blocked, ) /* 1 while its grammar is compiled, 2 since it was passed over */ \
     F(Int32, noted, ) /* output tokens for which a rollout has passed the marks */ \
     F(Int32, inputs, ) /* multimodal inputs of its prompt */ \
     F(Int32, first_input, ) /* the row of the first of them in `State.inputs` */ \

@@ -255,6 +255,9 @@ INLINED bool is_unencodable(const State& state, Int slot) {
            follows(state.engine, UNENCODABLE_IS_PASSED_OVER);
 }
 
+// Bits of `Sequence.blocked`: the second one is vLLM's `deferred_waiting`.
+constexpr Int IS_BLOCKED = 1, WAS_PASSED_OVER = 2;
+
 // Admit from the head of the queue until something does not fit; returns the tokens left.
 //
 // Offline requests are left where they are told apart. Who waits for a grammar, or for an adapter
@@ -270,12 +273,13 @@ INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_b
         if (is_offline(state, slot)) break;
         const Int behind = seq.next;
         // With stale output in flight, that decides where it must continue.
-        if (seq.stale == 0 && !seq.blocked && !is_left_out(state, batch, slot)) {
-            const Int tokens =
-                admit_one(state, batch, slot, token_budget, threshold, pads, defers);
+        Int tokens = 0;
+        if (seq.stale == 0 && (seq.blocked & IS_BLOCKED) == 0 && !is_left_out(state, batch, slot)) {
+            tokens = admit_one(state, batch, slot, token_budget, threshold, pads, defers);
             if (tokens == 0 && !is_unencodable(state, slot)) break;
             token_budget -= tokens;
         }
+        seq.blocked = tokens > 0 ? Int(0) : seq.blocked | WAS_PASSED_OVER;
         slot = behind;
     }
     if (engine.prefill_schedule_interval > 1 && !defers) {

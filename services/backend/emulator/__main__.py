@@ -82,7 +82,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
         if settings.snapshot_endpoint:
             publisher = SnapshotPublisher(settings.snapshot_endpoint)
             resources.callback(publisher.close)
-            feed = SnapshotFeed(publisher, settings.name, uuid4().hex, config)
+            feed = SnapshotFeed(publisher.send, settings.name, uuid4().hex, config)
         driver = make_driver(settings, profile, config, feed)
         jobs = JobMaker(config, Lengths(), MAX_QUEUE)
         stepping = asyncio.create_task(driver.run())
@@ -92,6 +92,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
                 create_app(Engine(config, driver, jobs, MAX_BODY_BYTES)),
                 [sock],
                 stop,
+                headers=[("x-foretell-emulated", "true")],
                 on_ready=lambda: runtime.announce(
                     settings.ready_file,
                     url=f"http://{f'[{host}]' if ':' in host else host}:{port}",

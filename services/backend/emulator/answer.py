@@ -7,11 +7,12 @@ from uuid import uuid4
 from foretell.cosched import job_of
 from foretell.engine import Sequence
 from foretell.model import EngineConfig
-from foretell.services.backend.emulator.driver import Driver, QueueFullError, Stream
+from foretell.services.backend.emulator.driver import Stream
 from foretell.services.backend.emulator.lengths import Lengths
-from foretell.services.backend.emulator.protocol import ApiError, ChatRequest, GenerationRequest
+from foretell.services.backend.emulator.protocol import ApiError, GenerationRequest
 from foretell.services.backend.emulator.text import WORDS, Continuation, text_key
 
+Usage = dict[str, int]
 EOS_ID = len(WORDS)
 _IDS = {word: index for index, word in enumerate(WORDS)}
 
@@ -63,30 +64,22 @@ class Answer:
 
     def read(self) -> str:
         """The text since the last call; sets `finish_reason` when it is the last."""
-        words = []
-        ids: list[int] | None = None if self.new_ids is None else []
-        self.new_ids = ids
+        ids: list[int] = []
+        if self.new_ids is not None:
+            self.new_ids = ids
         while self.tokens < self._due:
             self.tokens += 1
             if self.tokens == self._eos_after:
-                if ids is not None:
-                    ids.append(EOS_ID)
+                ids.append(EOS_ID)
                 break  # the end-of-sequence token has no text
-            next_word = self._text.next_word()
-            if ids is not None:
-                ids.append(_IDS[next_word])
-            word = " " + next_word
-            if self._stop:
-                self._held += word
-                if self._stopped(len(word)):
-                    return self._held
-            else:
-                words.append(word)
+            word = self._text.next_word()
+            ids.append(_IDS[word])
+            self._held += f" {word}"
+            if self._stop and self._stopped(len(word) + 1):
+                return self._held
         if self.stream.finished:
             self.finish_reason = "stop" if self.tokens == self._eos_after else "length"
-            return self._held if self._stop else "".join(words)
-        if not self._stop:
-            return "".join(words)
+            return self._held
         said = max(0, len(self._held) - self._hold)
         text, self._held = self._held[:said], self._held[said:]
         return text
@@ -112,30 +105,21 @@ class Answer:
 class Job:
     """One request in the engine: the answers of all its prompts and choices."""
 
-    response_id: str
     answers: list[Answer]
     prompt_tokens: list[int]
     """Per prompt; answer `i` belongs to prompt `i // n`."""
     choices: int
     wake: asyncio.Event
 
-    def usage(self) -> dict[str, int]:
-        return _usage(sum(self.prompt_tokens), sum(answer.tokens for answer in self.answers))
-
-    def usage_at_start(self) -> dict[str, int]:
-        return _usage(sum(self.prompt_tokens), 0)
-
-    def usage_so_far(self, answer: Answer) -> dict[str, int]:
-        """The usage of one choice alone."""
-        return _usage(self.prompt_tokens[answer.index // self.choices], answer.tokens)
-
-    def abort(self, driver: Driver) -> None:
-        """Take what is left of it out of the engine."""
-        for answer in self.answers:
-            driver.abort(answer.stream)
+    def usage(self, answer: Answer | None = None) -> Usage:
+        """The tokens so far, of one choice or of all."""
+        if answer is not None:
+            return usage_of(self.prompt_tokens[answer.index // self.choices], answer.tokens)
+        return usage_of(sum(self.prompt_tokens), sum(each.tokens for each in self.answers))
 
 
-def _usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+def usage_of(prompt_tokens: int, completion_tokens: int) -> Usage:
+    """Tokens, as OpenAI's API tells them."""
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
@@ -165,10 +149,12 @@ class JobMaker:
         if self._config.co_schedules:
             priority = wanted.priority(priority)
             targets_s = wanted.targets.told_s
-        job = Job(response_id, [], list(map(len, prompts)), request.n, asyncio.Event())
+        job = Job([], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))
-            engine_id = f"{response_id}-{_suffix(request, number)}"
+            # As vLLM does it: a prompt of a chat has no number.
+            place = f"-{number}" if request.prompt_field == "prompt" else ""
+            engine_id = f"{response_id}{place}-{uuid4().hex[:8]}"
             for choice in range(request.n):
                 begun = min(request.output_begun(choice), limit - 1)
                 sequence = Sequence(
@@ -218,25 +204,18 @@ class JobMaker:
         token, `max_tokens` must not exceed the model's length by itself, and is cut to the room
         there is."""
         length, asked = self._config.max_model_len, request.output_limit()
-        name = "max_tokens"
-        if isinstance(request, ChatRequest):
-            name = (
-                "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
-            )
         if asked is not None and asked > length:
+            chats = getattr(request, "max_completion_tokens", None) is not None
+            name = "max_completion_tokens" if chats else "max_tokens"
             raise ApiError(
-                400,
-                f"{name}={asked} cannot be greater than max_model_len={length}. "
-                "Please request fewer output tokens.",
-                name,
+                400, f"{name}={asked} cannot be greater than max_model_len={length}.", name
             )
         if prompt_tokens >= length:
             raise ApiError(
                 400,
                 f"This model's maximum context length is {length} tokens. However, your prompt "
-                f"contains {prompt_tokens} input tokens, which leaves no room for output tokens. "
-                "Please reduce the length of the input prompt.",
-                "messages" if isinstance(request, ChatRequest) else "prompt",
+                f"contains {prompt_tokens} input tokens, which leaves no room for output tokens.",
+                request.prompt_field,
             )
         limit = length - prompt_tokens if asked is None else min(asked, length - prompt_tokens)
         if request.min_tokens > limit:
@@ -247,19 +226,3 @@ class JobMaker:
                 "min_tokens",
             )
         return limit
-
-
-def _suffix(request: GenerationRequest, prompt: int) -> str:
-    """What vLLM appends to the response's id inside the engine."""
-    unique = uuid4().hex[:8]
-    return unique if isinstance(request, ChatRequest) else f"{prompt}-{unique}"
-
-
-def submit(job: Job, driver: Driver) -> None:
-    """Raises `ApiError` 503 when the engine holds too much already, or runs no more."""
-    if driver.stopped:
-        raise ApiError(503, "the engine has stopped")
-    try:
-        driver.submit([answer.stream for answer in job.answers])
-    except QueueFullError as error:
-        raise ApiError(503, f"the engine holds {driver.held} requests; try later") from error

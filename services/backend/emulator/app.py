@@ -6,49 +6,33 @@ from uuid import uuid4
 
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from foretell.model import EngineConfig
-from foretell.services.backend.emulator.answer import JobMaker, submit
-from foretell.services.backend.emulator.driver import Driver
-from foretell.services.backend.emulator.formats import ChatFormat, CompletionFormat
-from foretell.services.backend.emulator.messages import (
-    CountTokensRequest,
+from foretell.services.backend.emulator.answer import JobMaker
+from foretell.services.backend.emulator.driver import Driver, RefusedError
+from foretell.services.backend.emulator.formats import (
+    ChatFormat,
+    CompletionFormat,
     MessagesFormat,
-    MessagesRequest,
-    error_body,
 )
 from foretell.services.backend.emulator.protocol import (
     ApiError,
     ChatRequest,
     CompletionRequest,
+    CountTokensRequest,
     GenerationRequest,
+    MessagesRequest,
     parse,
 )
 from foretell.services.backend.emulator.responses import JobResponse
 
 _INT32_MAX = 2**31 - 1
 _CLIENT_GONE = 499  # nginx's status for an answer that nobody reads
-
-
-class EmulatedLabel:
-    """ASGI middleware: no answer leaves without saying that nothing real made it."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def labelled(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-foretell-emulated"] = "true"
-            await send(message)
-
-        await self._app(scope, receive, labelled)
 
 
 class Engine:
@@ -77,7 +61,10 @@ class Engine:
         response_id = format_class.id_prefix + request.headers.get("x-request-id", uuid4().hex)
         job = self._jobs.make(asked, response_id, _priority(request, asked), now_unix_s)
         formats = format_class(response_id, self.config.model_name, int(now_unix_s))
-        submit(job, self.driver)
+        try:
+            self.driver.submit([answer.stream for answer in job.answers])
+        except RefusedError as error:
+            raise ApiError(503, str(error)) from error
         return JobResponse(job, self.driver, formats, asked.streaming)
 
     async def count_tokens(self, request: Request) -> Response:
@@ -135,28 +122,24 @@ def create_app(engine: Engine) -> ASGIApp:
     async def models(_: Request) -> Response:
         return JSONResponse({"object": "list", "data": [engine.model_card()]})
 
-    async def completions(request: Request) -> Response:
-        return await engine.generate(request, CompletionRequest, CompletionFormat)
+    def answers(path: str, asked: type[GenerationRequest], form: type[CompletionFormat]) -> Route:
+        async def generate(request: Request) -> Response:
+            return await engine.generate(request, asked, form)
 
-    async def chat_completions(request: Request) -> Response:
-        return await engine.generate(request, ChatRequest, ChatFormat)
-
-    async def messages(request: Request) -> Response:
-        return await engine.generate(request, MessagesRequest, MessagesFormat)
+        return Route(path, generate, methods=["POST"])
 
     routes = (
         Route("/health", health),
         Route("/metrics", metrics),
         Route("/version", version),
         Route("/v1/models", models),
-        Route("/v1/completions", completions, methods=["POST"]),
-        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
-        Route("/v1/messages", messages, methods=["POST"]),
+        answers("/v1/completions", CompletionRequest, CompletionFormat),
+        answers("/v1/chat/completions", ChatRequest, ChatFormat),
+        answers("/v1/messages", MessagesRequest, MessagesFormat),
         Route("/v1/messages/count_tokens", engine.count_tokens, methods=["POST"]),
     )
     kinds = (ApiError, HTTPException, ClientDisconnect, Exception)
-    handlers: dict[Any, Any] = dict.fromkeys(kinds, _on_error)
-    return EmulatedLabel(Starlette(routes=routes, exception_handlers=handlers))
+    return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _on_error))
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
@@ -169,5 +152,5 @@ async def _on_error(request: Request, error: Exception) -> Response:
         error = ApiError(500, "internal error")
     headers = {"retry-after": "1"} if error.status == 503 else None
     is_message = request.url.path.startswith("/v1/messages")
-    body = error_body(error) if is_message else error.body()
+    body = error.anthropic_body() if is_message else error.body()
     return JSONResponse(body, error.status, headers)

@@ -5,28 +5,27 @@ and hands out the tokens it made.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import inf
 
+from foretell.cosched import OnlineWatch
 from foretell.engine import Batch, Outcome, Sequence, Twin
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import Step
 from foretell.services.backend.emulator.metrics import EngineMetrics
-from foretell.services.backend.emulator.online import OnlineWatch
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
-
-log = logging.getLogger(__name__)
 
 # A step that begins at most this late is still timed from when it was due, so that timer
 # granularity does not add up; a process that was held up longer does not hurry to catch up.
 _SLACK_S = 0.01
 
 
-class QueueFullError(Exception):
-    """The engine holds as many sequences as it may."""
+class RefusedError(Exception):
+    """The engine takes nothing now: it holds as many sequences as it may, or has stopped."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,12 +46,6 @@ class Stream:
     finished: bool = False
 
 
-@dataclass(slots=True)
-class _Inbox:
-    arrivals: list[Stream] = field(default_factory=list)
-    aborts: list[str] = field(default_factory=list)
-
-
 class Driver:
     """The engine. `run` is its loop; everything else is called from the same event loop."""
 
@@ -71,33 +64,31 @@ class Driver:
         self.metrics = EngineMetrics(twin)
         self._step_time = step_time
         self._model = scaled(step_time.packed(), 1.0 / speedup)
-        self._online = OnlineWatch(twin) if twin.config.co_schedules else None
+        self._online = OnlineWatch() if twin.config.co_schedules else None
         self._speedup = speedup
         self._noise = noise
         self._max_queue = max_queue
         self._feed = feed
         self._streams: dict[str, Stream] = {}
         self._tags: dict[str, RequestTag] = {}
-        self._inbox = _Inbox()
+        self._arrivals: list[Stream] = []
+        self._aborts: list[str] = []
         self._arrived = asyncio.Event()
         self._step = 0
         self._completed: list[Step] = []
         self.stopped = False
 
-    @property
-    def held(self) -> int:
-        """Sequences running, waiting or about to."""
-        return len(self._streams)
-
     def submit(self, streams: list[Stream]) -> None:
-        """Take in the sequences of one request together; raises `QueueFullError`."""
-        if self.held + len(streams) > self._max_queue:
-            raise QueueFullError
+        """Take in the sequences of one request together; raises `RefusedError`."""
+        if self.stopped:
+            raise RefusedError("the engine has stopped")
+        if len(self._streams) + len(streams) > self._max_queue:
+            raise RefusedError(f"the engine holds {len(self._streams)} requests; try later")
         for stream in streams:
             self._streams[stream.sequence.request_id] = stream
             self._tags[stream.sequence.request_id] = stream.tag
             self.metrics.arrived(stream.sequence.request_id)
-        self._inbox.arrivals.extend(streams)
+        self._arrivals.extend(streams)
         self._arrived.set()
 
     def abort(self, stream: Stream) -> None:
@@ -105,7 +96,7 @@ class Driver:
         request_id = stream.sequence.request_id
         if self._forget(request_id) is not None:
             self.metrics.aborted(request_id)
-            self._inbox.aborts.append(request_id)
+            self._aborts.append(request_id)
 
     async def run(self) -> None:
         """Step for as long as there is work; ends only by cancellation."""
@@ -113,8 +104,7 @@ class Driver:
         try:
             while True:
                 self._take_in()
-                if self._online is not None:
-                    self._online.tell(time.monotonic())
+                self._expect_online()
                 batch = self._twin.schedule(time.time(), self._model)
                 if batch is not None:
                     due = await self._run_step(batch, due)
@@ -128,14 +118,25 @@ class Driver:
                 stream.wake.set()
 
     def _take_in(self) -> None:
-        inbox, self._inbox = self._inbox, _Inbox()
+        arrivals, self._arrivals = self._arrivals, []
+        aborts, self._aborts = self._aborts, []
         self._arrived.clear()
-        for stream in inbox.arrivals:
-            if self._online is not None:
-                self._online.came(stream.sequence, time.monotonic())
-            self._twin.add(stream.sequence)
-        for request_id in inbox.aborts:
+        for stream in arrivals:
+            sequence = stream.sequence
+            if self._online is not None and sequence.priority != OFFLINE_PRIORITY:
+                self._online.expected.came(sequence.targets_s[0] or inf, time.monotonic())
+            self._twin.add(sequence)
+        for request_id in aborts:
             self._twin.abort(request_id)
+
+    def _expect_online(self) -> None:
+        """Tell the twin which online requests to expect, as vLLM's planner knows it."""
+        if self._online is None:
+            return
+        now_s, running = time.monotonic(), self._twin.running
+        online = (each.blocks for each in running if each.priority != OFFLINE_PRIORITY)
+        self._online.observe(lambda: sum(online), now_s)
+        self._twin.expect_online(*self._online.told(now_s))
 
     async def _run_step(self, batch: Batch, due: float) -> float:
         """Let the step's time pass and apply it; returns when the next one is due."""

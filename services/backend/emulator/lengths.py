@@ -7,14 +7,12 @@ says nothing about its accuracy, as a real model does not ask it.
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from itertools import islice
 from math import exp
 from statistics import NormalDist
 
 from foretell.length.bins import quantiles
 from foretell.length.conversation import Conversation, head_and_tail
 from foretell.length.small import SmallModel, Weights, shipped
-from foretell.services.backend.emulator.text import TOKEN, answer_start
 
 _MEAN_TOKENS = 180.0  # of answers to prompts that have no text; about that of public chat traces
 _SIGMA = 1.07
@@ -33,19 +31,16 @@ class Lengths:
     def draw(self, tokens: Sequence[str], text: str, key: bytes = b"") -> int:
         """How many tokens will be generated after the prompt `tokens`.
 
-        A prompt that ends in the beginning of its own answer gets the rest of it. `text`: what is
-        asked, with or without that beginning; empty where the prompt came as token ids. `key`: what
-        besides the prompt decides, at most 64 bytes.
+        `text`: what is asked; empty where the prompt came as token ids. `key`: what besides the
+        prompt decides, at most 64 bytes.
         """
-        start = answer_start(tokens, key)
-        level = _level(tokens[:start], key)
-        asked = _beginning(text, start)
-        if asked:
-            shares, _ = self._model.read([_conversation(asked, start)], [""])
-            length = float(quantiles(shares, (level,))[0, 0])
-        else:
-            length = _MEAN_TOKENS * exp(_NORMAL.inv_cdf(level))
-        return max(1, max(2, round(length)) - (len(tokens) - start))
+        level = _level(tokens, key)
+        if text:
+            clean = head_and_tail(text).encode(errors="replace").decode()  # of lone surrogates
+            asked = Conversation(clean, len(text), len(tokens))
+            shares, _ = self._model.read([asked], [""])
+            return max(2, round(float(quantiles(shares, (level,))[0, 0])))
+        return max(2, round(_MEAN_TOKENS * exp(_NORMAL.inv_cdf(level))))
 
 
 def _level(tokens: Sequence[str], key: bytes) -> float:
@@ -53,14 +48,3 @@ def _level(tokens: Sequence[str], key: bytes) -> float:
     digest = blake2b(" ".join(tokens).encode(), digest_size=8, key=key, person=b"length").digest()
     # The largest would round to 1, where the quantile is infinite.
     return min((int.from_bytes(digest) + 0.5) / 2**64, 1 - 2**-53)
-
-
-def _beginning(text: str, count: int) -> str:
-    """The text up to its token `count`, without what follows it."""
-    ends = [found.end() for found in islice(TOKEN.finditer(text), count)]
-    return text[: ends[-1]] if ends else ""
-
-
-def _conversation(text: str, tokens: int) -> Conversation:
-    clean = head_and_tail(text).encode(errors="replace").decode()  # of lone surrogates
-    return Conversation(clean, len(text), tokens)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,6 +23,7 @@ _DEFAULT_COMPLETION_TOKENS = 16  # vLLM's, for /v1/completions alone
 
 # Fields that promise something in the answer which only a model could put there.
 _UNSUPPORTED = (
+    "continue_final_message",
     "echo",
     "functions",
     "include_stop_str_in_output",
@@ -46,14 +47,14 @@ class ApiError(Exception):
 
     def body(self) -> dict[str, Any]:
         kind = _ERROR_TYPES.get(self.status, "InternalServerError")
-        return {
-            "error": {
-                "message": self.message,
-                "type": kind,
-                "param": self.param,
-                "code": self.status,
-            }
-        }
+        named = {"message": self.message, "type": kind, "param": self.param, "code": self.status}
+        return {"error": named}
+
+    def anthropic_body(self) -> dict[str, Any]:
+        """In the shape of Anthropic's API."""
+        kinds = {400: "invalid_request_error", 404: "not_found_error"}
+        kind = kinds.get(self.status, "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
 
 
 class StreamOptions(BaseModel):
@@ -65,6 +66,7 @@ class GenerationRequest(BaseModel):
     """What completions and chat completions have in common."""
 
     model_config = ConfigDict(extra="allow")
+    prompt_field: ClassVar[str] = "prompt"
 
     model: str | None = None
     stream: bool | None = False
@@ -175,46 +177,73 @@ class Message(BaseModel):
         return "\n".join(part.text for part in self.content)
 
 
-def chat_tokens(messages: list[Message]) -> list[str]:
-    """A conversation as a chat template would put it.
+class ConversationRequest(GenerationRequest):
+    """What chats and Anthropic's messages have in common."""
 
-    No text can contain the template's own tokens: `tokenize` takes them apart.
-    """
-    tokens: list[str] = []
-    for message in messages:
-        tokens += [f"<|{message.role}|>", *tokenize(message.text()), "<|end|>"]
-    return tokens
-
-
-class ChatRequest(GenerationRequest):
-    """POST /v1/chat/completions."""
+    prompt_field: ClassVar[str] = "messages"
 
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
+
+    def conversation(self) -> list[Message]:
+        """All messages, in their order."""
+        return self.messages
 
     def prompts(self) -> list[list[str]]:
-        """One prompt, as a chat template would put it."""
-        if self.continue_final_message and self.add_generation_prompt:
-            raise ApiError(
-                400,
-                "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
-                "continue_final_message",
-            )
-        tokens = chat_tokens(self.messages)
-        if self.continue_final_message:
-            tokens.pop()
-        elif self.add_generation_prompt:
-            tokens.append("<|assistant|>")
-        return [tokens]
+        """One prompt, as a chat template would put it.
+
+        No text can contain the template's own tokens: `tokenize` takes them apart.
+        """
+        tokens: list[str] = []
+        for message in self.conversation():
+            tokens += [f"<|{message.role}|>", *tokenize(message.text()), "<|end|>"]
+        return [[*tokens, "<|assistant|>"]]
 
     def asked(self, number: int) -> str:
-        messages = self.messages[:-1] if self.continue_final_message else self.messages
-        return split_chat((message.role, message.text()) for message in messages)[2]
+        return split_chat((each.role, each.text()) for each in self.conversation())[2]
+
+    def output_limit(self) -> int | None:
+        return self.max_tokens
+
+
+class ChatRequest(ConversationRequest):
+    """POST /v1/chat/completions."""
+
+    max_completion_tokens: int | None = Field(None, ge=1)
 
     def output_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class CountTokensRequest(ConversationRequest):
+    """POST /v1/messages/count_tokens, of Anthropic's API."""
+
+    system: str | list[ContentPart] | None = None
+    tool_choice: dict[str, Any] | None = None
+
+    def conversation(self) -> list[Message]:
+        """All messages, behind what the system is told."""
+        if (self.tool_choice or {}).get("type") in ("any", "tool"):
+            raise ApiError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
+        system = [Message(role="system", content=self.system)] if self.system else []
+        return [*system, *self.messages]
+
+
+class MessagesRequest(CountTokensRequest):
+    """POST /v1/messages, of Anthropic's API."""
+
+    max_tokens: int = Field(ge=1)
+    stop_sequences: list[str] | None = None
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """Where the answer ends."""
+        return tuple(self.stop_sequences or ())
+
+    @property
+    def streaming(self) -> StreamOptions | None:
+        """Its streams always say how many tokens there are."""
+        counts = StreamOptions(include_usage=True, continuous_usage_stats=True)
+        return counts if self.stream else None
 
 
 RequestT = TypeVar("RequestT", bound=GenerationRequest)

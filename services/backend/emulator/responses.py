@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from foretell.services.backend.emulator.answer import Answer, Job
+from foretell.services.backend.emulator.answer import Answer, Job, usage_of
 from foretell.services.backend.emulator.driver import Driver
 from foretell.services.backend.emulator.formats import CompletionFormat
 from foretell.services.backend.emulator.protocol import ApiError, StreamOptions
@@ -36,7 +36,8 @@ class JobResponse(Response):
         finally:
             gone.cancel()
             answering.cancel()
-            self._job.abort(self._driver)
+            for answer in self._job.answers:
+                self._driver.abort(answer.stream)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._options is not None:
@@ -53,19 +54,14 @@ class JobResponse(Response):
     async def _events(self, options: StreamOptions) -> AsyncIterator[bytes]:
         """Server-sent events, as the engine makes their tokens."""
         job, formats, continuous = self._job, self._formats, options.continuous_usage_stats
-        opened = False
+        none_yet = usage_of(sum(job.prompt_tokens), 0) if continuous else None
+        body = formats.opening(len(job.answers), none_yet)
         async for pieces in self._pieces():
-            body = b""
-            if not opened:
-                opened = True
-                none_yet = job.usage_at_start() if continuous else None
-                body = formats.opening(range(len(job.answers)), none_yet)
             for answer, text in pieces:
-                body += formats.chunk(
-                    answer, text, job.usage_so_far(answer) if continuous else None
-                )
+                body += formats.chunk(answer, text, job.usage(answer) if continuous else None)
             if body:
                 yield body
+            body = b""
         yield formats.finale(job.usage() if options.include_usage else None)
 
     async def _pieces(self) -> AsyncIterator[list[tuple[Answer, str]]]:

@@ -4,20 +4,13 @@ Columns are filled straight from the twin's sequences: one frozen object per req
 be taken apart again, would cost more than all other work of a step.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from foretell.engine import Batch, Sequence, Twin
 from foretell.model import EngineConfig, Step
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto, steps_to_proto
-
-
-class Publisher(Protocol):
-    """Where snapshots go (`foretell.services.backend.publisher.SnapshotPublisher`)."""
-
-    def send(self, base: bytes, rest: bytes, once: bytes) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +28,14 @@ class SnapshotFeed:
     """Numbers, builds and publishes snapshots. Call it right after `Twin.schedule()`."""
 
     def __init__(
-        self, publisher: Publisher, instance_id: str, engine_run_id: str, config: EngineConfig
+        self,
+        send: Callable[[bytes, bytes, bytes], None],
+        instance_id: str,
+        engine_run_id: str,
+        config: EngineConfig,
     ) -> None:
-        self._publisher = publisher
+        """`send` takes the parts of a snapshot, as `SnapshotPublisher.send`."""
+        self._send = send
         self._instance_id = instance_id
         self._engine_run_id = engine_run_id
         self._config = config_to_proto(config)
@@ -75,7 +73,7 @@ class SnapshotFeed:
         if self._targets:
             snapshot.online_ttft_s, snapshot.usual_online_blocks = twin.expected_online
         once = snapshot_pb2.EngineSnapshot(completed_steps=steps_to_proto(completed_steps))
-        self._publisher.send(snapshot.SerializeToString(), b"", once.SerializeToString())
+        self._send(snapshot.SerializeToString(), b"", once.SerializeToString())
 
     def _columns(
         self,

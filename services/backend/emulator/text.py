@@ -1,8 +1,7 @@
 """What an emulated engine says: words that follow from the words before them.
 
 The next word is a hash of all words so far, prompt and answer alike. So the same prompt gives the
-same text on every engine, and an answer that one engine began can be continued by another: a
-prompt that ends in the beginning of its own answer gets the rest, of the length first foreseen.
+same text on every engine, and an answer that one engine began can be continued by another.
 """
 
 import re
@@ -32,7 +31,6 @@ land language large last late laugh lead learn leave left less let letter life l
 listen little
 """
 WORDS = tuple(_WORD_LIST.split())
-_VOCABULARY = frozenset(WORDS)
 
 
 def tokenize(text: str) -> list[str]:
@@ -58,22 +56,3 @@ class Continuation:
         word = WORDS[self._hash.digest()[0]]
         self._hash.update(b" " + word.encode())
         return word
-
-
-def answer_start(tokens: Sequence[str], key: bytes = b"") -> int:
-    """The index in `tokens` from which on they are what this engine would have said itself.
-
-    `len(tokens)` for a prompt with no answer begun. One in 256 prompts that end in a word of the
-    vocabulary is taken for a begun answer by chance, and gets one that is a token shorter.
-    """
-    count = len(tokens)
-    if count < 2 or tokens[-1] not in _VOCABULARY:
-        return count
-    if Continuation(tokens[:-1], key).next_word() != tokens[-1]:
-        return count
-    start, context = 1, blake2b(tokens[0].encode(), digest_size=8, key=key)
-    for index in range(1, count):
-        if WORDS[context.digest()[0]] != tokens[index]:
-            start = index + 1
-        context.update(b" " + tokens[index].encode())
-    return start

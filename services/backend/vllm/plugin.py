@@ -107,10 +107,10 @@ def _attach(scheduler: Any) -> _Guard | None:
     if not settings.snapshot_endpoint:
         _log.info("Foretell: FORETELL_PLUGIN_SNAPSHOT_ENDPOINT is not set; not publishing.")
         return None
-    from foretell.services.backend.endpoints import endpoint_of_rank  # noqa: PLC0415
     from foretell.services.backend.publisher import SnapshotPublisher  # noqa: PLC0415
     from foretell.services.backend.vllm import compat, ranks  # noqa: PLC0415
     from foretell.services.backend.vllm.snapshot import SnapshotRecorder  # noqa: PLC0415
+    from foretell.services.process.memory_log import endpoint_of_rank  # noqa: PLC0415
     from foretell.v1 import snapshot_pb2  # noqa: PLC0415
     from foretell.wire import LONGEST_REASON  # noqa: PLC0415
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 from yarl import URL
 
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.pool import Pool
 
 _KNOWN_FOR_S = 5.0  # an engine's container may get another address when it starts anew
 _PATIENCE_S = 0.5  # with a name that is needed only if another engine fails

@@ -5,7 +5,7 @@ There is no framework between client and engine because each chunk of each answe
 
 import asyncio
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
@@ -13,9 +13,6 @@ from foretell.services.scheduler.http1.bounds import RemoteProtocolError
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.protocol import ServerProtocol, State
 from foretell.services.scheduler.http1.response import head_of
-
-if TYPE_CHECKING:
-    from foretell.services.scheduler.http.server import Server
 
 STALL_S = 120.0
 """A client that reads nothing for so long is gone."""
@@ -38,10 +35,22 @@ _DEAF = (State.CLOSING, State.FAILED)
 _CODES = {400: "http_invalid", 431: "request_too_large"}
 
 
+class Owner(Protocol):
+    """The server, as far as a connection needs it."""
+
+    draining: bool
+
+    def opened(self, connection: "Connection", transport: asyncio.Transport) -> None: ...
+
+    def closed(self, connection: "Connection") -> None: ...
+
+    def begin(self, exchange: Exchange) -> None: ...
+
+
 class Connection(asyncio.Protocol):
     """A client's connection. Requests on it are answered one after the other."""
 
-    def __init__(self, server: "Server") -> None:
+    def __init__(self, server: Owner) -> None:
         self.deadline_s = 0.0
         """When the client must have done what it has to do next."""
         self.full = False

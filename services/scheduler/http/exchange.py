@@ -3,14 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from math import inf
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http1.head import RequestHead
 from foretell.services.scheduler.http1.response import Headers, Response, head_of
-
-if TYPE_CHECKING:
-    from foretell.services.scheduler.http.connection import Connection
 
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""
@@ -47,6 +44,22 @@ _MOST_UNTAKEN_BYTES = 1 << 20
 
 class ClientLeft(Exception):
     """The client has closed its connection before its request was whole."""
+
+
+class Line(Protocol):
+    """The connection, as far as an exchange needs it."""
+
+    full: bool
+
+    def send(self, data: bytes) -> None: ...
+
+    def answered(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
 
 
 class Answering:
@@ -104,7 +117,7 @@ class Exchange(Answering):
         *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
     )
 
-    def __init__(self, line: "Connection", head: RequestHead) -> None:
+    def __init__(self, line: Line, head: RequestHead) -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query

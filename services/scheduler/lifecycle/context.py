@@ -29,9 +29,10 @@ from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms
 from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placer import Placer, Placing
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
 from foretell.services.scheduler.tenants.auth import ApiKeys

@@ -13,7 +13,7 @@ from foretell.engine.told import Told
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.decision import Decision
 from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.placing.pool import Instance
+from foretell.services.scheduler.placing.instance import Instance
 
 MOST_TRACES = 1000
 """Requests that are remembered."""

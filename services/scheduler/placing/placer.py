@@ -26,9 +26,10 @@ from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces, kind_of
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
 from foretell.services.scheduler.placing.demand import Demand, Lateness
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import KeptResponses
 from foretell.services.scheduler.placing.lengths import Lengths
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal

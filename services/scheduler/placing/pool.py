@@ -5,14 +5,13 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from math import exp, inf
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 
 from foretell.config import parse_instances as instances_of_cluster
-from foretell.config.instances import InstanceConfig, Members, parse_members
+from foretell.config.instances import Members, parse_members
 from foretell.placement.events import (
     Event,
     InstanceDown,
@@ -24,101 +23,18 @@ from foretell.placement.events import (
 from foretell.services.process.folders import file_version
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.resting import Rest, Resting
+from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, Instance
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
-_LONGEST_ANSWER_DELAY_S = 2.0
-_ANSWER_DELAY_MEMORY_S = 30.0
-"""Time constant by which the learned delay is forgotten: an engine that looks slow gets few
-requests, and none from which it could be learned that it no longer is."""
 _MOST_PROBE_BYTES = 4 << 20
+_WAKE_TIMEOUT_S = 120.0
+"""Weights come back from the host's memory, or from a disk."""
 _MODELS_EVERY = 4  # health probes between two looks at /v1/models
-_EMULATED = "foretell-emulated"
-_KINDS = {
-    "vllm": "vllm",
-    _EMULATED: "emulated",
-    "sglang": "sglang",
-    "tensorrt_llm": "tensorrt-llm",
-}
-"""Kinds of engines by the owner that their model cards name; others speak OpenAI's API."""
-_ORDER = [_KINDS[_EMULATED], *(each for each in _KINDS.values() if each != "emulated"), "openai"]
-"""Of an engine whose cards differ, the first one counts."""
 
 
-@dataclass(eq=False)
-class Instance:
-    """One engine as this replica sees it."""
-
-    config: InstanceConfig
-    healthy: bool = False
-    up_s: float = -inf
-    """When a probe last found it up, in `time.monotonic`."""
-    is_down: bool = False
-    """Probes fail."""
-    when_down: set[Callable[[], None]] = field(default_factory=set)
-    """What is to be done once they do: whoever waits for this engine's first byte gives up."""
-    cards: dict[str, dict[str, object]] = field(default_factory=dict)
-    """What the engine says of its models and LoRA adapters, by their names."""
-    model_names: frozenset[str] = frozenset()
-    emulated: bool = False
-    kind: str = "vllm"
-    """What its model cards say that it is: one of `_KINDS`, or openai."""
-    refuses_fields: bool = False
-    """Learned: it has refused a request for them, since it was last seen to start."""
-    answer_delay_s: float = 0.0
-    """Learned: from the engine's first token to its first byte here."""
-    heard_s: Callable[[], float] = lambda: -inf
-    """When the last byte of an answer came from it, on the event loop's clock."""
-    failures: int = 0
-    probes: int = 0
-    probing: asyncio.Task[None] | None = None
-    rest: Rest = field(default_factory=Rest)
-    told: bool = False
-    """The listener knows it: one that was draining from the beginning gets nothing."""
-
-    @property
-    def names(self) -> frozenset[str]:
-        """What it serves, as it says; before it has been up, as its configuration says."""
-        named = frozenset((self.config.model,)) if self.config.model else frozenset()
-        return self.model_names or named
-
-    @property
-    def lengths(self) -> dict[str, int]:
-        """The longest context of each of its models in tokens, where it says so."""
-        told = {name: card.get("max_model_len") for name, card in self.cards.items()}
-        return {name: each for name, each in told.items() if type(each) is int}
-
-    @property
-    def takes_fields(self) -> bool:
-        """Whether requests may have fields that are vLLM's own. Others may refuse what has any."""
-        if self.refuses_fields:
-            return False
-        stated = self.config.kind
-        if stated:
-            return stated == "vllm"
-        return bool(self.config.predictor) or self.kind in {"vllm", "emulated"}
-
-    def judge_fields(self, status: int) -> None:
-        """A request that was refused has got this answer when it was repeated without fields."""
-        self.refuses_fields = status < 400
-        if self.refuses_fields:
-            name = self.config.instance_id
-            logger.warning("%s refuses fields of vLLM's: its requests stay as they are", name)
-
-    def forget_model(self, name: str) -> None:
-        """It says that it does not serve the model: the next probe asks what it serves."""
-        self.model_names -= {name}
-        self.probes = 0
-
-    def learn_answer_delay(self, sample_s: float) -> None:
-        sample_s = min(_LONGEST_ANSWER_DELAY_S, max(0.0, sample_s))
-        self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
-
-    def forget_answer_delay(self, seconds: float) -> None:
-        """So much time has passed."""
-        self.answer_delay_s *= exp(-seconds / _ANSWER_DELAY_MEMORY_S)
+class Resting(Exception):
+    """The engine is up and computes nothing: asleep, or paused."""
 
 
 class Pool:
@@ -177,7 +93,7 @@ class Pool:
         for instance in self.instances.values():
             for name in instance.model_names:
                 served[name] = served.get(name, True) and instance.emulated
-        listed = {name: card.get("owned_by") == _EMULATED for name, card in self._listed.items()}
+        listed = {name: card.get("owned_by") == EMULATED for name, card in self._listed.items()}
         expected = {n: False for i in self.instances.values() if not i.model_names for n in i.names}
         return expected | listed | served
 
@@ -209,7 +125,7 @@ class Pool:
         serving = [each for each in self.instances.values() if model in each.names]
         if not any(each.healthy for each in serving):
             for each in serving:
-                each.rest.wanted = True
+                each.wanted = True
 
     def cards(self) -> dict[str, dict[str, object]]:
         """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
@@ -221,7 +137,7 @@ class Pool:
                 "id": name,
                 "object": "model",
                 "created": self._first_seen_unix_s.setdefault(name, int(time.time())),
-                "owned_by": _EMULATED if emulated else "foretell",
+                "owned_by": EMULATED if emulated else "foretell",
                 "root": cards[0].get("root", name),
                 "parent": cards[0].get("parent"),
                 "max_model_len": self.max_model_len(name),
@@ -257,17 +173,15 @@ class Pool:
         url = instance.config.url
         try:
             async with asyncio.timeout(self._timeout_s):
-                async with self._client.get(f"{url}/health", headers=self._headers) as answer:
-                    answer.raise_for_status()
-                    await _read(answer)
+                await self._get(instance, "health")
                 is_new = not instance.model_names or not instance.healthy
                 if is_new or instance.probes % _MODELS_EVERY == 0:
                     await self._learn_models(instance)
                 if instance.kind == "vllm":
-                    await instance.rest.check(self._client, url, self._headers)
+                    await self._check_rest(instance)
         except Resting as error:
             self._probe_failed(instance, error)
-            if self._wakes and instance.rest.wanted and str(error) == "asleep":
+            if self._wakes and instance.wanted and str(error) == "asleep":
                 await self._wake(instance)
             return
         except Exception as error:
@@ -307,33 +221,60 @@ class Pool:
             instance.healthy = False
             instance.is_down = True
             if not isinstance(error, Resting):
-                instance.rest.began()
+                instance.rests = RESTS.copy()  # it may be another engine than before
             if self.instances.get(instance.config.instance_id) is instance:
                 self.listener(InstanceDown(instance.config.instance_id))
             for call in list(instance.when_down):
                 call()
         self._report(instance)
 
+    async def _get(self, instance: Instance, path: str) -> bytes:
+        """What an engine answers to a probe; raises ValueError for an answer that is too long."""
+        url = f"{instance.config.url}/{path}"
+        async with self._client.get(url, headers=self._headers) as answer:
+            answer.raise_for_status()
+            body = bytearray()
+            async for part in answer.content.iter_any():
+                body += part
+                if len(body) > _MOST_PROBE_BYTES:
+                    text = f"an answer to a probe has more than {_MOST_PROBE_BYTES} bytes"
+                    raise ValueError(text)
+            return bytes(body)
+
+    async def _check_rest(self, instance: Instance) -> None:
+        """Raise `Resting` if it rests. What it knows nothing of, it is not asked again."""
+        for path, state in list(instance.rests.items()):
+            try:
+                told = json.loads(await self._get(instance, path))
+            except (aiohttp.ClientResponseError, ValueError):
+                told = None
+            if not isinstance(told, dict) or path not in told:
+                del instance.rests[path]
+            elif told[path] is True:
+                raise Resting(state)
+        instance.wanted = False
+
     async def _wake(self, instance: Instance) -> None:
+        """Wake it from its sleep; a pause is of those who made it."""
         logger.info("%s is waked: a request asks for it", instance.config.instance_id)
+        instance.wanted = False
+        url, timeout = f"{instance.config.url}/wake_up", aiohttp.ClientTimeout(_WAKE_TIMEOUT_S)
         try:
-            await instance.rest.wake(self._client, instance.config.url, self._headers)
+            async with self._client.post(url, headers=self._headers, timeout=timeout) as answer:
+                answer.raise_for_status()
         except (OSError, TimeoutError, aiohttp.ClientError) as error:
             logger.warning("%s cannot be waked: %r", instance.config.instance_id, error)
 
     async def _learn_models(self, instance: Instance) -> None:
-        url = f"{instance.config.url}/v1/models"
-        async with self._client.get(url, headers=self._headers) as answer:
-            answer.raise_for_status()
-            cards = json.loads(await _read(answer))["data"]
+        cards = json.loads(await self._get(instance, "v1/models"))["data"]
         instance.cards = {str(card["id"]): card for card in cards}
         instance.model_names = frozenset(instance.cards)
         now = int(time.time())
         for name in instance.cards:
             self._first_seen_unix_s.setdefault(name, now)
-        kinds = [_KINDS.get(str(card.get("owned_by")), "openai") for card in cards]
+        kinds = [KINDS.get(str(card.get("owned_by")), "openai") for card in cards]
         instance.emulated = "emulated" in kinds
-        kind = min(kinds, key=_ORDER.index, default=instance.kind)
+        kind = min(kinds, key=ORDER.index, default=instance.kind)
         if instance.config.kind not in ("", "openai"):
             kind = instance.config.kind
         if kind != instance.kind:
@@ -351,7 +292,7 @@ class Pool:
         self._metrics.healthy.labels(instance_id, instance.kind).set(instance.healthy)
 
     def _forget(self, instance_id: str) -> None:
-        for engine in _ORDER:
+        for engine in ORDER:
             self._metrics.healthy.remove(instance_id, engine)
 
     def _read(self) -> str:
@@ -400,16 +341,6 @@ class Pool:
         for instance_id in known:
             self._forget(instance_id)
             self.listener(InstanceRemoved(instance_id))
-
-
-async def _read(answer: aiohttp.ClientResponse) -> bytes:
-    """The body of an answer to a probe; raises ValueError for one that is too long."""
-    body = bytearray()
-    async for part in answer.content.iter_any():
-        body += part
-        if len(body) > _MOST_PROBE_BYTES:
-            raise ValueError(f"an answer to a probe has more than {_MOST_PROBE_BYTES} bytes")
-    return bytes(body)
 
 
 def engine_authorization(api_key: str) -> dict[str, str]:

@@ -22,7 +22,8 @@ from foretell.policy import Needs
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.following import Following
-from foretell.services.scheduler.placing.pool import Instance, Pool
+from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.pool import Pool
 from foretell.v1 import predictor_pb2
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ from math import isfinite
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Traces
+from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.placer import Placer
-from foretell.services.scheduler.placing.pool import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
 
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -16,14 +16,13 @@ class Diverged(Exception):
     """The engine does not say again what the client has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(NamedTuple):
     """A piece of one of a choice's texts."""
 
     key: str
     """Which text it belongs to."""
     owner: dict[str, Any]
-    """The object that has it."""
+    """The object that has it, in `field`."""
     field: str
     text: str
 

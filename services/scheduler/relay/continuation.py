@@ -58,6 +58,13 @@ def progress_of(request: ApiRequest) -> "Progress":
     )
 
 
+def nothing_followed() -> "Progress":
+    """Of a stream with which nobody goes on: its events go to the client as they come."""
+    progress = Progress(with_ids=True)
+    progress.lose()
+    return progress
+
+
 class Progress:
     """How far a stream has come. It is told of each event with an object, and what it says of the
     event goes to the client."""

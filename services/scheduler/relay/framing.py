@@ -99,7 +99,7 @@ class WholeFraming:
         self._begun = True
         return [Lines(body)]
 
-    def pass_on(self, data: bytes) -> bytes | None:
+    def pass_on(self, _: bytes) -> bytes | None:
         return None
 
     def feed_end(self) -> list[Event]:

@@ -86,7 +86,7 @@ class Relay:
 
         client.on_left = leave
         try:
-            await Delivery(self._engines, context, headers, answer).run()
+            await self._try_engines(context, headers, answer)
         except asyncio.CancelledError:
             if not left:
                 raise  # it is the server that ends
@@ -101,6 +101,41 @@ class Relay:
             client.on_left = None
             answer.over()
         return answer.status
+
+    async def _try_engines(
+        self, context: RequestContext, headers: Mapping[str, str], answer: Answering
+    ) -> None:
+        """Try one engine after the other, until one answers; raises `ApiError` where none does.
+        `headers`: those of the client's that engines get."""
+        progress: Progress | None = None
+        """What the client has got, where another engine could go on with it."""
+        first = await context.place()
+        goes_on = can_continue(context.request, first.spec.prompt_tokens)
+        attempt: Attempt | None = first
+        while attempt is not None:
+            failure: AttemptFailed | None = None
+            attempt.continued = answer.begun
+            if not answer.begun:  # what nobody saw does not count
+                follows = goes_on and attempt.instance.takes_fields
+                progress = progress_of(context.request) if follows else None
+            told = {**headers, **context.begin_attempt()}
+            try:
+                await Transfer(context, attempt, told, answer, progress).run(self._engines)
+                return
+            except AttemptFailed as error:
+                failure = error
+            except TakenBack:
+                pass
+            except asyncio.CancelledError:
+                attempt.abandoned = True
+                raise
+            finally:
+                context.end_attempt()
+            if failure is None:
+                attempt = await context.placer.place_again(context)
+            else:
+                output_tokens = progress.output_tokens if progress and answer.begun else 0
+                attempt = await _retry(context, failure, answer, output_tokens)
 
     async def go_on(self, exchange: Exchange) -> None:
         """A client comes back to its stream. The place in progress is still that of its first
@@ -121,68 +156,23 @@ def _left(context: RequestContext) -> str:
     return context.attempt.left(time.time()) if context.attempt is not None else ""
 
 
-class Delivery:
-    def __init__(
-        self,
-        engines: EngineClient,
-        context: RequestContext,
-        headers: Mapping[str, str],
-        answer: Answering,
-    ) -> None:
-        self._engines = engines
-        self._context = context
-        self._headers = headers
-        self._answer = answer
-        self._progress: Progress | None = None
-        """What the client has got, where another engine could go on with it."""
-
-    async def run(self) -> None:
-        """Try one engine after the other, until one answers; raises `ApiError` where none does."""
-        context, answer = self._context, self._answer
-        first = await context.place()
-        goes_on = can_continue(context.request, first.spec.prompt_tokens)
-        attempt: Attempt | None = first
-        while attempt is not None:
-            failure: AttemptFailed | None = None
-            attempt.continued = answer.begun
-            if not answer.begun:  # what nobody saw does not count
-                follows = goes_on and attempt.instance.takes_fields
-                self._progress = progress_of(context.request) if follows else None
-            headers = {**self._headers, **context.begin_attempt()}
-            try:
-                await Transfer(context, attempt, headers, answer, self._progress).run(self._engines)
-                return
-            except AttemptFailed as error:
-                failure = error
-            except TakenBack:
-                pass
-            except asyncio.CancelledError:
-                attempt.abandoned = True
-                raise
-            finally:
-                context.end_attempt()
-            if failure is None:
-                attempt = await context.placer.place_again(context)
-            else:
-                attempt = await self._retry(failure)
-
-    async def _retry(self, failure: AttemptFailed) -> Attempt | None:
-        """The next attempt; None where the client has got what the engines refused it with. Raises
-        `ApiError` where there is none."""
-        context, judgement, refusal = self._context, failure.judgement, failure.refusal
-        begun = self._answer.begun
-        output_tokens = self._progress.output_tokens if self._progress and begun else 0
-        try:
-            return await context.retry(judgement, output_tokens, failure.said)
-        except ApiError as error:
-            said = "" if judgement.is_about_us else failure.said
-            if begun and not judgement.unfit:
-                raise with_text(engine_lost(), said) from error
-            agree = len({each.reason for each in context.judgements}) == 1
-            if refusal is not None and (judgement.unfit or agree):
-                self._answer.start(refusal.status, refusal.headers, has_length=True)
-                self._answer.end(refusal.body)
-                return None
-            if error.code == "engine_failed":
-                with_text(error, said)
-            raise
+async def _retry(
+    context: RequestContext, failure: AttemptFailed, answer: Answering, output_tokens: int
+) -> Attempt | None:
+    """The next attempt; None where the client has got what the engines refused it with. Raises
+    `ApiError` where there is none."""
+    judgement, refusal = failure.judgement, failure.refusal
+    try:
+        return await context.retry(judgement, output_tokens, failure.said)
+    except ApiError as error:
+        said = "" if judgement.is_about_us else failure.said
+        if answer.begun and not judgement.unfit:
+            raise with_text(engine_lost(), said) from error
+        agree = len({each.reason for each in context.judgements}) == 1
+        if refusal is not None and (judgement.unfit or agree):
+            answer.start(refusal.status, refusal.headers, has_length=True)
+            answer.end(refusal.body)
+            return None
+        if error.code == "engine_failed":
+            with_text(error, said)
+        raise

@@ -12,6 +12,7 @@ from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (
     DONE,
     Progress,
+    nothing_followed,
 )
 from foretell.services.scheduler.relay.framing import (
     Broken,
@@ -51,11 +52,12 @@ class StreamFraming:
     """
 
     def __init__(self, progress: Progress | None = None, opening: Sequence[bytes] = ()) -> None:
-        """`progress`: None: nobody can go on. `opening` names events that come before there is a
-        token: they wait for the next one."""
+        """`progress`: None: nobody goes on with it. `opening` names events that come before there
+        is a token: they wait for the next one."""
         self.ended = False
         self.response_id = ""
-        self._progress = progress
+        self._progress = progress or nothing_followed()
+        self._goes_on = progress is not None
         self._opening = frozenset(opening)
         self._begun = False
         self._waiting = bytearray()
@@ -92,10 +94,9 @@ class StreamFraming:
         return events if self.ended else events + self._let_out()
 
     def pass_on(self, data: bytes) -> bytes | None:
-        is_one = data.find(BLANK) == len(data) - len(BLANK) and b"\r" not in data
-        if self._held or self._ends is not None or not is_one:
+        if self._held or self._ends is not None or b"\r" in data:
             return None
-        return self._taken(data)
+        return self._taken(data) if data.find(BLANK) == len(data) - len(BLANK) else None
 
     def feed_end(self) -> list[Event]:
         """The engine has ended its stream as HTTP wants it."""
@@ -108,15 +109,14 @@ class StreamFraming:
             is_whole = text.strip() == b"[DONE]" or sse.parse_object(text) is not None
             if not is_whole and events and type(events[-1]) is Lines:
                 events[-1].data = events[-1].data.removesuffix(BLANK)  # it stays cut off
-        progress = self._progress
         if self.ended:
             return events
-        if progress is not None and progress.is_behind:
-            return events + self.feed_break("diverged")
+        if self._progress.is_behind:
+            return events + self._break("diverged")
         if not self._begun:
             return events + self._break("empty_stream")
-        if progress is not None and progress.lacks_end:
-            return events + self.feed_break("ended_early")
+        if self._progress.lacks_end:
+            return events + self._break("ended_early")
         self.ended = True
         return [*events, End(b"", self._truncated)]
 
@@ -129,22 +129,16 @@ class StreamFraming:
 
     def _break(self, reason: str, reported: sse.Reported | None = None) -> list[Event]:
         self.ended = True
-        rest = self._progress.rest() if self._progress is not None else None
-        if rest is not None:
+        if (rest := self._progress.rest()) is not None:
             return [*([Lines(rest)] if rest else []), End(b"", self._truncated)]
         closing = [Lines(BLANK)] if self._within_long else []
-        return [*closing, self._broken(reason, reported)]
-
-    def _broken(self, reason: str, reported: sse.Reported | None = None) -> Broken:
-        return Broken(reason, self._next_event, reported)
+        return [*closing, Broken(reason, self._next_event, reported)]
 
     @property
     def _is_alone(self) -> bool:
         """Nobody else could go on: what the engine says of its failure is the client's."""
         progress = self._progress
-        return progress is None or not (
-            progress.can_go_on or progress.is_behind or progress.rest() is not None
-        )
+        return not (progress.can_go_on or progress.is_behind or progress.rest() is not None)
 
     # --- events ---
 
@@ -155,10 +149,9 @@ class StreamFraming:
         part = bytes(self._held[:-1])
         del self._held[:-1]
         self._within_long = True
-        if self._progress is not None:
-            self._progress.lose()
-            if self._progress.is_behind:
-                return self._break("diverged")
+        self._progress.lose()
+        if self._progress.is_behind:
+            return self._break("diverged")
         return [self._lines([self._before(), part])]
 
     def _take(self, parts: list[bytes]) -> list[Event]:
@@ -183,7 +176,7 @@ class StreamFraming:
         if self._unfollowed:
             plain = self._begun and part.startswith(_OBJECT) and not _TELLING.search(part)
             return part if plain else None
-        alike = self._progress.alike if self._progress is not None else None
+        alike = self._progress.alike
         return alike.take(part) if alike is not None else None
 
     def _lines(self, shown: list[bytes]) -> Lines:
@@ -207,31 +200,24 @@ class StreamFraming:
                 if any(shown):
                     events.append(self._lines(shown))
                     shown.clear()
-                events.append(self._broken("error_event", reported))
-        is_aborted = self._count(answer, events)
-        if is_aborted and self._progress is not None:
+                events.append(Broken("error_event", self._next_event, reported))
+        if self._count(answer, events) and self._goes_on:
             return "aborted", None
         if self._opening and not self._begun and sse.name_of(part) in self._opening:
             self._waiting += part  # there are few, and each is bounded
             return None
-        if self._progress is not None:
-            return self._follow_answer(self._progress, part, answer, shown)
-        shown.append(self._before() + part if self._waiting else part)
-        return None
-
-    def _follow_answer(
-        self, progress: Progress, part: bytes, answer: dict[str, Any], shown: list[bytes]
-    ) -> Ending | None:
+        progress = self._progress
         if progress.states_no_ids:
             self._unfollowed = not progress.is_behind
             part = progress.without_ids(part, answer)
         else:
             try:
                 part = progress.take(part, answer)
+                diverged: bool = progress.is_behind and progress.states_no_ids
             except Diverged:
                 progress.lose()
-                return "diverged", None
-            if progress.is_behind and progress.states_no_ids:
+                diverged = True
+            if diverged:
                 return "diverged", None
         shown.append(self._before() + part if self._waiting else part)
         return None
@@ -240,14 +226,14 @@ class StreamFraming:
         """Follow what is no object: the end, a comment, or nobody knows what."""
         progress, has_begun = self._progress, self._begun or bool(shown)
         if text.strip() == b"[DONE]":
-            if progress is not None:
+            if self._goes_on:
                 part, progress.is_done = DONE, True
         elif not has_begun and (text or not sse.is_event(part)):
             return "not_events", None
         elif not has_begun and len(self._waiting) + len(part) <= MOST_WAITING_BYTES:
             self._waiting += part
             return None
-        elif b"{" in text and progress is not None:
+        elif b"{" in text:
             progress.lose()
             if progress.states_no_ids and progress.is_behind:
                 return "diverged", None

@@ -104,6 +104,8 @@ class Transfer:
         self._watch: Callable[[bytes], None] | None = None
         """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
+        self._pass_on: Callable[[bytes], bytes | None] | None = None
+        """`pass_on` of a stream that has begun."""
         self._broken = False
         self._fields_refused = False
         """The engine may have refused the request for the fields that were added to it."""
@@ -209,16 +211,15 @@ class Transfer:
             self._framing = WholeFraming(any_form=True, at_once=self._streamed)
 
     def data(self, data: bytes) -> None:
-        framing = self._framing
-        if self._over.done():
-            return
         if self._watch is not None and self._streamed:
             self._watch(data)
-        if framing is not None and self._begun and self._decoder is None:
-            shown = framing.pass_on(data)
+        if self._pass_on is not None:
+            shown = self._pass_on(data)
             if shown is not None:
                 self._reply.write(shown)
                 return
+        if self._over.done():
+            return
         if self._decoder is not None:
             try:
                 data = self._decoder.feed(data)
@@ -229,8 +230,8 @@ class Transfer:
             self._said += data[: _FAULT_BYTES - len(self._said)]
             if len(self._said) >= _FAULT_BYTES:
                 self._end_fault()
-        elif framing is not None and data:
-            self._carry_out(framing.feed, data)
+        elif self._framing is not None and data:
+            self._carry_out(self._framing.feed, data)
 
     def end(self) -> None:
         self._end_fault()
@@ -276,10 +277,13 @@ class Transfer:
     def _end_attempt(self, failure: Exception | None) -> None:
         if not self._over.done():
             self._failure = failure
+            self._pass_on = self._watch = None
             self._over.set_result(None)
 
     def _start_stream(self) -> None:
         self._begun = True
+        if self._streamed and self._decoder is None and self._framing is not None:
+            self._pass_on = self._framing.pass_on
         self._attempt.first_byte_unix_s = time.time()
         self._context.placer.started(self._context, self._progress is not None)
         if not self._reply.begun:

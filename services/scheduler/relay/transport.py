@@ -9,7 +9,8 @@ from weakref import WeakKeyDictionary
 
 from yarl import URL
 
-from foretell.services.scheduler.placing.pool import Instance, engine_authorization
+from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.pool import engine_authorization
 from foretell.services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
 
 # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.

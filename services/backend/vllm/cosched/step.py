@@ -9,9 +9,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from foretell.cosched import BurstReserve, JobClass, Offer, best_of, job_of
+from foretell.cosched import JobClass, Offer, OnlineWatch, best_of, job_of
 from foretell.cosched.deadlines import Job, Targets
-from foretell.cosched.expected import ExpectedOnline
 from foretell.cosched.plan import Allowance, Load, StepPlan, plan_step, with_prefill
 from foretell.cosched.retention import ONLINE
 from foretell.kernel.offline import arrival_s
@@ -24,8 +23,6 @@ from foretell.services.backend.vllm.cosched.waiting import TwoClassQueue
 from foretell.services.backend.vllm.steps import Instant
 
 _log = logging.getLogger("vllm.foretell")
-
-_RESERVE_EVERY_S = 0.1
 
 
 class Planner:
@@ -58,9 +55,7 @@ class Planner:
         """Requests with targets that have had one, counted."""
         self._offline = 0
         """Offline requests that have not ended."""
-        self._expected = ExpectedOnline()
-        self._reserve = BurstReserve()
-        self._reserve_due_s = 0.0
+        self.online = OnlineWatch()
         self._steps = StepTimes(scheduler)
         # Of the step that is being planned.
         self._parked: list[Any] = []
@@ -79,15 +74,15 @@ class Planner:
         """Whether there is anything to plan."""
         return self._offline > 0 and not self._failed
 
-    def guarded(self, hook: Callable[..., None], *args: Any) -> None:
-        """Call one of the hooks; the first that fails ends all planning.
+    def guarded(self, hook: Callable[..., Any], *args: Any) -> Any:
+        """What one of the hooks returns; None once one has failed, which ends all planning.
 
         From then on requests are served in order of arrival, offline ones behind online ones.
         """
         if self._failed:
-            return
+            return None
         try:
-            hook(*args)
+            return hook(*args)
         except Exception:
             # The boundary: whatever is wrong with a plan, the engine must not notice.
             self._failed = True
@@ -97,6 +92,7 @@ class Planner:
                 exc_info=True,
             )
             self.end()
+            return None
 
     def is_offline(self, request: Any) -> bool:
         """Whether nobody waits for the request's tokens."""
@@ -116,7 +112,7 @@ class Planner:
         if job.job_class is JobClass.OFFLINE:
             self._offline += 1
             return
-        self._expected.came(job.targets.ttft_s, self.now().monotonic_s)
+        self.online.expected.came(job.targets.ttft_s, self.now().monotonic_s)
         if job.targets != _NO_TARGETS:
             self._unbegun.add(request.request_id)
 
@@ -132,7 +128,7 @@ class Planner:
 
     def expected_online(self) -> tuple[float, float]:
         """What snapshots say of online requests to come: `online_ttft_s`, `usual_online_blocks`."""
-        return self._expected.ttft_s(self.now().monotonic_s), self._reserve.usual_blocks
+        return self.online.told(self.now().monotonic_s)
 
     def scheduled(self, output: Any, started: Instant) -> None:
         """`schedule()` has returned `output`."""
@@ -169,7 +165,7 @@ class Planner:
         offline = [each for each in scheduler.running if self.is_offline(each)]
         offline.sort(key=_computed, reverse=True)
         scheduler.running = online + offline
-        self._watch_online(online, now.monotonic_s)
+        self.online.observe(lambda: self._held_by(online), now.monotonic_s)
         arriving = self._arriving()
         self._make_room(online, arriving, offline)
         shape = self._online_shape(online, arriving)
@@ -195,11 +191,6 @@ class Planner:
         setattr(scheduler, self._seats, self._limits[1])
         self._parked, self._open = [], False
         self.waiting.forget_choice()
-
-    def _watch_online(self, online: list[Any], now_s: float) -> None:
-        if now_s >= self._reserve_due_s:
-            self._reserve_due_s = now_s + _RESERVE_EVERY_S
-            self._reserve.observe(self._held_by(online), now_s)
 
     def _held_by(self, requests: list[Any]) -> int:
         """Blocks that some of `requests` hold; one that several share counts once."""
@@ -314,7 +305,7 @@ class Planner:
             else:
                 waited_s = now.unix_s - request.arrival_time
                 slack_s = min(slack_s, targets.slack_s(waited_s, request.num_output_tokens))
-        expected_s = self._expected.ttft_s(now.monotonic_s)
+        expected_s = self.online.expected.ttft_s(now.monotonic_s)
         if expected_s == float("inf"):
             return Allowance(slack_s, as_alone)
         shortest_s = self._steps.step_s(BatchShape(decode_seqs=1, decode_pairs=1))
@@ -326,25 +317,21 @@ class Planner:
         """The waiting offline request that vLLM shall admit next."""
         if self._failed:
             return next(iter(self.waiting.pool))
-        chosen: list[int] = []
-        self.guarded(self._select, chosen)
-        return chosen[0] if chosen else None
+        chosen: int | None = self.guarded(self._select)
+        return chosen
 
-    def _select(self, chosen: list[int]) -> None:
+    def _select(self) -> int | None:
         if not self._open or self._prefill_left <= 0:
-            return
+            return None
         free = self._pool.get_num_free_blocks() - self._kept_free()
-        offers = []
-        for candidate in self.waiting.pool.candidates(self._is_resident):
-            offer = self._offer(candidate.key, candidate.resident_blocks, free)
-            if offer is not None:
-                offers.append(offer)
-        best = best_of(offers, self._shape.tokens)
+        candidates = self.waiting.pool.candidates(self._is_resident)
+        offers = [self._offer(each.key, each.resident_blocks, free) for each in candidates]
+        best = best_of(filter(None, offers), self._shape.tokens)
         if best is None:
-            return
+            return None
         self._prefill_left -= best.computed_tokens
         self._shape = with_prefill(self._shape, best.computed_tokens, best.cached_tokens)
-        chosen.append(best.key)
+        return best.key
 
     def _kept_free(self) -> float:
         """Blocks that admissions leave: for bursts, and for what runs to grow into."""
@@ -352,7 +339,7 @@ class Planner:
         if not running and not self._parked:
             return 0.0
         online = [each for each in running if not self.is_offline(each)]
-        return self._reserve.blocks(self._held_by(online)) + len(running) + len(self._parked)
+        return self.online.reserve.blocks(self._held_by(online)) + len(running) + len(self._parked)
 
     def _offer(self, key: int, resident: int, free: float) -> Offer | None:
         """What its admission would mean; None where it does not fit."""

@@ -1,0 +1,72 @@
+"""How many requests may be on their way at once: what schedulers' predictions allow."""
+
+import time
+from math import inf
+from typing import Any
+
+from foretell.batch.release import Release, Seen
+from foretell.cosched.deadlines import OFFLINE_APART
+from foretell.services.batch.executor import Executor
+from foretell.services.batch.target import Endpoints
+
+_IDLE_LOOK_S = 2.0
+"""Seconds between two looks while no batch is in progress, or no scheduler has answered."""
+
+
+class Window:
+    """The number of requests, after the latest `look`."""
+
+    def __init__(
+        self, endpoints: Endpoints, ttft_target_s: float = inf, *, fixed: int = 0, plain: int = 0
+    ) -> None:
+        """`ttft_target_s`: what online requests are promised. `fixed`: so many at any time; 0: as
+        schedulers' predictions allow. `plain`: so many while no scheduler has answered."""
+        self._endpoints, self._fixed, self._plain = endpoints, fixed, plain
+        self._release = Release(ttft_target_s)
+        self._told = False
+        self._next_s = 0.0
+
+    @property
+    def size(self) -> int:
+        """Requests that may be on their way now."""
+        return self._fixed or (self._release.window if self._told else self._plain)
+
+    @property
+    def instances(self) -> int:
+        """Instances that requests may go to, as last seen."""
+        return self._release.instances
+
+    async def look(self, executor: Executor) -> None:
+        """Ask a scheduler, if it is time to; while no batch is in progress only whether online
+        requests come. To be called every `LOOK_S`."""
+        now_s = time.monotonic()
+        if not executor.busy:
+            self._release.observe({}, 0)  # the next batch begins with the prediction of then
+        often = executor.busy and self._told
+        if self._fixed or (now_s < self._next_s and not often):
+            return
+        self._next_s = now_s + _IDLE_LOOK_S
+        status = await self._endpoints.status()
+        if status is None or "instances" not in status:
+            return
+        self._told = True
+        expects_online = self._endpoints.expects_online(status)
+        if executor.busy:
+            seen = dict(map(_seen_of, status["instances"]))
+            in_flight, unsent = executor.in_flight, executor.unsent
+            self._release.observe(seen, in_flight, unsent=unsent, expects_online=expects_online)
+            executor.wake()
+
+
+def _seen_of(instance: dict[str, Any]) -> tuple[str, Seen]:
+    """The name of an instance in a scheduler's status, and what is known of it."""
+    usable = instance["healthy"] and not instance.get("draining")
+    seen = Seen(
+        usable,
+        instance.get("waiting"),
+        instance.get("predicted_ttft_s"),
+        instance.get("running"),
+        chooses=OFFLINE_APART in (instance.get("approximations") or ()),
+        max_num_seqs=instance.get("max_num_seqs"),
+    )
+    return instance["instance_id"], seen
