@@ -137,7 +137,7 @@ async def _round(cluster: Cluster, policy: str, seconds: float, number: int) -> 
 async def _send(schedulers: Schedulers, seconds: float, prompts: str) -> list[bool]:
     """Send for some seconds, and say of each request whether it was answered.
 
-    `prompts` is the seed of texts and instants: the tagger recalls those that it has read.
+    `prompts` is the seed of texts and instants.
     """
     draws, due_s, timeout = Random(prompts), time.monotonic(), aiohttp.ClientTimeout(_DEADLINE_S)
     connector = aiohttp.TCPConnector(limit=0)

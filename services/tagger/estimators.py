@@ -19,7 +19,6 @@ from foretell.services.process.logs import about
 from foretell.services.tagger.batcher import MicroBatcher, Unanswered
 from foretell.services.tagger.metrics import TaggerMetrics
 from foretell.services.tagger.models import Found, ServedLengthModel
-from foretell.services.tagger.recall import ResultCache
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
@@ -42,19 +41,17 @@ class Asked:
 
 
 class Answerer(Generic[Found]):
-    """A model behind its batcher and its memory."""
+    """A model behind its batcher."""
 
     def __init__(
         self,
         model: ServedLengthModel[Found],
         batcher: MicroBatcher[Question, Found],
         metrics: TaggerMetrics,
-        recalled: int,
     ) -> None:
         self._model = model
         self._batcher = batcher
         self._metrics = metrics
-        self._recall: ResultCache[Found] = ResultCache(recalled)
         self._asked: list[Asked] = []
         self._read: list[tuple[Asked, Found]] = []
         self._unread: list[Asked] = []
@@ -77,31 +74,24 @@ class Answerer(Generic[Found]):
     def _take(self) -> None:
         asked, self._asked = self._asked, []
         for each in asked:
-            key = ResultCache.key(each.question)
-            found = self._recall.get(key)
-            if found is not None:
-                self._metrics.recalled.inc()
-                self._read.append((each, found))
-                continue
             reading = self._batcher.submit(each.question)
             if reading.done():
-                self._sort(each, key, reading)
+                self._sort(each, reading)
             else:
-                reading.add_done_callback(partial(self._was_read, each, key))
+                reading.add_done_callback(partial(self._was_read, each))
         self._tell()
 
-    def _was_read(self, asked: Asked, key: bytes, reading: asyncio.Future[Found]) -> None:
+    def _was_read(self, asked: Asked, reading: asyncio.Future[Found]) -> None:
         if not self._read and not self._unread:
             asyncio.get_running_loop().call_soon(self._tell)
-        self._sort(asked, key, reading)
+        self._sort(asked, reading)
 
-    def _sort(self, asked: Asked, key: bytes, reading: asyncio.Future[Found]) -> None:
+    def _sort(self, asked: Asked, reading: asyncio.Future[Found]) -> None:
         missed = reading.exception()
         if isinstance(missed, Unanswered):
             self._metrics.misses.labels(missed.reason).inc()
             self._unread.append(asked)
         else:
-            self._recall.put(key, reading.result())
             self._read.append((asked, reading.result()))
 
     def _tell(self) -> None:

@@ -39,11 +39,6 @@ class TaggerMetrics(Declared):
             "Prompts that the model did not read, by reason.",
             ("reason",),
         )
-        self.recalled = self.counter(
-            "foretell_tagger_recalled_total",
-            "prompts",
-            "Prompts for which the model's earlier result was reused.",
-        )
         self.batch_size = self.histogram(
             "foretell_tagger_batch_size",
             "prompts",

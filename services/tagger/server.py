@@ -48,8 +48,6 @@ class TaggerLimits:
     max_queue: int = 256
     """Prompts that wait to be read; beyond, finished requests answer at once."""
     max_prompt_chars: int = MAX_PROMPT_CHARS
-    recalled: int = 4096
-    """Latest prompts whose estimate is remembered, so that they need not be read again."""
     history_size: int = 4096
     """Finished requests remembered per model and bucket of prompt lengths."""
 
@@ -157,7 +155,7 @@ async def _answerer(
         max_queue=limits.max_queue,
     )
     try:
-        yield Answerer(model, batcher, metrics, limits.recalled)
+        yield Answerer(model, batcher, metrics)
     finally:
         await batcher.close()
 

@@ -43,22 +43,6 @@ def median(answer: tagger_pb2.LengthEstimate) -> float:
     return next(q.tokens for q in answer.quantiles if q.level == 0.5)
 
 
-async def test_a_prompt_that_comes_again_is_not_read_again(tmp_path: Path) -> None:
-    encoder = FakeEncoder()
-    async with running_model(tmp_path, EncoderModel(encoder), TaggerLimits(recalled=2)) as tagger:
-        first = await tagger.tag("x" * 100)
-        assert first.source == "model"
-        # The scheduler's estimate of a prompt's tokens changes as it learns.
-        assert await tagger.tag("x" * 100, request_id="other", prompt_tokens=101) == first
-        assert len(encoder.asked) == 1
-        assert await tagger.metric("foretell_tagger_recalled_total") == 1.0
-        await tagger.tag("x" * 100, model_name="another")
-        await tagger.tag("y" * 100)
-        assert len(encoder.asked) == 3
-        await tagger.tag("x" * 100)  # forgotten meanwhile
-        assert len(encoder.asked) == 4
-
-
 async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
     encoder = FakeEncoder()
     async with running_model(

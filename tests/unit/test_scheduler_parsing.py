@@ -322,6 +322,12 @@ def test_the_engine_hears_the_class_and_the_targets() -> None:
         ({"max_tokens": 1}, 1),
         ({"max_tokens": 70, "ignore_eos": True, "vllm_xargs": {"foretell_output_tokens": 9}}, 70),
         ({"max_tokens": 70, "vllm_xargs": {"foretell_output_tokens": 9}}, 9),
+        ({"nvext": {"agent_hints": {"osl": 9}}}, 9),
+        ({"nvext": {"agent_hints": {"osl": 8}}, "vllm_xargs": {"foretell_output_tokens": 9}}, 9),
+        ({"nvext": {"agent_hints": {"osl": "9"}}}, 0),
+        ({"nvext": {"agent_hints": {"osl": 2**31}}}, 0),
+        ({"nvext": {"agent_hints": [9]}}, 0),
+        ({"nvext": 9}, 0),
         ({"max_tokens": 70, "ignore_eos": "yes", "min_tokens": "70"}, 0),
     ],
 )
