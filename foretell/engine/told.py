@@ -8,8 +8,9 @@ conformal prediction over a sliding window), which holds the share in the long r
 with the quantiles. Moving a factor with each answer (Gibbs and Candès, 2021) holds it too, but
 swings, since answers end long after something was told of them.
 
-The value to plan with is the median, unless that is more than twice what one in ten keeps to: at
-most one in ten is told more than twice its latency.
+The value to plan with is the median. Where that is more than twice what one in ten keeps to, it is
+that double, so that about one in ten is told more than twice its latency, but at least a fifth of the
+median.
 """
 
 from bisect import bisect_left, insort
@@ -29,6 +30,7 @@ _LEAST_RATIO, _MOST_RATIO = 0.05, 20.0
 _LEVELS = (0.1, 0.5, 0.9)
 _HAZARDS = tuple(-log1p(-level) for level in _LEVELS)
 _MOST_TIMES_LOW = 2.0
+_LEAST_SHARE = 0.2  # of the median: a request that may start at once, or much later, is not told 0
 
 
 class ToldLatency(NamedTuple):
@@ -41,7 +43,7 @@ class ToldLatency(NamedTuple):
     @property
     def typical_s(self) -> float:
         """The value to plan with."""
-        return min(self.median_s, _MOST_TIMES_LOW * self.low_s)
+        return min(self.median_s, max(_MOST_TIMES_LOW * self.low_s, _LEAST_SHARE * self.median_s))
 
     def left(self, passed_s: float) -> "ToldLatency":
         """What is left of it, for a request of which so many seconds have passed.
