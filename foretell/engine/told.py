@@ -8,9 +8,8 @@ conformal prediction over a sliding window), which holds the share in the long r
 with the quantiles. Moving a factor with each answer (Gibbs and Candès, 2021) holds it too, but
 swings, since answers end long after something was told of them.
 
-The value to plan with is the median. Where that is more than twice what one in ten keeps to, it is
-that double, so that about one in ten is told more than twice its latency, but at least a fifth of the
-median.
+The value to plan with is the median, but at most twice what one in ten keeps to, so that one in ten
+is told more than twice its latency, and at least a fifth of the median.
 """
 
 from bisect import bisect_left, insort
