@@ -6,7 +6,8 @@ bench/accuracy/live.md). Who comes is unknown; how many come per second, and how
 much as it was a moment ago.
 """
 
-from math import exp
+from collections.abc import Sequence
+from math import ceil, exp
 from zlib import crc32
 
 from foretell.engine.questions import Arrival
@@ -17,6 +18,20 @@ MEMORY_S = 20.0
 _UNSEEN_S = 2.0  # of silence assumed before the first arrival: one request is no rate yet
 _SIZE_WEIGHT = 1 / 64  # of the newest request in the mean sizes
 _KEY = crc32(b"expected")
+
+
+def still_expected(rows: Sequence[Arrival], now_s: float) -> Sequence[Arrival]:
+    """The expected arrivals without those before `now_s`."""
+    last_s = (row.at_s + (row.sequences - 1) * row.every_s for row in rows)
+    return [_from(row, now_s) for row, at_s in zip(rows, last_s, strict=True) if at_s >= now_s]
+
+
+def _from(row: Arrival, now_s: float) -> Arrival:
+    if row.at_s >= now_s:
+        return row
+    passed = min(ceil((now_s - row.at_s) / row.every_s), row.sequences - 1)
+    at_s = row.at_s + passed * row.every_s
+    return row._replace(at_s=at_s, sequences=row.sequences - passed)
 
 
 class RecentArrivals:

@@ -1,9 +1,11 @@
 """Predictors of single engines, and one call that predicts for many of them."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal, NamedTuple
 
 from foretell.engine.answer import Quantiles, latency_quantiles, tpot_s
+from foretell.engine.expected import still_expected
 from foretell.engine.forecast import Forecaster
 from foretell.engine.questions import Figures, Forecast, Question, arrival, is_certain, key_of
 from foretell.engine.underway import Underway
@@ -112,10 +114,12 @@ class EnginePredictor:
         *,
         announced_only: bool,
         single: bool = False,
+        now_s: float = -inf,
     ) -> Question:
         """The question what becomes of `request` here.
 
-        `certain`: its length is taken at its word. The other arguments are those of `predict`.
+        `certain`: its length is taken at its word. What was expected before `now_s` has come by
+        now, and is announced. The other arguments are those of `predict`.
         """
         figures, underway = self.figures, self.underway
         samples, cached = 1, self.cached_tokens
@@ -126,7 +130,7 @@ class EnginePredictor:
             samples,
             underway.cached_tokens(request) if cached is None else cached,
             underway.rows,
-            () if announced_only else underway.expected,
+            () if announced_only else still_expected(underway.expected, now_s),
             self._version + underway.changes,
             underway.dispatch_delay_s,
         )
@@ -233,7 +237,9 @@ def predict(
     """
     new_request, certain = arrival(request, length_row, at_s), is_certain(length_row)
     questions = [
-        predictor.question(request, certain, announced_only=announced_only, single=single)
+        predictor.question(
+            request, certain, announced_only=announced_only, single=single, now_s=at_s
+        )
         for predictor in asked
     ]
     found = forecaster.forecast(questions, new_request, now_s, externality=externality)

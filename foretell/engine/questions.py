@@ -102,8 +102,17 @@ class Forecast(NamedTuple):
         return np.maximum(instants[self.row, : self.samples] - self.now_s, 0.0)
 
 
-def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float = 0.0) -> Arrival:
-    """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart."""
+def arrival(
+    request: RequestSpec,
+    length_row: Row,
+    at_s: float,
+    every_s: float = 0.0,
+    cached_tokens: int | None = None,
+) -> Arrival:
+    """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart.
+
+    `cached_tokens` of its prompt are expected to be found; None: as many as the request states.
+    """
     return Arrival(
         length_row,
         at_s,
@@ -113,7 +122,7 @@ def arrival(request: RequestSpec, length_row: Row, at_s: float, every_s: float =
         request.prompt_tokens,
         request.max_tokens,
         request.priority,
-        request.cached_tokens,
+        request.cached_tokens if cached_tokens is None else cached_tokens,
         key_of(request.request_id),
         request.sequences,
     )

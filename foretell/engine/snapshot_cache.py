@@ -148,7 +148,9 @@ class FollowedEngine:
 
     def _announce(self, request: RequestSpec, at_s: float) -> None:
         self._notices += 1
-        row = arrival(request, self._length_row(request.length), at_s)
+        # The predictor's rows will say what the engine is believed to have cached; so must these.
+        cached_tokens = self._underway.cached_tokens(request)
+        row = arrival(request, self._length_row(request.length), at_s, cached_tokens=cached_tokens)
         self._underway.announce(self._notices, request, row)
         self._exposure = None
 

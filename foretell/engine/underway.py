@@ -37,10 +37,11 @@ class Underway:
         self._changed()
 
     def revise(self, request: RequestSpec, row: Arrival) -> None:
-        """The row of `request`, should the follower still count it, is another one."""
-        for number, (known, _) in self._own.items():
+        """The row of `request`, should the follower still count it, is another one; what it finds
+        cached stays."""
+        for number, (known, before) in self._own.items():
             if known.request_id == request.request_id:
-                self._own[number] = request, row
+                self._own[number] = request, row._replace(cached_tokens=before.cached_tokens)
         self._changed()
 
     def tell(self, rows: Sequence[Arrival], notices: int) -> None:

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from foretell.engine.expected import RecentArrivals
+from foretell.engine.expected import RecentArrivals, still_expected
 from foretell.workload import poisson
 
 START = 1e9
@@ -76,3 +76,16 @@ def test_time_never_runs_backwards() -> None:
     assert arrivals.rate_per_s(START + 10.0) > before
     with pytest.raises(ValueError, match="memory_s"):
         RecentArrivals(0.0)
+
+
+def test_what_was_expected_before_now_is_expected_no_more() -> None:
+    row = after(1.0, 30).expected(START + 29.0, START + 39.0, 64)
+    assert row is not None
+    assert still_expected([row], row.at_s) == [row]
+    (left,) = still_expected([row], row.at_s + 2.5 * row.every_s)
+    assert left.sequences == row.sequences - 3
+    assert left.at_s == pytest.approx(row.at_s + 3 * row.every_s)
+    assert still_expected([row], row.at_s + row.sequences * row.every_s) == []
+    at_once = row._replace(every_s=0.0)
+    assert still_expected([at_once], row.at_s) == [at_once]
+    assert still_expected([at_once], row.at_s + 1.0) == []

@@ -350,8 +350,13 @@ def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
     engine.hear(told, now_s)
     request = new_request("x", prefix=prefix, prefix_chunk_tokens=100.0)
     assert predicted(cache, request, now_s)[0].cached_tokens == 96
-    engine.reserve(new_request("y", prefix=prefix[:2], prefix_chunk_tokens=100.0), now_s)
+    sibling = new_request("y", prefix=prefix[:2], prefix_chunk_tokens=100.0)
+    engine.reserve(sibling, now_s)
     assert predicted(cache, request, now_s)[0].cached_tokens == 192
+    # What the engine has of a request on its way need not be computed before the next one.
+    assert [row.cached_tokens for row in engine.exposure().announced] == [96]
+    engine.revise(replace(sibling, max_tokens=900), now_s)
+    assert [row.cached_tokens for row in engine.exposure().announced] == [96]
     later = new_request("z", turn=Turn(5, 4, 150.0))
     assert predicted(cache, later, now_s)[0].cached_tokens == 0
     engine.ended("y")
