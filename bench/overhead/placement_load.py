@@ -37,7 +37,6 @@ BENCH = Benchmark(
 )
 ENGINES = 12
 MODEL, MOST_TOKENS, RATE_PER_S = "emulated", 32, 100.0
-RELAYING = "`least_outstanding`"
 POLICIES = ("least_outstanding", "predicted_latency", "slo")
 RELAYING = POLICIES[0]
 """It is asked of no predictor, and without a tagger."""

@@ -31,7 +31,8 @@ from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Ve
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import response_id
-from foretell.services.scheduler.placing.placer import Placer, Placing
+from foretell.services.scheduler.placing.placer import Placer
+from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing

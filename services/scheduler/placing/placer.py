@@ -14,11 +14,10 @@ from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
-from foretell.placement.needs import Need, Unfit
+from foretell.placement.needs import Unfit
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about
 from foretell.services.process.loop_clock import LoopClock
-from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.headers import unique_ids
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
@@ -29,45 +28,18 @@ from foretell.services.scheduler.placing.demand import Demand, Lateness
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import KeptResponses
 from foretell.services.scheduler.placing.lengths import Lengths
+from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
-from foretell.services.scheduler.tenants.quota import Grant
 from foretell.telemetry import series
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
 
 _NO_PREFIX = Prefix()
-
-
-class Placing:
-    """One request from its placement to its end, as its handler and the placer know it."""
-
-    request: ApiRequest
-    """What was asked for, once its body is understood."""
-    grant: Grant | None = None
-    """What its tenant has left; None: it has no limits."""
-    is_online = True
-    """Somebody waits for its tokens."""
-    key = ""
-    """An id of its own: clients may use one X-Request-Id for many requests."""
-    need: Need
-    """What it needs of its engine."""
-    trace: Trace
-    arrived_s = 0.0
-    began_s = 0.0
-    """When its placement began: of a request that is placed again, the latest one."""
-    attempt: Attempt | None = None
-    """The latest one."""
-    is_sent = False
-    """That attempt is in progress."""
-    refusal: ApiError | None = None
-    """Why it goes to no engine."""
-    awaited: asyncio.Future[None] | None = None
-    """Is set when it has been sent or refused, where somebody waits for that."""
 
 
 @dataclass(frozen=True, slots=True)
