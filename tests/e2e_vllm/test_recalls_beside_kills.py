@@ -208,9 +208,9 @@ async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
             await asyncio.gather(*large)
 
     def is_overdue() -> bool:
-        """One that was put last has been called back."""
-        attempts = place.attempts(REPLICAS[0])
-        return any(each["priority"] == 1 and not each["finished"] for each in attempts)
+        """One that was put last has been called back and sent again, before the others. (One may
+        also be called back because another engine is free sooner: it stays last.)"""
+        return any(each["priority"] == -1 for each in place.attempts(REPLICAS[0]))
 
     async with (
         asyncio.timeout(WAIT_S),
