@@ -174,7 +174,7 @@ class PlacementCore:
         picked = state.candidates.pick(eligible, plan.candidates, now_s)
         if not plan.candidates:
             state.do(do.Degraded(request.key, "budget"))
-        predicted = state.foretold(
+        predicted = state.ask(
             request.trial, picked, single=plan.single, load_alone=not plan.candidates
         )
         if plan.candidates:

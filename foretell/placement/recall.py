@@ -180,7 +180,7 @@ class Recalls:
     ) -> Decision | None:
         """Where the request would wait much less than where it is."""
         state = self._state
-        predicted = state.foretold(spec, others)
+        predicted = state.ask(spec, others)
         known = [a.instance_id for a in predicted.answers if a.prediction is not None]
         if not known:
             return None

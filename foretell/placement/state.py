@@ -77,7 +77,7 @@ class State:
         loads = [self.instances[each].recent_load(self.now_s) for each in eligible]
         return eligible[self.shares.left_to_others(loads) :]
 
-    def foretold(
+    def ask(
         self,
         spec: RequestSpec,
         instance_ids: Sequence[str],
