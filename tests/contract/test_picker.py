@@ -3,6 +3,8 @@
 import asyncio
 import hashlib
 import json
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -328,6 +330,26 @@ async def test_where_the_network_is_trusted_gateways_prove_nothing(
             await call.write(message)
         assert endpoint_of(await call.read()) == f"127.0.0.1:{engine.port}"
         call.cancel()
+
+
+async def test_its_connections_have_ended_once_it_has(tmp_path: Path) -> None:
+    (port,) = free_ports("127.0.0.1", 1)
+    path, key = make_certificate(tmp_path)
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "foretell.pem"))
+    changes = {"tls_certificate": path, "tls_key": key, "picker": f"127.0.0.1:{port}"}
+
+    def connect() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+        return trusted.wrap_socket(plain, server_hostname="127.0.0.1")
+
+    async with engines(answer) as (engine,):
+        async with running(tmp_path, [engine], **changes):
+            client = await asyncio.to_thread(connect)
+            await asyncio.to_thread(client.recv, 1)  # and never answers that it is closed
+        with socket.socket(fileno=client.detach()) as plain:  # no turn of the loop is left
+            plain.settimeout(10)
+            while plain.recv(4096):
+                pass
 
 
 async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> None:

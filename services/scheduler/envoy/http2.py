@@ -150,6 +150,7 @@ class Connection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
         self._flush_planned = False
         self._unsent_bytes = 0
+        self.ended = asyncio.Event()
 
     # What asyncio tells.
 
@@ -172,6 +173,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
         self._transport = None
+        self.ended.set()
         self._wait_no_more()
         streams, self._streams = self._streams, {}
         for stream in streams.values():

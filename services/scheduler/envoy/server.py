@@ -3,8 +3,8 @@
 import asyncio
 import hmac
 import ssl
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from foretell.config.settings import SchedulerSettings
@@ -28,6 +28,8 @@ _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
 MOST_CONNECTIONS = 256
 """Connections of gateways, which have one for each thread; others are closed at once."""
+_CLOSE_S = 1.0
+"""In which a gateway must take what it was sent last, once the server ends."""
 
 
 class Picker:
@@ -71,8 +73,18 @@ class Picker:
             yield
         finally:
             server.close()
-            for connection in list(self._connections):
-                connection.close()
+            await self._end(Connection.close)
+            await self._end(Connection.abort)
+
+    async def _end(self, how: Callable[[Connection], None]) -> None:
+        """End all connections, and wait until they have ended, but not for long."""
+        connections = list(self._connections)
+        for connection in connections:
+            how(connection)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                for connection in connections:
+                    await connection.ended.wait()
 
     def drain(self) -> None:
         """Take no new requests on the connections that there are."""
