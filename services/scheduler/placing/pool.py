@@ -21,6 +21,7 @@ from foretell.placement.events import (
     InstanceUp,
 )
 from foretell.services.process.folders import file_version
+from foretell.services.process.peer import read_bounded
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, Instance
@@ -233,13 +234,7 @@ class Pool:
         url = f"{instance.config.url}/{path}"
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
-            body = bytearray()
-            async for part in answer.content.iter_any():
-                body += part
-                if len(body) > _MOST_PROBE_BYTES:
-                    text = f"an answer to a probe has more than {_MOST_PROBE_BYTES} bytes"
-                    raise ValueError(text)
-            return bytes(body)
+            return await read_bounded(answer, _MOST_PROBE_BYTES)
 
     async def _check_rest(self, instance: Instance) -> None:
         """Raise `Resting` if it rests. What it knows nothing of, it is not asked again."""
