@@ -129,20 +129,21 @@ def is_for_batches(path: str) -> bool:
 class Batches:
     def __init__(self, address: str, traffic: Traffic) -> None:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
-        self._address = address
         self._traffic = traffic
-        self._opened: tuple[str, aiohttp.ClientSession] | None = None
+        self._service: tuple[str, aiohttp.ClientSession] | None = None
+        if address:
+            self._service = open_peer(address, traffic, timeout=_TIMEOUT, auto_decompress=False)
         # A tenant that holds its places for long leaves half of all to others.
         self._places = InProgress(_MOST_AT_ONCE, what="requests about files and batches", share=1)
 
     async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
         """Have the batch service answer; raises `ApiError`."""
-        if not self._address:
+        if self._service is None:
             text = "this cluster has no batch service; its cluster file would have a section"
             raise ApiError(404, f"{text} 'batches'", code="no_batch_service")
         with self._places.place(tenant.name):
             try:
-                await self._pass_on(exchange, tenant)
+                await self._pass_on(*self._service, exchange, tenant)
             except _LOST as error:
                 if isinstance(error.__cause__, ApiError):  # of the body, which is the client's
                     raise error.__cause__ from None
@@ -150,12 +151,9 @@ class Batches:
                     text = "the batch service does not answer"
                     raise unavailable(text, "no_batch_service") from error
 
-    async def _pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
-        if self._opened is None:
-            self._opened = open_peer(
-                self._address, self._traffic, timeout=_TIMEOUT, auto_decompress=False
-            )
-        url, session = self._opened
+    async def _pass_on(
+        self, url: str, session: aiohttp.ClientSession, exchange: Exchange, tenant: Tenant
+    ) -> None:
         given = {name: exchange.headers[name] for name in _FORWARDED if name in exchange.headers}
         calling = session.request(
             exchange.method,
@@ -170,5 +168,5 @@ class Batches:
             await _relay(exchange, answer, told)
 
     async def close(self) -> None:
-        if self._opened is not None:
-            await self._opened[1].close()
+        if self._service is not None:
+            await self._service[1].close()
