@@ -36,7 +36,7 @@ _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
 _EXPLAIN = "/explain/"
 _OF_ONE_REPLICA = (STATE, _EXPLAIN)
-"""Whoever asks again is to hear of another replica behind the same address."""
+"""Answered on a connection that ends, so that the next request may reach another replica."""
 
 
 Headers = Mapping[str, str]

@@ -279,7 +279,7 @@ class Exchange(Answering):
         self._wake()
 
     def fail(self, error: ApiError) -> None:
-        """The body is none: whoever waits for it is told so, and the connection ends."""
+        """The body is invalid: reading it raises `error`, and the connection ends."""
         self._failure = error
         self.keep_alive = False
         self._body = b""

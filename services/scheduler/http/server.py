@@ -182,7 +182,7 @@ def _accepted(sock: socket.socket) -> list[socket.socket]:
 
 
 def _notice_lost_clients(sock: socket.socket) -> None:
-    """Have the kernel find out about clients whose hosts have gone without a word."""
+    """Have the kernel find out about clients whose hosts have failed."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
     for name, value in (
         ("TCP_KEEPIDLE", 60),

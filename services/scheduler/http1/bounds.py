@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Each is for one message. Whoever goes beyond one is refused, and the connection ends."""
+    """Each is for one message. A message beyond one is refused, and its connection ends."""
 
     head_bytes: int = 1 << 16
     """The first line, all headers and empty lines before them."""

@@ -1,1 +1,1 @@
-"""The life of one request, whoever carries its bytes: the relay, or a gateway such as Envoy."""
+"""The life of one request, whether the relay carries its bytes or a gateway such as Envoy."""

@@ -24,7 +24,7 @@ _ARRIVAL_BYTES = 1000
 
 
 class Carrier(Protocol):
-    """Whoever carries an attempt to its engine, as far as the placement core has to do with it."""
+    """What carries an attempt to its engine, as the placement core needs it."""
 
     def take_back(self) -> bool:
         """Take the request back from its engine, unless it has a token; whether it was."""

@@ -41,7 +41,7 @@ class Instance:
     is_down: bool = False
     """Probes fail."""
     when_down: set[Callable[[], None]] = field(default_factory=set)
-    """What is to be done once they do: whoever waits for this engine's first byte gives up."""
+    """Called once they do: what waits for this engine's first byte gives up."""
     cards: dict[str, dict[str, object]] = field(default_factory=dict)
     """What the engine says of its models and LoRA adapters, by their names."""
     model_names: frozenset[str] = frozenset()

@@ -277,7 +277,7 @@ class Placer:
     # What the core's driver has done.
 
     def recall(self, effect: effects.Recall) -> None:
-        """Take the request back; whoever awaits its answer tells `Recalled` then."""
+        """Take the request back; its carrier calls `place_again` then."""
         attempt = self._requests[effect.key].attempt
         if attempt is None or attempt.carrier is None or not attempt.carrier.take_back():
             self._tell(events.Started(effect.key))
@@ -285,7 +285,7 @@ class Placer:
             self._metrics.recalls.labels(attempt.instance_id).inc()
 
     def give_up(self, effect: effects.GiveUp) -> None:
-        """End the attempt; whoever awaits its answer tells `Failed` then."""
+        """End the attempt; its carrier calls `retry` then."""
         attempt = self._requests[effect.key].attempt
         if attempt is not None and attempt.carrier is not None:
             attempt.carrier.give_up()
@@ -302,7 +302,7 @@ class Placer:
         self._tell(event)
 
     def dispatch(self, effect: effects.Dispatch) -> None:
-        """Whoever awaits the placement sends the request."""
+        """The request is placed: `place`, `retry` or `place_again` returns the attempt."""
         placing, decision = self._requests[effect.key], effect.decision
         assert decision is not None, "the core decides what it dispatches"
         inputs = decision.inputs
@@ -359,7 +359,7 @@ class Placer:
         self.predictors.revise(attempt.instance, effect.spec)
 
     def refuse(self, effect: effects.Refuse) -> None:
-        """Whoever awaits the placement gets an error."""
+        """The request is refused: `place`, `retry` or `place_again` raises why."""
         placing, now_s = self._requests[effect.key], self._clock.now_s()
         placing.refusal = refusal(effect, placing.request, self.core, self._pool, now_s)
         _decided(placing)

@@ -3,12 +3,10 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from math import inf
-from typing import TypeVar
 
 from foretell.engine.predictor import Lane
 from foretell.engine.snapshot_cache import SnapshotCache
@@ -27,7 +25,6 @@ from foretell.services.scheduler.placing.pool import Pool
 from foretell.v1 import predictor_pb2
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _SEEN_WITHIN_S = 5.0  # nobody waits for it
 MOST_FOLLOWED = 64
@@ -150,45 +147,49 @@ class Predictors:
         single: bool,
     ) -> Predicted:
         """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
-        wanted = partial(
-            self._cached.predict, needs=needs, with_quantiles=with_quantiles, single=single
-        )
-        ask = partial(wanted, spec, instance_ids, now_s)
-        return self._if_possible(ask, spec.x_request_id, instance_ids) or Predicted()
+        with self._predicting(instance_ids, spec.x_request_id):
+            return self._cached.predict(
+                spec,
+                instance_ids,
+                now_s,
+                needs=needs,
+                with_quantiles=with_quantiles,
+                single=single,
+            )
+        return Predicted()
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
         """As `ports.Predict` has it."""
-        ask = partial(self._cached.wait, spec, instance_id, now_s)
-        return self._if_possible(ask, spec.x_request_id, (instance_id,)) or Wait()
+        with self._predicting((instance_id,), spec.x_request_id):
+            return self._cached.wait(spec, instance_id, now_s)
+        return Wait()
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """As `ports.Predict` has it."""
-        ask = partial(self._cached.predict_one, spec, instance_id, now_s)
-        return self._if_possible(ask, spec.x_request_id, (instance_id,))
+        with self._predicting((instance_id,), spec.x_request_id):
+            return self._cached.predict_one(spec, instance_id, now_s)
+        return None
 
     def lanes(self) -> dict[str, list[Lane]]:
         """What becomes of the requests on each instance that is followed and known."""
-        return self._if_possible(self._lanes, "", self._followed) or {}
+        with self._predicting(self._followed):
+            now_s = self._clock()
+            fresh = self._cache.fresh(list(self._followed), now_s)
+            return {instance_id: self._cache.lanes(instance_id, now_s) for instance_id in fresh}
+        return {}
 
-    def _lanes(self) -> dict[str, list[Lane]]:
-        now_s = self._clock()
-        fresh = self._cache.fresh(list(self._followed), now_s)
-        return {instance_id: self._cache.lanes(instance_id, now_s) for instance_id in fresh}
-
-    def _if_possible(
-        self, predict: Callable[[], T], request_id: str, instance_ids: Collection[str]
-    ) -> T | None:
-        """What is predicted of the instances, given how long answers take from each engine to here,
-        as those that were relayed show; None where a snapshot is of a state that cannot be."""
+    @contextmanager
+    def _predicting(self, instance_ids: Collection[str], request_id: str = "") -> Iterator[None]:
+        """A block that predicts with how long answers take from each engine to here, as those that
+        were relayed show. It ends early where a snapshot is of a state that cannot be."""
         for instance_id in instance_ids:
             if (following := self._followed.get(instance_id)) is not None:
                 following.engine.answer_delay_s = self._pool.instances[instance_id].answer_delay_s
         with all_about(request_id):
             try:
-                return predict()
+                yield
             except ImpossibleState:
                 logger.exception("predicting from snapshots failed")
-                return None
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
         """As `ports.Predict` has it; on return the notice is on its way to the predictor."""

@@ -1,4 +1,4 @@
-"""What a replica says of itself and its instances, at `/status` and to whoever scrapes."""
+"""What a replica says of itself and its instances: at `/status`, and in its metrics."""
 
 import asyncio
 import time

@@ -22,7 +22,7 @@ _BODILESS = (204, 304)
 
 
 class Listener(Protocol):
-    """Whoever a request's answer is for. It is told in this order, and nothing after an end."""
+    """Receives the answer to a request: these calls in this order, and none after an end."""
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The status and the headers, by their names in lower case."""
@@ -128,7 +128,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def lose(self, reason: str) -> None:
-        """Close the connection; whoever waits for an answer is told `reason`."""
+        """Close the connection; the listener gets `broken` with `reason`."""
         if self._lost:
             return
         self._lost = True
