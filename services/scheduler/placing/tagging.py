@@ -48,7 +48,7 @@ class TaggerClient(Peer):
         """`wait_s`: how long `answer` waits at most; 0: nobody calls it."""
         super().__init__(address, traffic)
         self.wait_s = wait_s
-        self._waiting: dict[str, asyncio.Future[LengthEstimate]] = {}
+        self._waiting: dict[str, asyncio.Future[LengthEstimate | None]] = {}
         self.listener: Callable[[str, LengthEstimate], None] = lambda key, length: None
         """Gets each request's key with what the length model says of it."""
         self._unsent = deque[tuple[str, Describe]](maxlen=_MOST_TOGETHER)
@@ -71,7 +71,7 @@ class TaggerClient(Peer):
         is_late = bool(self._sent) and self._sent_s < self._loop.time() - self.wait_s
         if self._stream is None or is_late:
             return None
-        answered: asyncio.Future[LengthEstimate] = self._loop.create_future()
+        answered: asyncio.Future[LengthEstimate | None] = self._loop.create_future()
         self._waiting[key] = answered
         try:
             async with asyncio.timeout(self.wait_s):
@@ -85,17 +85,11 @@ class TaggerClient(Peer):
         """The tagger has answered; DecodeError or `wire.WireError` for nonsense."""
         batch = tagger_pb2.EstimateBatch.FromString(payload)
         for number, estimate in wire.estimates_from_proto(batch):
-            key = self._sent.pop(number, None)
-            if key is None or estimate.source != "model":  # the others know less than we do
-                continue
-            answered = self._waiting.get(key)
-            if answered is None or answered.done():
-                self.listener(key, estimate)
-            else:
-                answered.set_result(estimate)
+            # The other sources know less than we do.
+            self._answered(number, estimate if estimate.source == "model" else None)
         for refusal in batch.refusals:
             logger.debug("tagger: %s", refusal.reason)
-            self._sent.pop(refusal.number, None)
+            self._answered(refusal.number, None)
         self._send_soon()
 
     def broke(self) -> None:
@@ -105,10 +99,21 @@ class TaggerClient(Peer):
             self._pacing = None
         self._unsent.clear()
         self._sent.clear()
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_result(None)
 
     def is_lost(self) -> bool:
         """An answer is overdue."""
         return bool(self._sent) and self._sent_s < self._loop.time() - _LOST_S
+
+    def _answered(self, number: int, estimate: LengthEstimate | None) -> None:
+        key = self._sent.pop(number, None)
+        answered = self._waiting.get(key) if key is not None else None
+        if answered is not None and not answered.done():
+            answered.set_result(estimate)
+        elif key is not None and estimate is not None:
+            self.listener(key, estimate)
 
     def _send_soon(self) -> None:
         """What comes within the next moment goes together."""
