@@ -51,7 +51,8 @@ def configuration(layout: Layout) -> str:
     listener["address"] = _address(host, port)
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     _fill_host(manager["route_config"]["virtual_hosts"][0], layout)
-    _fill_clusters(*found["static_resources"]["clusters"], layout)
+    engines, pickers = found["static_resources"]["clusters"]
+    _fill_clusters(engines, pickers, layout)
     return dump(found)
 
 
