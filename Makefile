@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
 	accuracy-live \
-	reproduce-block reproduce-provisioning reproduce-echo proto check-proto reference dashboards compose clean
+	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo proto check-proto reference dashboards compose clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -226,6 +226,11 @@ reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder
 reproduce-provisioning: setup-dev ## Block's Figure 8 in the simulator (TRACES=folder); writes bench/provisioning/reproduce_block.md
 	@test -n "$(TRACES)" || { echo 'make reproduce-provisioning needs TRACES=folder, see bench/provisioning/reproduce_block.md' >&2; exit 1; }
 	$(BIN)/python -m bench provisioning.reproduce_block $(TRACES)
+
+# An hour: the paper's number of requests, and five seeds.
+reproduce-blendserve: setup-dev ## BlendServe's evaluation in the simulator (DATA=folder); writes bench/offline/blend.md
+	@test -n "$(DATA)" || { echo 'make reproduce-blendserve needs DATA=folder, see bench/offline/blend.md' >&2; exit 1; }
+	$(BIN)/python -m bench offline.blend $(DATA) --seeds $(or $(SEEDS),5)
 
 reproduce-echo: setup-dev setup-vllm ## Echo's ablation with vLLM's scheduler in virtual time (DATA=folder); writes bench/offline/cosched.md
 	@test -n "$(DATA)" || { echo 'make reproduce-echo needs DATA=folder, see bench/offline/cosched.md' >&2; exit 1; }

@@ -1,13 +1,10 @@
 """Offline requests for co-scheduling: questions on LooGLE's documents, and ShareGPT's prompts.
 
-Tokens are numbers of pieces of the texts; equal texts are equal tokens.
+Tokens are numbers of pieces of the texts, as in `bench.offline.mixes`; equal texts are equal
+tokens.
 """
 
 import ast
-import gzip
-import json
-import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +12,8 @@ from itertools import count, product
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+
+from bench.offline.mixes import Tokens, rows_of, tokens_of
 
 SECTION_TOKENS = 8000
 COPIES = 3
@@ -24,8 +22,6 @@ which would all fit into the cache."""
 _VOCABULARY = 31_000
 _FIRST = 100  # ids below mean something to an engine
 _MOST_CHAT_TOKENS = 4000
-_PIECE = re.compile(r" ?\w{1,6}|[^\w\s]|\s+")  # tokens of English are about this long
-Tokens = NDArray[np.uint32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +30,6 @@ class Line:
 
     prompt: list[int]
     output_tokens: int
-
-
-def tokens_of(text: str) -> Tokens:
-    """A number for every piece of a text."""
-    return np.array([zlib.crc32(piece.encode()) for piece in _PIECE.findall(text)], np.uint32)
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    """The rows of a gzipped file of JSON lines."""
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def questions(data: Path, seed: int, kind: str = "short") -> Iterator[Line]:

@@ -108,6 +108,11 @@ class Twin:
         twin._tally["scheduled"] = in_flight
         return twin, [twin._batch((oldest + i) % 2) for i in range(in_flight)]
 
+    def limit_step(self, tokens: int) -> None:
+        """Let steps compute at most that many tokens; 0: as many as the configuration does."""
+        most = self.config.max_num_scheduled_tokens
+        self.engine["max_num_scheduled_tokens"] = min(tokens, most) or most
+
     def expect_online(self, ttft_s: float, usual_blocks: float) -> None:
         """What an engine that co-schedules expects of online requests, as in snapshots.
 

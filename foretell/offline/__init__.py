@@ -1,7 +1,8 @@
-"""Offline work in the order that fills a GPU: feedback control, after BlendServe.
+"""Offline work in the order that fills a GPU: BlendServe, and feedback control beyond it.
 
-A file of requests becomes a compressed `tree` of shared prefixes; `work` says what each request
-costs in computing and in reading memory; output lengths are learnt from answers (`survival`);
-`feedback` feeds an engine by what remains. Nothing here does I/O or knows the time: a feed hears of
+A file of requests becomes a compressed `tree` of shared prefixes; output `lengths` are sampled
+and learnt; `work` says what each request costs in computing and in reading memory; `ordering` sorts
+and splits the tree by the ratio of the two; `dual_scan` feeds an engine from both ends of the
+order, and `feedback` by what remains. Nothing here does I/O or knows the time: a feed hears of
 steps.
 """

@@ -10,6 +10,8 @@ from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Ints
 
 _FIRST_CAPACITY = 256
+LEAST_STEP_TOKENS = 256
+"""Prompt tokens of a step below which computing would not fill a GPU."""
 UNTIL_SOMETHING_CHANGES = 1 << 30
 """Steps, where only a request's admission or end can matter."""
 _READY = 64  # requests that wait in an engine which admits by itself
@@ -26,9 +28,16 @@ class Feed(Protocol):
         """
         ...
 
+    def step_tokens(self) -> int:
+        """Tokens that the next step should compute at most, decodes included; 0: as many as fit.
+
+        Engines whose budget is fixed may leave it unheeded, at the cost of uneven steps.
+        """
+        ...
+
     def unasked_steps(self) -> int:
-        """Steps that the engine may make before it asks `admit` again, unless a request is
-        admitted, preempted or ends before."""
+        """Steps that the engine may make before it asks `admit` and `step_tokens` again, unless a
+        request is admitted, preempted or ends before."""
         ...
 
     def stepped(self, steps: int) -> None:
@@ -52,6 +61,9 @@ class Sequential:
     def admit(self, waiting: int) -> Sequence[int]:
         return list(islice(self._order, max(0, _READY - waiting)))
 
+    def step_tokens(self) -> int:
+        return 0
+
     def unasked_steps(self) -> int:
         return UNTIL_SOMETHING_CHANGES
 
@@ -69,8 +81,10 @@ class InFlight:
         self._columns = np.zeros((4, _FIRST_CAPACITY), np.int64)
         self._places: dict[int, int] = {}
         self._now = 0
+        self.context_tokens = 0
+        """Tokens that the next step reads from the KV cache: whole prompts and answers so far."""
         self.kv_tokens = 0
-        """Tokens of prompts and answers so far, but for those that requests share."""
+        """Tokens of them that no other request shares."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -100,6 +114,7 @@ class InFlight:
             self._columns = np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1)
         self._columns[:, place] = request, self._now - age, own, prompt
         self._places[request] = place
+        self.context_tokens += prompt + age
         self.kv_tokens += own + age
 
     def move(self, request: int, to: "InFlight") -> None:
@@ -110,8 +125,10 @@ class InFlight:
 
     def remove(self, request: int) -> None:
         place = self._places.pop(request)
-        _, began, own, _ = self._columns[:, place].tolist()
-        self.kv_tokens -= own + self._now - began
+        _, began, own, prompt = self._columns[:, place].tolist()
+        age = self._now - began
+        self.context_tokens -= prompt + age
+        self.kv_tokens -= own + age
         last = len(self._places)
         if place != last:
             self._columns[:, place] = self._columns[:, last]
@@ -119,6 +136,7 @@ class InFlight:
 
     def step(self, steps: int) -> None:
         self._now += steps
+        self.context_tokens += steps * len(self._places)
         self.kv_tokens += steps * len(self._places)
 
 

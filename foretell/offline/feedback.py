@@ -1,10 +1,13 @@
 """Feedback control of what an engine is given, by what remains and not by what was planned.
 
-Every step reads the weights, so few steps are wanted, and long answers must not be left for the
-end. Two kinds of requests: R, whose groups have long answers, and the others (L), in depth-first
-order. R is admitted while a forecast of the KV cache says that it will fit; L fills what R leaves
-of the cache or, where seats run out first, of the seats. Lengths are learnt from all answers, with
-those in flight as censored ones.
+Two kinds of requests: R, whose group needs memory for longer than arithmetic and more so than all
+that waits, and the others (L), in depth-first order. Every step may compute as many seconds as
+its reading of memory takes times τ, remaining computing over remaining reading, or what hides
+behind reading the weights. R is admitted while a forecast of the KV cache says that it will fit, L
+with what is left of the step. While R has room, a step may also compute what R brings along to fill
+it: what is due to a cache that is half full would keep it half full. When R has all been sent, what
+is left of L is spread over the steps that R is still expected to take. Lengths are learnt from all
+answers, with those in flight as censored ones.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,13 @@ from math import ceil, inf
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.offline.feed import UNTIL_SOMETHING_CHANGES, InFlight, Uncached, UsedPrefixes
+from foretell.offline.feed import (
+    LEAST_STEP_TOKENS,
+    UNTIL_SOMETHING_CHANGES,
+    InFlight,
+    Uncached,
+    UsedPrefixes,
+)
 from foretell.offline.forecast import WorkForecast
 from foretell.offline.waiting import OfflineJob, Waiting
 from foretell.offline.work import Floats, WorkModel, contexts
@@ -24,7 +33,10 @@ _SIGMAS = 1.0  # of the forecast of the KV cache that must fit
 _RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some more
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
 _HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
-_LONG = 0.5  # of the answer that the mean token is part of: an answer of R
+_SLACK = 1.1  # of a step's prompt tokens beyond what requests are sent for: no backlog grows
+_LONG = 0.5  # of the answer that the mean token is part of: an answer of R without overlap
+_ANY = 0.5  # expected requests: fewer are none
+_KEPT = 0.5  # of what waits to be computed: most that is kept for the end
 _RETRY_STEPS = 8  # after the forecast has refused a request
 
 
@@ -37,9 +49,16 @@ class Feedback:
         work: WorkModel,
         kv_tokens: int,
         *,
+        overlaps: bool = True,
         seats: int = 1 << 30,
     ) -> None:
-        """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once."""
+        """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once.
+
+        An engine that `overlaps` computes while it reads. For one that does not there is no use in
+        spreading computing evenly, only in few steps, each of which reads the weights: L fills what
+        R leaves of the cache or, where seats are shorter than it, of the seats.
+        """
+        self._overlaps = overlaps
         self._seats = self._right_seats = seats
         self._even_s = inf
         """Computing of L a step, where seats are short."""
@@ -65,7 +84,10 @@ class Feedback:
         self._side: dict[int, int] = {}
         self._steps = self._refused_until = 0
         self._refreshed = -1
-        self._credit_s = self._reserve = self._growth = 0.0
+        self._credit_s = self._reserve = self._growth = self._spread_s = 0.0
+        self._tau = self._pace = 1.0
+        self._right_ratio = 0.0
+        """Computing over reading of R that waits."""
         self._doubtful = True
         self._since = 1
         """Steps since the last admission."""
@@ -75,16 +97,23 @@ class Feedback:
             self._refresh()
         if waiting:
             return ()
-        missed_s = (self._since - 1) * self._even_s if self._since > 1 else 0.0
-        self._credit_s = min(0.0, self._credit_s + missed_s) + self._even_s
+        budget_s = self._budget_s()
+        missed_s = (self._since - 1) * budget_s if self._since > 1 else 0.0
+        self._credit_s = min(0.0, self._credit_s + missed_s) + budget_s
         self._since = 0
         chosen: list[int] = []
-        if self._right and self._steps >= self._refused_until:
+        if self._right and self._right_may and self._steps >= self._refused_until:
             self._admit_right(chosen)
         self._admit_left(chosen)
         if not chosen and not self._side:
             chosen += self._any()
         return chosen
+
+    def step_tokens(self) -> int:
+        if not self._overlaps:
+            return 0
+        tokens = int(_SLACK * self._budget_s() / self._work.prefill_token_s)
+        return len(self._side) + max(LEAST_STEP_TOKENS, tokens)
 
     def unasked_steps(self) -> int:
         if not any(self._queues[group] for group in (*self._left, *self._right)):
@@ -93,8 +122,8 @@ class Feedback:
             return 1
         steps = _REFRESH_STEPS - self._steps % _REFRESH_STEPS
         if self._credit_s <= 0:
-            steps = min(steps, ceil(-self._credit_s / self._even_s))
-        if self._right:
+            steps = min(steps, ceil(-self._credit_s / self._budget_s()))
+        if self._right and self._right_may:
             # What was refused now will be until an answer ends, but for the forecast's changes.
             steps = min(steps, self._refused_until - self._steps)
         return max(1, steps)
@@ -114,16 +143,46 @@ class Feedback:
         self._running[self._group_list[request]] -= 1
         self._waiting.ended(request, tokens)
 
+    def _budget_s(self) -> float:
+        """Seconds of computing prompts that the next step may take."""
+        if not self._overlaps:
+            return self._even_s
+        tokens = sum(each.context_tokens for each in self._flights)
+        memory_s = self._work.decode_pair_s * tokens
+        free_s = self._work.decode_pair_s * max(0.0, self._memory - tokens)
+        due_s = self._pace * memory_s + self._filling * free_s
+        decode_s = self._work.decode_token_s * len(self._side)
+        hidden_s = float(self._hidden_s(np.array(memory_s)))
+        return max(due_s, hidden_s, self._spread_s) - decode_s
+
+    @property
+    def _filling(self) -> float:
+        """Computing, for a second's reading that the cache has room for, which may fill it.
+
+        That of R, while it is not refused, as no other fills the cache in time. With requests of
+        one kind all that remains is computed in step with a full cache.
+        """
+        if self._doubtful:
+            return 0.0
+        if self._right:
+            return self._right_ratio if self._steps >= self._refused_until else 0.0
+        return 0.0 if len(self._flights[_RIGHT]) else self._pace
+
     @property
     def _memory(self) -> float:
         """KV tokens for what requests do not share."""
         return self._kv_cache - self._prefixes.tokens
 
+    @property
+    def _right_may(self) -> bool:
+        """Whether R may be computed now; where nothing overlaps the budget is L's alone."""
+        return self._credit_s > 0 or not self._overlaps
+
     def _admit_right(self, chosen: list[int]) -> None:
         forecast = self._forecast.of(self._flights[_RIGHT])
         for group in self._right:
             queue = self._queues[group]
-            while queue and self._may_grow(group):
+            while queue and self._right_may and self._may_grow(group):
                 if len(self._flights[_RIGHT]) >= self._right_seats:
                     return
                 mean, variance = forecast
@@ -166,7 +225,7 @@ class Feedback:
         """The next request of a group goes to the engine."""
         request = self._waiting.take(group)
         own = self._uncached.bring(request)
-        if side == _LEFT:
+        if self._overlaps or side == _LEFT:
             self._credit_s -= own * self._work.prefill_token_s
         self._flights[side].add(request, int(self._own[request]), self._prompts[request])
         self._side[request] = side
@@ -202,12 +261,56 @@ class Feedback:
         memory = float(memory_s.sum() + work.decode_pair_s * reads.sum())
         doubtful = (np.array(waiting.heard) < _HEARD) & (count > 0) & waiting.to_learn
         self._doubtful = bool(doubtful.any())
-        long = float((count * mean) @ mean) / max(float(count @ mean), 1e-30)
-        self._divide(mean >= _LONG * long)
-        self._share_seats(count, own, compute_s, mean, square)
-        density = 1.0 if self._doubtful else compute / max(memory, 1e-30)
-        self._reserve = self._left_holds(density, count, own, mean, square)
+        self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
+        # Beside what waits: what runs has been computed, so that a last kind would be dense.
+        dense = (compute_s > memory_s) | (compute_s * memory_s.sum() > compute_s.sum() * memory_s)
+        if not self._overlaps:
+            # Every step reads the weights, so that long answers must not be left for the end.
+            long = float((count * mean) @ mean) / max(float(count @ mean), 1e-30)
+            dense = mean < _LONG * long
+        self._divide(dense)
+        if not self._overlaps:
+            self._share_seats(count, own, compute_s, mean, square)
+        right = self._right
+        ratio = float(compute_s[right].sum()) / max(float(memory_s[right].sum()), 1e-30)
+        self._right_ratio = min(self._tau, ratio)
+        self._reserve = self._left_holds(count, own, mean, square)
         self._look_ahead(float(going.max(initial=0.0)), mean)
+        self._keep_for_end(float(compute_s.sum()), compute, memory)
+
+    def _keep_for_end(self, waiting_s: float, compute_s: float, memory_s: float) -> None:
+        """What is computed a step until R has all been sent, and after that.
+
+        Then R runs out, as those in flight do now, and what hides behind the weights is still to
+        be there for every step until the last has ended. `waiting_s`: computing that has not begun.
+        """
+        self._pace, self._spread_s = self._tau, 0.0
+        flight, moments = self._flights[_RIGHT], self._forecast.moments
+        steps = np.diff(moments)
+        if self._doubtful or not self._overlaps or not len(flight):
+            return
+        stays = self._forecast.stays(flight.requests, flight.ages)[:, 1:]
+        held = flight.prompt_tokens[:, None] + flight.ages[:, None] + moments[None, 1:]
+        reads_s = self._work.decode_pair_s * (stays * held).sum(axis=0)
+        some = stays.sum(axis=0) > _ANY
+        if not self._right:
+            self._spread_s = waiting_s / max(_REFRESH_STEPS, float(steps[some].sum()))
+            return
+        kept_s = float(((self._hidden_s(reads_s) * steps)[some]).sum())
+        later_s = float((reads_s * steps).sum())
+        kept_s = min(kept_s, _KEPT * waiting_s)
+        if later_s < memory_s and kept_s * memory_s > compute_s * later_s:
+            self._pace = (compute_s - kept_s) / (memory_s - later_s)
+
+    def _hidden_s(self, reads_s: Floats) -> Floats:
+        """Computing that hides behind reading the weights, in a step that reads for so long.
+
+        As if computing and reading added up in quadrature: a little more than one after the other
+        hides, and less than side by side.
+        """
+        weights_s = self._work.weights_s
+        result: Floats = np.sqrt(weights_s * (weights_s + 2.0 * reads_s))
+        return result
 
     def _look_ahead(self, longest: float, mean: Floats) -> None:
         """Choose the moments of the forecast, and how much more those in flight will soon hold."""
@@ -221,11 +324,11 @@ class Feedback:
         expected = sum(self._forecast.of(flight)[0][near] for flight in self._flights)
         self._growth = max(0.0, float(np.max(expected)) - self._kv_tokens)
 
-    def _divide(self, long: NDArray[np.bool_]) -> None:
-        """Groups with waiting requests into R, whose answers are `long`, and L."""
+    def _divide(self, dense: NDArray[np.bool_]) -> None:
+        """Groups with waiting requests into L, which are `dense`, and R."""
         filled = [group for group, queue in enumerate(self._queues) if queue]
-        self._left = [group for group in filled if not long[group]]
-        self._right = [group for group in filled if long[group]]
+        self._left = [group for group in filled if dense[group]]
+        self._right = [group for group in filled if not dense[group]]
         self._right.sort(key=lambda group: -self._typical[group])
         self._left.sort(key=self._turn)
         left, right = self._flights
@@ -256,20 +359,15 @@ class Feedback:
             self._right_seats = max(1, self._seats - ceil(sits_left / steps))
             self._even_s = float(compute_s[left].sum()) / steps
 
-    def _left_holds(
-        self, density: float, count: Floats, own: Floats, mean: Floats, square: Floats
-    ) -> float:
+    def _left_holds(self, count: Floats, own: Floats, mean: Floats, square: Floats) -> float:
         """KV tokens that L will hold on average, by Little's law: prompt tokens that a step has
-        time for while the KV cache is full, times what each holds until its answer's end.
-
-        `density`: remaining computing over remaining reading of the KV cache.
-        """
+        time for while the KV cache is full, times what each holds until its answer's end."""
         left = self._left
         if not left or not self._right:
             return 0.0
         # What a token of its prompt, and one more, will hold until the answer's end, on average.
         tokens = float((own[left] + count[left]).sum())
         holds = float((own[left] * mean[left] + count[left] * square[left] / 2.0).sum()) / tokens
-        full_s = density * self._work.decode_pair_s * self._memory
+        full_s = self._tau * self._work.decode_pair_s * self._memory
         pace = full_s / self._work.prefill_token_s
         return min(_RESERVED * holds * pace, 0.5 * self._memory)

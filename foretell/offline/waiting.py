@@ -8,9 +8,6 @@ from foretell.offline.survival import LONGEST, Survival
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints, WorkModel
 
-FEWEST = 32
-"""Requests that a group needs to be judged by itself."""
-_NEARLY_ALL = 0.9  # of the requests: a prefix that so many share tells no one apart
 _LENGTH_BIN = 1.25  # ratio of known lengths that are queued together
 
 
@@ -22,34 +19,13 @@ class OfflineJob:
     order: Ints
     """The tree's requests, depth-first."""
     group: Ints
-    """(n,): requests that are judged together, by `sources`."""
+    """(n,): requests that are judged together, by `lengths.sources`."""
     known: Ints
     """(n,): output tokens, above 0 where they are known."""
     prior_tokens: float
     """Expected length of an answer before any has ended."""
     most_tokens: int = LONGEST
     """No answer is longer."""
-
-
-def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
-    """(n,): a number for each group of requests that begin alike, from 0 on, such as those of one
-    system prompt.
-
-    A group has a first shared prefix of its own, of at least `fewest` requests; where nearly all
-    share one, it is the next that counts. The others are two groups: those that share any prefix,
-    and those alone.
-    """
-    size = tree.sums(tree.of_leaves(np.ones(tree.requests)))
-    size[: tree.requests] = 0.0
-    common = size > _NEARLY_ALL * tree.requests
-    common[tree.root] = True
-    parent = np.maximum(tree.parent, 0)
-    begins = (size >= fewest) & ~common & common[parent]
-    begins[tree.root] = False
-    found = tree.inherited(begins)[: tree.requests]
-    shares = ~common[tree.parent[: tree.requests]]
-    found = np.where(begins[found] | ~shares, found, tree.items)
-    return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
 class Waiting:

@@ -31,6 +31,8 @@ class WorkModel:
     """Computing one generated token, attention aside."""
     decode_pair_s: float
     """Reading one token's keys and values for one generated token."""
+    weights_s: float
+    """Reading the weights, once a step."""
 
     def prefill_s(self, begin: Ints, end: Ints) -> Floats:
         """Computing a prompt's tokens from `begin` on, up to `end`; those before are cached."""
@@ -74,4 +76,6 @@ def measured_work(model: StepTimeModel) -> WorkModel:
     read = (decode(_SEQUENCES, many) - decode(_SEQUENCES, few)) / (many - few)
     sequence = (decode(2 * _SEQUENCES, many) - decode(_SEQUENCES, many)) / _SEQUENCES
     least = 1e-12  # what a table does not resolve still takes time
-    return WorkModel(max(token, least), max(pair, 0.0), max(sequence, 0.0), max(read, least))
+    return WorkModel(
+        max(token, least), max(pair, 0.0), max(sequence, 0.0), max(read, least), decode(1, 1)
+    )

@@ -1,19 +1,57 @@
 """An engine in virtual time that a feed of offline requests drives.
 
 Its scheduling, KV blocks, prefix cache and preemptions are those of the twin of vLLM's scheduler.
+Step time is that of a plain engine, or of one that overlaps operators as NanoFlow does.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from foretell.engine import Content, Sequence, Twin
+from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape, EngineConfig
 from foretell.offline.feed import Feed
 from foretell.offline.tree import PrefixTree
-from foretell.offline.work import Ints
+from foretell.offline.work import Ints, WorkModel
 
 StepTime = Callable[[BatchShape], float]
 """Seconds of a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverlappedStepTime:
+    """A model of a step whose computing and reading of memory overlap, as in NanoFlow.
+
+    max((Tc^q + Tm^q)^(1/q), W + Tm) + t0, with Tc computing, Tm reading the KV cache and W reading
+    the weights. q = 1 is one after the other and infinity is perfect overlap; 1.8 is an assumption.
+    """
+
+    work: WorkModel
+    host_s: float = 3e-3
+    """t0: what a step costs besides."""
+    overlap: float = 1.8
+    """q."""
+
+    def __call__(self, shape: BatchShape) -> float:
+        work = self.work
+        compute_s = (
+            work.prefill_token_s * shape.prefill_tokens
+            + work.prefill_pair_s * shape.prefill_pairs
+            + work.decode_token_s * shape.decode_seqs
+        )
+        memory_s = work.decode_pair_s * shape.decode_pairs
+        both_s = self.together_s(compute_s, memory_s)
+        return max(both_s, work.weights_s + memory_s) + self.host_s
+
+    def together_s(self, compute_s: float, memory_s: float) -> float:
+        """Seconds in which so much computing and reading are done, at best."""
+        q = self.overlap
+        return float((compute_s**q + memory_s**q) ** (1.0 / q))
+
+
+def plain(model: StepTimeModel) -> StepTime:
+    """Step time of an engine that runs operators one after the other."""
+    return model.step_s
 
 
 @dataclass(slots=True)
@@ -32,9 +70,18 @@ class Run:
     """The requests as they were sent."""
 
     @property
+    def tokens_per_s(self) -> float:
+        """Prompt and output tokens a second, as the paper counts throughput."""
+        return (self.prompt_tokens + self.output_tokens) / max(self.seconds, 1e-9)
+
+    @property
     def sharing_ratio(self) -> float:
         """Share of all prompt tokens that were found cached at the first admission."""
         return 1.0 - self.computed_tokens / max(1, self.prompt_tokens)
+
+
+Watch = Callable[[float, float, BatchShape], None]
+"""Called with a step's begin and duration in seconds, and what it computes."""
 
 
 def run(
@@ -43,13 +90,14 @@ def run(
     feed: Feed,
     config: EngineConfig,
     step_s: StepTime,
+    watch: Watch | None = None,
 ) -> Run:
     """Serve all requests of `tree`, whose answers have `outputs` tokens, (n,), as `feed` says.
 
     ValueError for a request that the engine's KV cache cannot hold.
     """
     _check(tree, outputs, config)
-    engine = _Engine(feed, _Requests(tree, outputs, config), config, step_s)
+    engine = _Engine(feed, _Requests(tree, outputs, config), config, step_s, watch)
     while engine.go():
         pass
     assert engine.result.served == tree.requests, "every request is served once"
@@ -65,9 +113,10 @@ class _Engine:
         requests: "_Requests",
         config: EngineConfig,
         step_s: StepTime,
+        watch: Watch | None,
     ) -> None:
         self.result = Run()
-        self._feed, self._requests, self._step_s = feed, requests, step_s
+        self._feed, self._requests, self._step_s, self._watch = feed, requests, step_s, watch
         self._twin = Twin(config, prefix_cache=True)
         self._waiting = 0
 
@@ -80,9 +129,14 @@ class _Engine:
             twin.add(self._requests.sequence(request))
         if twin.idle:
             return False
+        twin.limit_step(feed.step_tokens())
         made = twin.run(feed.unasked_steps())
         for row in made.shapes.tolist():
-            result.seconds += self._step_s(BatchShape(*row))
+            shape = BatchShape(*row)
+            seconds = self._step_s(shape)
+            if self._watch is not None:
+                self._watch(result.seconds, seconds, shape)
+            result.seconds += seconds
         steps = len(made.shapes)
         assert steps, "an engine with requests makes a step"
         result.steps += steps

@@ -17,11 +17,13 @@ from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback
+from foretell.offline.lengths import Lengths, sources
+from foretell.offline.ordering import demand
 from foretell.offline.requests import Line
 from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
-from foretell.offline.waiting import OfflineJob, sources
-from foretell.offline.work import Ints, WorkModel, measured_work
-from foretell.sim.offline import run
+from foretell.offline.waiting import OfflineJob
+from foretell.offline.work import Ints, measured_work
+from foretell.sim.offline import plain, run
 
 BLOCK_TOKENS = 16
 """Tokens of a KV block, where no profile says."""
@@ -76,16 +78,18 @@ def judged(
         lines, tree = _read(read, config.block_size_tokens, left)
         outputs = outputs[stay]
     known = np.array([line.known_tokens for line in lines], np.int64)
+    lengths = Lengths.known(outputs)
+    wanted = demand(tree, work, lengths.mean, lengths.square)
     prior = float(outputs.mean())
     job = OfflineJob(tree, tree.first_seen(), sources(tree), known, prior, config.max_model_len)
     kv_tokens = config.total_blocks * config.block_size_tokens
     feeds: dict[str, Feed] = {
         "fcfs": Sequential(range(tree.requests)),
         "dfs": Sequential(tree.first_seen().tolist()),
-        "blend": Feedback(job, work, kv_tokens, seats=config.max_num_seqs),
+        "blend": Feedback(job, work, kv_tokens, overlaps=False, seats=config.max_num_seqs),
     }
     runs = {
-        name: run(tree, outputs, feed, config, step_time.step_s) for name, feed in feeds.items()
+        name: run(tree, outputs, feed, config, plain(step_time)) for name, feed in feeds.items()
     }
     seconds = {name: round(each.seconds, 1) for name, each in runs.items()}
     best = min(seconds, key=seconds.__getitem__)
@@ -95,19 +99,11 @@ def judged(
         {
             "expected_output_tokens": int(outputs.sum()),
             "sharing_ratio": round(tree.sharing_ratio, 4),
-            "density": round(_density(tree, work, outputs), 3),
+            "density": round(float(wanted.density(tree)[tree.root]), 3),
             "soonest": best,
             "speed_up_over_fcfs": round(seconds["fcfs"] / max(seconds[best], 1e-9), 3),
         },
     )
-
-
-def _density(tree: PrefixTree, work: WorkModel, outputs: Ints) -> float:
-    """Time to compute all requests, shared prefixes once, over time to read the KV cache."""
-    exact = outputs.astype(np.float64)
-    compute_s = work.prefill_s(tree.begins, tree.depth).sum() + work.decode_token_s * exact.sum()
-    memory_s = work.memory_s(tree.prompt_tokens, exact, exact * exact).sum()
-    return float(compute_s / max(memory_s, 1e-30))
 
 
 def _read(

@@ -13,6 +13,9 @@ from foretell.latency.linear import LinearStepTime
 from foretell.latency.roofline import Efficiency, joint, roofline_step_time
 from foretell.latency.tables import profile_step_time
 from foretell.model import DeviceSpec, ModelSpec
+from foretell.offline.dual_scan import memory_split
+from foretell.offline.lengths import Lengths
+from foretell.offline.ordering import CHUNK_REQUESTS, WorkDemand, blended, demand, split
 from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.work import WorkModel, measured_work
 
@@ -27,8 +30,8 @@ def datasheet_work(device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 
     Attention is causal, so a prompt has half the pairs of the paper's 4·p²·H·L.
     """
     device = joint(device, tensor_parallel)
-    _, token, pair, _, decode, read = roofline_step_time(device, model, DATASHEET).coefficients_s
-    return WorkModel(token, pair, decode, read)
+    step, token, pair, _, decode, read = roofline_step_time(device, model, DATASHEET).coefficients_s
+    return WorkModel(token, pair, decode, read, step)
 
 
 def common(one: list[int], other: list[int]) -> int:
@@ -42,8 +45,8 @@ def random_prompts(draws: random.Random, most: int = 40) -> list[list[int]]:
 
 
 def density_of(prompt: int, output: int, work: WorkModel) -> float:
-    exact = np.array([float(output)])
-    return float(work.density(np.array([prompt]), exact, exact**2)[0])
+    exact = Lengths.known(np.array([output]))
+    return float(work.density(np.array([prompt]), exact.mean, exact.square)[0])
 
 
 def test_densities_are_those_of_the_paper() -> None:
@@ -51,6 +54,13 @@ def test_densities_are_those_of_the_paper() -> None:
     left, right = density_of(512, 256, work), density_of(256, 16384, work)
     assert left == pytest.approx(3.74, abs=0.005)
     assert right == pytest.approx(0.0959, abs=0.0001)
+    assert memory_split(60.0, 1.27, 3.73, 0.096)[0] == pytest.approx(19.4, abs=0.05)
+
+
+def test_memory_is_split_within_bounds_and_for_equal_densities() -> None:
+    assert memory_split(10.0, 5.0, 3.0, 1.0) == (10.0, 0.0)
+    assert memory_split(10.0, 0.5, 3.0, 1.0) == (0.0, 10.0)
+    assert memory_split(10.0, 2.0, 2.0, 2.0) == (5.0, 5.0)
 
 
 def test_attention_variants_and_tensor_parallelism_change_the_density() -> None:
@@ -119,3 +129,69 @@ def test_sums_are_over_descendants() -> None:
     sums = tree.sums(tree.of_leaves(np.array([1.0, 10.0, 100.0, 1000.0])))
     assert sums[tree.root] == 1111.0
     assert sorted(sums[tree.root + 1 :].tolist()) == [1001.0, 1011.0]
+
+
+def test_blending_sorts_by_density_and_keeps_its_budget() -> None:
+    work = replace(datasheet_work(A100, LLAMA), prefill_pair_s=0.0)
+    for seed in range(100):
+        draws = random.Random(seed)
+        prompts = random_prompts(draws, 60)
+        outputs = np.array([draws.choice((1, 5, 300)) for _ in prompts], np.int64)
+        tree, lengths = prefix_tree(prompts, 1), Lengths.known(outputs)
+        for share in (0.0, 0.05, 1.0):
+            found, order = blended(tree, work, lengths.mean, lengths.square, share, 1)
+            again, same = blended(tree, work, lengths.mean, lengths.square, share, 1)
+            assert sorted(order.tolist()) == list(range(len(prompts)))
+            assert order.tolist() == same.tolist()
+            assert found.saved_tokens == again.saved_tokens >= (1.0 - share) * tree.saved_tokens
+            density = demand(found, work, lengths.mean, lengths.square).density(found)
+            tops = {top: i for i, top in enumerate(top_of(found, order))}
+            ranked = [density[top] for top in sorted(tops, key=tops.__getitem__)]
+            assert ranked == sorted(ranked, reverse=True)
+
+
+def test_known_lengths_are_sorted_in_chunks_so_that_they_do_not_end_together() -> None:
+    work = datasheet_work(A100, LLAMA)
+    outputs = np.array([(10, 1000)[request % 2] for request in range(4 * CHUNK_REQUESTS)])
+    outputs[: 2 * CHUNK_REQUESTS] *= 3  # less dense
+    tree, lengths = prefix_tree([[r, 1] for r in range(len(outputs))], 1), Lengths.known(outputs)
+    _, order = blended(tree, work, lengths.mean, lengths.square)
+    half = 2 * CHUNK_REQUESTS
+    assert order.tolist() == [*range(half, 2 * half), *range(half)]
+    _, alone = blended(tree, work, lengths.mean, lengths.square, chunk=1)
+    assert np.diff(outputs[alone]).min() >= 0
+
+
+def top_of(tree: PrefixTree, order: np.ndarray) -> list[int]:
+    """The child of the root above each request."""
+    found = []
+    for request in order.tolist():
+        item = request
+        while tree.parent[item] != tree.root:
+            item = int(tree.parent[item])
+        found.append(item)
+    return found
+
+
+def test_an_outlier_moves_where_it_belongs_if_the_budget_allows() -> None:
+    # Two tasks with a long prompt each; in the dense one a single answer is very long.
+    prompts = [[1] * 100 + [i] for i in range(9)] + [[2] * 100 + [i] for i in range(9)]
+    outputs = np.array([1] * 8 + [900] + [90] * 9, np.int64)
+    lengths, tree = Lengths.known(outputs), prefix_tree(prompts, 1)
+    work = datasheet_work(A100, LLAMA)
+    density = demand(tree, work, lengths.mean, lengths.square).density(tree)
+    assert split(tree, density, 99) is tree
+    moved = split(tree, density, 100)
+    assert tree.saved_tokens - moved.saved_tokens == 100
+    _, order = blended(tree, work, lengths.mean, lengths.square, 0.1)
+    assert order[-1] == 8
+
+
+def test_density_of_nothing_is_infinite_and_shared_prefixes_count_once() -> None:
+    tree = prefix_tree([[1, 2], [1, 3]], 1)
+    one = WorkDemand(np.ones(tree.items), np.zeros(tree.items))
+    assert np.isinf(one.density(tree)).all()
+    work = WorkModel(1.0, 0.0, 0.0, 1.0, 0.0)
+    found = demand(tree, work, np.ones(2), np.ones(2))
+    assert found.compute_s.sum() == 3.0  # tokens 1, 2, 3
+    assert found.memory_s.sum() == 5.0  # each reads its two prompt tokens, and half of its own
