@@ -18,7 +18,6 @@ from foretell.services.scheduler.api.errors import (
     internal_error,
 )
 from foretell.services.scheduler.api.headers import forwarded
-from foretell.services.scheduler.api.parsing import PRIORITY_HEADER
 from foretell.services.scheduler.api.surface import Endpoint
 from foretell.services.scheduler.http.exchange import Answering, Exchange
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
@@ -65,10 +64,7 @@ class Relay:
 
     async def _deliver(self, context: RequestContext, exchange: Exchange) -> int:
         """Answer, until the answer has ended; the status that counts."""
-        request, key = context.request, context.tenant.key
-        headers = forwarded(exchange.headers)
-        if key is not None and key.priority is not None:
-            headers[PRIORITY_HEADER] = str(request.priority)
+        request, headers = context.request, forwarded(exchange.headers)
         client: Answering = exchange
         if request.stream and is_resumable(exchange.headers):
             client = self._held.hold(exchange, request.tenant) or exchange
