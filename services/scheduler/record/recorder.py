@@ -54,12 +54,9 @@ class Feedback:
                 request.model, request.characters, len(request.messages), attempt.prompt_tokens
             )
         if spec.turn.prompt and attempt.finished and attempt.prompt_tokens:
-            conversation_tokens, tokens = (
-                self._estimators.conversation_tokens,
-                attempt.prompt_tokens,
-            )
-            conversation_tokens.check(request.model, spec.turn.before, tokens)
-            conversation_tokens.note(spec.turn.prompt, tokens + attempt.output_tokens)
+            spoken, tokens = self._estimators.conversation_tokens, attempt.prompt_tokens
+            spoken.check(request.model, spec.turn.before, tokens)
+            spoken.note(spec.turn.prompt, tokens + attempt.output_tokens)
         if request.ignore_eos or attempt.output_tokens <= request.min_tokens:
             return  # the length is the client's, not the model's
         prompt_tokens = attempt.prompt_tokens or spec.prompt_tokens
