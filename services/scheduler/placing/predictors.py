@@ -10,7 +10,7 @@ from heapq import nsmallest
 from math import inf
 from typing import TypeVar
 
-from foretell.engine.predictor import EnginePredictor, Lane
+from foretell.engine.predictor import Lane
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
 from foretell.length.distribution import knots
@@ -111,7 +111,7 @@ class Predictors:
         """Follow that instance's predictor no longer."""
         following = self._followed.pop(instance_id, None)
         if following is not None:
-            following.close()
+            following.stop()
             self._cache.leave(instance_id)
             self._shown(instance_id, shown=False)
 
@@ -132,32 +132,12 @@ class Predictors:
         found = self._pool.instances
         return [found[each] for each in self._followed if each in found]
 
-    def calibration_steps(self, instance_id: str) -> int | None:
-        """Steps of that engine that its predictions have learnt from; None: nothing was heard."""
-        known = self._known(instance_id)
-        return None if known is None else known.calibration_steps
-
-    def approximations(self, instance_id: str) -> tuple[str, ...]:
-        """What that engine does that predictions do not model, as far as anything was heard."""
-        known = self._known(instance_id)
-        return () if known is None else known.engine_config.approximations
-
-    def _known(self, instance_id: str) -> EnginePredictor | None:
-        following = self._followed.get(instance_id)
-        return None if following is None else following.engine.predictor
-
     def unpredicted(self, instance: Instance) -> str:
         """Why nothing is predicted of it, as far as that is known; else empty."""
         if not instance.config.predictor:
             return "it has no predictor: placed by what is outstanding"
         following = self._followed.get(instance.config.instance_id)
         return following.unpredicted if following is not None else ""
-
-    def all_unpredicted(self) -> dict[str, str]:
-        """Why, by instance, of those of which nothing is predicted."""
-        found = self._pool.instances.items()
-        reasons = {name: self.unpredicted(instance) for name, instance in found}
-        return {name: reason for name, reason in reasons.items() if reason}
 
     def predict(
         self,
@@ -260,7 +240,7 @@ class Predictors:
         following = self._following(instance)
         if following is None:
             return None
-        seen = following.ended(spec, answered=answered, output_tokens=output_tokens)
+        seen = following.complete(spec, answered=answered, output_tokens=output_tokens)
         if seen is None:
             return None
         with suppress(TimeoutError):
