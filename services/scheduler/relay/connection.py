@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import sys
 import termios
 from collections.abc import Callable, Mapping
@@ -12,6 +13,10 @@ import httptools
 
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
 from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
+from foretell.services.scheduler.relay.encoding import Decoder, Undecodable
+from foretell.services.scheduler.turns import Turns
+
+logger = logging.getLogger(__name__)
 
 ENGINE_DOWN = "engine_down"
 _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chunks=sys.maxsize)
@@ -19,16 +24,21 @@ _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chu
 _BEGIN, _END = b"HTTP/1.", b"\r\n\r\n"
 _NO_BYTES = bytes(4)
 _BODILESS = (204, 304)
+_SMALL_BYTES = 1 << 12
+"""A read of no more is handed on at once, as nearly all are."""
+_SLICE_BYTES = 1 << 13
+"""Of longer ones so much at a time, in turn with other engines': 3 bytes may be an event."""
 
 
 class Listener(Protocol):
     """Whoever a request's answer is for. It is told in this order, and nothing after an end."""
 
-    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The status and the headers, by their names in lower case."""
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> Decoder | None:
+        """The status and the headers, by their names in lower case; returns what decodes the
+        body."""
 
     def data(self, data: bytes) -> None:
-        """What one read brought of the body, at least one byte."""
+        """What comes of the body, at least one byte."""
 
     def end(self) -> None:
         """The body is whole."""
@@ -45,6 +55,7 @@ class Connection(asyncio.Protocol):
         read_timeout_s: float,
         on_free: Callable[["Connection"], None],
         on_lost: Callable[["Connection"], None],
+        turns: Turns,
     ) -> None:
         """`on_free` is called when it is released and may carry the next request."""
         self.idle_since_s = 0.0
@@ -69,6 +80,13 @@ class Connection(asyncio.Protocol):
         """None, once the head has come: its end is that of the connection."""
         self._spare_bytes = 0
         """What may still come of heads: of the answer's own, and of others before it."""
+        self._decoder: Decoder | None = None
+        self._unread, self._at = b"", 0
+        """What has come and waits for its turn; then nothing more is read."""
+        self._turns = turns
+        self._asked = False
+        self._ended: bool | None = None
+        """Nothing follows what waits; whether that is as HTTP wants it."""
         self._descriptor = -1
         self._paused = False
         self._done = True
@@ -94,7 +112,7 @@ class Connection(asyncio.Protocol):
         assert self._done
         assert not self._lost
         assert self._transport is not None
-        self._status, self._body = 0, None
+        self._status, self._body, self._decoder = 0, None, None
         self._spare_bytes = _BOUNDS.head_bytes
         self._done = False
         self._listener = listener
@@ -115,23 +133,21 @@ class Connection(asyncio.Protocol):
             self.lose("given_up")
 
     def pause(self) -> None:
-        assert self._transport is not None
-        if not self._paused and not self._transport.is_closing():
-            self._paused = True
-            self._transport.pause_reading()
+        self._paused = True
+        self._set_reading()
 
     def resume(self) -> None:
-        assert self._transport is not None
-        if self._paused and not self._transport.is_closing():
+        if self._paused:
             self._paused = False
             self._silent_since_s = self._loop.time()
-            self._transport.resume_reading()
+            self._go_on()
 
     def lose(self, reason: str) -> None:
         """Close the connection; whoever waits for an answer is told `reason`."""
         if self._lost:
             return
         self._lost = True
+        self._unread, self._at, self._decoder = b"", 0, None
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -150,7 +166,7 @@ class Connection(asyncio.Protocol):
         if self._done:
             return
         since_s = max(self._silent_since_s, self.heard_s)
-        silent_s = 0.0 if self._paused else self._loop.time() - since_s
+        silent_s = 0.0 if self._paused or self._waits else self._loop.time() - since_s
         if silent_s < self._timeout_s:
             self._timer = self._loop.call_later(self._timeout_s - silent_s, self._check_silence)
         else:
@@ -168,25 +184,89 @@ class Connection(asyncio.Protocol):
             self.lose("connection_lost")
             return
         self.heard_s = self._loop.time()
+        if len(data) <= _SMALL_BYTES and not self._waits:
+            self._take(data)
+        else:
+            self._unread, self._at = self._unread[self._at :] + data, 0
+        if self._waits:
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = exc is None
+        if not self._waits:
+            self._close()
+
+    # --- a turn ---
+
+    @property
+    def _waits(self) -> bool:
+        """Something of what has come was not handed on."""
+        return self._at < len(self._unread) or (self._decoder is not None and self._decoder.waits)
+
+    def _go_on(self) -> None:
+        if self._waits and not self._paused and not self._asked:
+            self._asked = True
+            self._turns.ask(self._take_slice)
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        if self._paused or self._waits:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _take_slice(self) -> bool:
+        """Hand a slice on; whether there is another one."""
+        if self._waits and not self._paused:
+            data = b""
+            if self._decoder is None or not self._decoder.waits:
+                data = self._unread[self._at : self._at + _SLICE_BYTES]
+                self._at += len(data)
+            try:
+                self._take(data)
+            except Exception:  # the last line of defence: other engines wait for their turn
+                logger.exception("the scheduler failed")
+                self.lose("connection_lost")
+        self._asked = self._waits and not self._paused
+        if not self._asked and not self._lost:
+            if self._ended is not None and not self._waits:
+                self._close()
+            else:
+                self._set_reading()
+        return self._asked
+
+    def _take(self, data: bytes) -> None:
+        """Hand on what `data` brings of the body, or, without any, what waits to be decoded."""
         try:
             if not self._status:
                 data = self._take_head(data)
             if not self._status:
                 return
-            body = self._body
+            body, decoder = self._body, self._decoder
             content, at = (data, len(data)) if body is None else body.take(data, 0)
+            if at < len(data):
+                self._unread, self._at = data[at:] + self._unread[self._at :], 0
+            if decoder is not None:
+                decoder.add(content)
+                content = decoder.take()
         except RemoteProtocolError:
             self.lose("connection_lost")
             return
+        except Undecodable:
+            self.lose("undecodable")
+            return
         if content and self._listener is not None:
             self._listener.data(content)
-        if body is not None and body.done:
+        if body is not None and body.done and not (decoder is not None and decoder.waits):
             self._end()
-            if at < len(data) or not self._keep_alive:
+            if self._at < len(self._unread) or not self._keep_alive:
                 self.lose("connection_lost")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is None and self._status and self._body is None and not self._done:
+    def _close(self) -> None:
+        if self._ended and self._status and self._body is None and not self._done:
             self._end()  # a body without a length ends with its connection
         self.lose("connection_lost")
 
@@ -202,7 +282,7 @@ class Connection(asyncio.Protocol):
                 self._body = self._body_of(status)
                 self._status = status
                 if self._listener is not None:
-                    self._listener.head(status, self._headers)
+                    self._decoder = self._listener.head(status, self._headers)
                 return data
         if len(data) > self._spare_bytes or not data.startswith(_BEGIN[: len(data)]):
             raise malformed("it has no head, or one that is too long")

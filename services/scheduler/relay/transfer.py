@@ -20,7 +20,7 @@ from foretell.services.scheduler.lifecycle.judgement import (
 )
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
+from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, decoder_of
 from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     TOO_LONG,
@@ -95,7 +95,6 @@ class Transfer:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
         self._framing: StreamFraming | WholeFraming | None = None
-        self._decoder: Decoder | None = None
         self._fault: Judgement | None = None
         """Why the attempt has failed, while what the engine says of it is read."""
         self._said = bytearray()
@@ -169,21 +168,21 @@ class Transfer:
 
     # --- what the connection tells ---
 
-    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> Decoder | None:
         if self._over.done():
-            return  # it was taken back: another engine's answer goes to the client
+            return None  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
         encoding = headers.get(b"content-encoding", b"").strip().lower()
-        is_plain = encoding in IDENTITY
-        if not is_plain and (decoder := decoder_of(encoding)) is not None:
-            self._decoder, is_plain = decoder, True
+        decoder = decoder_of(encoding)
+        is_plain = decoder is not None or encoding in IDENTITY
+        if decoder is not None:
             headers = {name: value for name, value in headers.items() if name not in _OF_A_CODING}
         if status >= 300 or status < 200:
             judgement = judge(status, continued=self._attempt.continued)
             if judgement.verdict is Verdict.FAULT:
                 self._fault = judgement
                 asyncio.get_running_loop().call_later(_FAULT_WAIT_S, self._end_fault)
-                return
+                return decoder
         self._engine_headers = headers
         self._streamed = self._request.stream and status < 400
         endpoint = self._request.endpoint
@@ -195,6 +194,7 @@ class Transfer:
             is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
             any_form = is_bytes and not endpoint.generates
             self._framing = WholeFraming(any_form=any_form or endpoint.is_form)
+        return decoder
 
     def _begin_opaque(self, encoding: bytes) -> None:
         """The answer is passed on as it is, with the header that says how to read it."""
@@ -220,12 +220,6 @@ class Transfer:
                 return
         if self._over.done():
             return
-        if self._decoder is not None:
-            try:
-                data = self._decoder.feed(data)
-            except Undecodable:
-                self.broken("undecodable")
-                return
         if self._fault is not None:
             self._said += data[: _FAULT_BYTES - len(self._said)]
             if len(self._said) >= _FAULT_BYTES:
@@ -282,7 +276,7 @@ class Transfer:
 
     def _start_stream(self) -> None:
         self._begun = True
-        if self._streamed and self._decoder is None and self._framing is not None:
+        if self._streamed and self._framing is not None:
             self._pass_on = self._framing.pass_on
         self._attempt.first_byte_unix_s = time.time()
         self._context.placer.started(self._context, self._progress is not None)
