@@ -32,15 +32,14 @@ def _flood(sock: socket.socket, data: bytes, seconds: float) -> None:
 
 
 def _at_once(world: World, number: int, data: bytes, seconds: float) -> None:
-    """So many connections flood; others are served meanwhile."""
+    """So many connections flood."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(world.connect()) for _ in range(number)]
         floods = [threading.Thread(target=_flood, args=(each, data, seconds)) for each in socks]
-        with world.watched():
-            for each in floods:
-                each.start()
-            for each in floods:
-                each.join()
+        for each in floods:
+            each.start()
+        for each in floods:
+            each.join()
 
 
 def pages_unread(world: World) -> None:
@@ -79,7 +78,7 @@ def upgrade_and_close(world: World) -> None:
 
 
 def idle(world: World) -> None:
-    with contextlib.ExitStack() as stack, world.watched():
+    with contextlib.ExitStack() as stack:
         for begun in (b"", GET[:10], CODED, with_headers(b"content-length: 9")) * 50:
             stack.enter_context(world.connect()).sendall(begun)
         time.sleep(0.5)
@@ -166,7 +165,6 @@ def long_answer(world: World) -> None:
     head = OK + b'content-length: %d\r\n\r\n{"a":"' % (size + 8)
     with (
         _answering(world, head, *[b"x" * _MIB] * 300, b'"}'),
-        world.watched(),
         _raw(world, stream=False) as sock,
     ):
         assert _read_all(sock) > size
@@ -182,7 +180,6 @@ def long_line(world: World) -> None:
     """A stream whose first line does not end."""
     with (
         _answering(world, STREAM, *[chunk(b"data: " + b"x" * _MIB)] * 64),
-        world.watched(),
         _raw(world, stream=True) as sock,
     ):
         _read_all(sock)
@@ -194,7 +191,6 @@ def bytes_of_an_event(world: World) -> None:
     single = [chunk(b"x")] * 3000
     with (
         _answering(world, STREAM + chunk(EVENT), large, *single),
-        world.watched(),
         _raw(world, stream=True) as sock,
     ):
         _read_all(sock)
@@ -204,7 +200,6 @@ def bytes_of_an_answer(world: World) -> None:
     whole = [bytes([each]) for each in CHUNKED[:-5]]
     with (
         _answering(world, *whole, *[chunk(b" ")] * 3000, b"0\r\n\r\n"),
-        world.watched(),
         _raw(world, stream=False) as sock,
     ):
         assert _read_all(sock) > 3000
@@ -212,7 +207,7 @@ def bytes_of_an_answer(world: World) -> None:
 
 def endless_trailers_of_many(world: World) -> None:
     parts = (ENGINE_CODED, b"0\r\n", *[b"a: " + b"b" * 1000 + b"\r\n"] * 20_000)
-    with _answering(world, *parts), world.watched(), _raw(world, stream=False) as sock:
+    with _answering(world, *parts), _raw(world, stream=False) as sock:
         assert _read_all(sock) < 10_000
 
 
@@ -241,9 +236,8 @@ def large_bodies(world: World, kind: str) -> None:
     }[kind]
     messages = [{"role": "user", "content": content}]
     body = json.dumps({"model": "test-model", "messages": messages}).encode()
-    with world.watched():
-        for _ in range(3):
-            assert world.ask("POST", "/v1/chat/completions", body)[0] == 200
+    for _ in range(3):
+        assert world.ask("POST", "/v1/chat/completions", body)[0] == 200
 
 
 def descriptors(world: World) -> None:
