@@ -52,7 +52,8 @@ async def shortened(body: bytes) -> Short:
         if cutter.work > MOST_WORK:
             raise too_much()
         await asyncio.sleep(0)  # others get their turn
-    return Short(b"".join(cutter.kept), cutter.work)
+    is_cut = sum(map(len, cutter.kept)) < len(body)
+    return Short(b"".join(cutter.kept) if is_cut else body, cutter.work)
 
 
 def too_much() -> ApiError:
@@ -64,7 +65,7 @@ class Cutter:
     """Goes over a body, window by window: one without a quote, inside of a string, can go."""
 
     def __init__(self, body: bytes, window_bytes: int = _WINDOW_BYTES) -> None:
-        self.kept: list[bytes] = []
+        self.kept: list[memoryview] = []
         self.work = 0
         self._body, self._at = body, 0
         self._window_bytes = window_bytes
@@ -95,7 +96,7 @@ class Cutter:
         between = masked[: len(window)].split(b'"')
         self.work += work_of(b'""'.join(between[self._in_string :: 2]))
         if not self._in_string or len(between) > 1 or self._keep(window):
-            self.kept.append(window)
+            self.kept.append(memoryview(self._body)[begin:end])
         self._in_string ^= len(between) % 2 == 0
         self._at = end
 

@@ -2,7 +2,7 @@
 
 import zlib
 
-_SLICE_BYTES = 1 << 14
+_SLICE_BYTES = 1 << 13
 """What is decoded at once: a few bytes could stand for all memory."""
 _MOST_MEMBERS = 64
 """Of a slice: each takes time, also an empty one."""
