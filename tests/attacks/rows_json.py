@@ -152,7 +152,7 @@ VECTORS: list[Vector] = [
         Script(f"json: {name}", source, partial(sent, path=path, status=status, body=body))
         for name, (source, status, path, body) in CASES.items()
     ),
-    Script("form: parts", _FORM, partial(form, part=_EMPTY_PART, number=500_000, status=400)),
+    Script("form: parts", _FORM, partial(form, part=_EMPTY_PART, number=300_000, status=400)),
     Script(
         "form: lines that are nearly boundaries",
         _FORM,
