@@ -1,6 +1,5 @@
 """Engines that send as much as is taken, and what takes longer to read than to write."""
 
-import gzip
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -88,15 +87,6 @@ CASES: dict[str, tuple[str, Callable[[], list[bytes]]]] = {
         lambda: _whole(b'{"a":' + b"[" * 3_000_000 + b"]" * 3_000_000 + b"}"),
     ),
     "100 MB of zeros, compressed": (_BOMB, lambda: _compressed(_bomb(bytes(_MIB), 100))),
-    "events, compressed": (
-        _BOMB,
-        lambda: [
-            STREAM.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n"),
-            chunk(_bomb(b":\n\n" * 20_000, 6)),
-            b"0\r\n\r\n",
-        ],
-    ),
-    "members of a compressed answer": (_BOMB, lambda: _compressed(gzip.compress(b"") * 20_000)),
     "400 interim answers": (
         "RFC 9110, section 15.2",
         lambda: [b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 400, *_whole(b"{}")],

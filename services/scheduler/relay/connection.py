@@ -13,7 +13,6 @@ import httptools
 
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
 from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
-from foretell.services.scheduler.relay.encoding import Decoder, Undecodable
 from foretell.services.scheduler.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -33,9 +32,8 @@ _SLICE_BYTES = 1 << 13
 class Listener(Protocol):
     """Whoever a request's answer is for. It is told in this order, and nothing after an end."""
 
-    def head(self, status: int, headers: Mapping[bytes, bytes]) -> Decoder | None:
-        """The status and the headers, by their names in lower case; returns what decodes the
-        body."""
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The status and the headers, by their names in lower case."""
 
     def data(self, data: bytes) -> None:
         """What comes of the body, at least one byte."""
@@ -80,7 +78,6 @@ class Connection(asyncio.Protocol):
         """None, once the head has come: its end is that of the connection."""
         self._spare_bytes = 0
         """What may still come of heads: of the answer's own, and of others before it."""
-        self._decoder: Decoder | None = None
         self._unread, self._at = b"", 0
         """What has come and waits for its turn; then nothing more is read."""
         self._turns = turns
@@ -112,7 +109,7 @@ class Connection(asyncio.Protocol):
         assert self._done
         assert not self._lost
         assert self._transport is not None
-        self._status, self._body, self._decoder = 0, None, None
+        self._status, self._body = 0, None
         self._spare_bytes = _BOUNDS.head_bytes
         self._done = False
         self._listener = listener
@@ -147,7 +144,7 @@ class Connection(asyncio.Protocol):
         if self._lost:
             return
         self._lost = True
-        self._unread, self._at, self._decoder = b"", 0, None
+        self._unread, self._at = b"", 0
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -201,7 +198,7 @@ class Connection(asyncio.Protocol):
     @property
     def _waits(self) -> bool:
         """Something of what has come was not handed on."""
-        return self._at < len(self._unread) or (self._decoder is not None and self._decoder.waits)
+        return self._at < len(self._unread)
 
     def _go_on(self) -> None:
         if self._waits and not self._paused and not self._asked:
@@ -221,10 +218,8 @@ class Connection(asyncio.Protocol):
     def _take_slice(self) -> bool:
         """Hand a slice on; whether there is another one."""
         if self._waits and not self._paused:
-            data = b""
-            if self._decoder is None or not self._decoder.waits:
-                data = self._unread[self._at : self._at + _SLICE_BYTES]
-                self._at += len(data)
+            data = self._unread[self._at : self._at + _SLICE_BYTES]
+            self._at += len(data)
             try:
                 self._take(data)
             except Exception:  # the last line of defence: other engines wait for their turn
@@ -239,30 +234,22 @@ class Connection(asyncio.Protocol):
         return self._asked
 
     def _take(self, data: bytes) -> None:
-        """Hand on what `data` brings of the body, or, without any, what waits to be decoded."""
+        """Hand on what this brings of the body."""
         try:
             if not self._status:
                 data = self._take_head(data)
             if not self._status:
                 return
-            body, decoder = self._body, self._decoder
+            body = self._body
             content, at = (data, len(data)) if body is None else body.take(data, 0)
-            if at < len(data):
-                self._unread, self._at = data[at:] + self._unread[self._at :], 0
-            if decoder is not None:
-                decoder.add(content)
-                content = decoder.take()
         except RemoteProtocolError:
             self.lose("connection_lost")
             return
-        except Undecodable:
-            self.lose("undecodable")
-            return
         if content and self._listener is not None:
             self._listener.data(content)
-        if body is not None and body.done and not (decoder is not None and decoder.waits):
+        if body is not None and body.done:
             self._end()
-            if self._at < len(self._unread) or not self._keep_alive:
+            if at < len(data) or self._waits or not self._keep_alive:
                 self.lose("connection_lost")
 
     def _close(self) -> None:
@@ -282,7 +269,7 @@ class Connection(asyncio.Protocol):
                 self._body = self._body_of(status)
                 self._status = status
                 if self._listener is not None:
-                    self._decoder = self._listener.head(status, self._headers)
+                    self._listener.head(status, self._headers)
                 return data
         if len(data) > self._spare_bytes or not data.startswith(_BEGIN[: len(data)]):
             raise malformed("it has no head, or one that is too long")

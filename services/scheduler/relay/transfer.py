@@ -20,7 +20,6 @@ from foretell.services.scheduler.lifecycle.judgement import (
 )
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, decoder_of
 from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     TOO_LONG,
@@ -43,7 +42,6 @@ _FAULT_WAIT_S = 0.5
 """How long it is waited for: another engine is to answer meanwhile."""
 _JSON = (b"content-type", b"application/json")
 _OF_A_BODY = (b"content-type", b"content-encoding")
-_OF_A_CODING = (b"content-encoding", b"content-md5", b"digest", b"content-digest", b"etag")
 
 
 class Refusal(NamedTuple):
@@ -168,21 +166,21 @@ class Transfer:
 
     # --- what the connection tells ---
 
-    def head(self, status: int, headers: Mapping[bytes, bytes]) -> Decoder | None:
+    def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         if self._over.done():
-            return None  # it was taken back: another engine's answer goes to the client
+            return  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
         encoding = headers.get(b"content-encoding", b"").strip().lower()
-        decoder = decoder_of(encoding)
-        is_plain = decoder is not None or encoding in IDENTITY
-        if decoder is not None:
-            headers = {name: value for name, value in headers.items() if name not in _OF_A_CODING}
+        is_plain = encoding in (b"", b"identity")
         if status >= 300 or status < 200:
             judgement = judge(status, continued=self._attempt.continued)
             if judgement.verdict is Verdict.FAULT:
+                if not is_plain:  # nobody can read what it says
+                    self._end_attempt(AttemptFailed(judgement))
+                    return
                 self._fault = judgement
                 asyncio.get_running_loop().call_later(_FAULT_WAIT_S, self._end_fault)
-                return decoder
+                return
         self._engine_headers = headers
         self._streamed = self._request.stream and status < 400
         endpoint = self._request.endpoint
@@ -194,7 +192,6 @@ class Transfer:
             is_bytes = headers.get(b"content-type", b"").startswith(b"application/octet-stream")
             any_form = is_bytes and not endpoint.generates
             self._framing = WholeFraming(any_form=any_form or endpoint.is_form)
-        return decoder
 
     def _begin_opaque(self, encoding: bytes) -> None:
         """The answer is passed on as it is, with the header that says how to read it."""
@@ -224,7 +221,7 @@ class Transfer:
             self._said += data[: _FAULT_BYTES - len(self._said)]
             if len(self._said) >= _FAULT_BYTES:
                 self._end_fault()
-        elif self._framing is not None and data:
+        elif self._framing is not None:
             self._carry_out(self._framing.feed, data)
 
     def end(self) -> None:
