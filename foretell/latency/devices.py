@@ -5,7 +5,6 @@ list is a limit: a device may be given by its numbers, a model by its `config.js
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from foretell.model import DeviceSpec, ModelSpec
 
@@ -72,42 +71,69 @@ DEVICES: Mapping[str, DeviceSpec] = {
     spec.name: spec for spec in map(_device, _SHEETS.strip().splitlines())
 }
 
-_SIZES = """
-Llama-2-7b-hf    6.738  32  4096  32  32  128  11008   32000
-Llama-3.1-8B     8.030  32  4096  32   8  128  14336  128256
-Llama-3.1-70B   70.554  80  8192  64   8  128  28672  128256
-Qwen2-7B         7.616  28  3584  28   4  128  18944  152064
-Qwen3-32B       32.762  64  5120  64   8  128  25600  151936
-Qwen3-30B-A3B   30.532  48  2048  32   4  128    768  151936
-gpt-oss-120b   116.829  36  2880  64   8   64   2880  201088
-MiniMax-M2.5   228.689  62  3072  48   8  128   1536  200064
-"""
-"""From each model's published config.json: name, parameters in 1e9 counted from its shapes, layers,
-hidden size, attention heads, KV heads, their size, width of the MLP or of an expert, vocabulary."""
-_MORE: Mapping[str, Mapping[str, float]] = {
-    "Qwen3-30B-A3B": {"experts": 128, "experts_per_token": 8, "active_parameters": 3.353e9},
-    "gpt-oss-120b": {
-        "bytes_per_parameter": 0.5586,  # experts in MXFP4, all else of 16 bits
-        **{"experts": 128, "experts_per_token": 4, "active_parameters": 5.711e9},
-        **{"windowed_layers": 18, "window_tokens": 128},
-    },
-    "MiniMax-M2.5": {
-        "bytes_per_parameter": 1.0054,  # in blocks of 8 bits, embedding and head of 16
-        **{"experts": 256, "experts_per_token": 8, "active_parameters": 11.030e9},
-        "norms_across_heads": True,
-    },
-}
-
-
-def _model(line: str) -> ModelSpec:
-    name, parameters, *sizes = line.split()
-    *shape, mlp_width, vocabulary = map(int, sizes)
-    more: Any = {"mlp_width": mlp_width, "vocabulary": vocabulary, **_MORE.get(name, {})}
-    return ModelSpec(name, round(float(parameters) * 1e9), *shape, **more)
-
-
+# From each model's published config.json; parameters counted from its shapes.
 MODELS: Mapping[str, ModelSpec] = {
-    spec.name: spec for spec in map(_model, _SIZES.strip().splitlines())
+    spec.name: spec
+    for spec in (
+        ModelSpec(
+            "Llama-2-7b-hf", 6.738e9, 32, 4096, 32, 32, 128, mlp_width=11008, vocabulary=32000
+        ),
+        ModelSpec(
+            "Llama-3.1-8B", 8.030e9, 32, 4096, 32, 8, 128, mlp_width=14336, vocabulary=128256
+        ),
+        ModelSpec(
+            "Llama-3.1-70B", 70.554e9, 80, 8192, 64, 8, 128, mlp_width=28672, vocabulary=128256
+        ),
+        ModelSpec("Qwen2-7B", 7.616e9, 28, 3584, 28, 4, 128, mlp_width=18944, vocabulary=152064),
+        ModelSpec("Qwen3-32B", 32.762e9, 64, 5120, 64, 8, 128, mlp_width=25600, vocabulary=151936),
+        ModelSpec(
+            "Qwen3-30B-A3B",
+            30.532e9,
+            48,
+            2048,
+            32,
+            4,
+            128,
+            experts=128,
+            experts_per_token=8,
+            active_parameters=3.353e9,
+            mlp_width=768,
+            vocabulary=151936,
+        ),
+        ModelSpec(
+            "gpt-oss-120b",
+            116.829e9,
+            36,
+            2880,
+            64,
+            8,
+            64,
+            bytes_per_parameter=0.5586,  # experts in MXFP4, all else of 16 bits
+            experts=128,
+            experts_per_token=4,
+            active_parameters=5.711e9,
+            mlp_width=2880,
+            vocabulary=201088,
+            windowed_layers=18,
+            window_tokens=128,
+        ),
+        ModelSpec(
+            "MiniMax-M2.5",
+            228.689e9,
+            62,
+            3072,
+            48,
+            8,
+            128,
+            bytes_per_parameter=1.0054,  # in blocks of 8 bits, embedding and head of 16
+            experts=256,
+            experts_per_token=8,
+            active_parameters=11.030e9,
+            mlp_width=1536,
+            vocabulary=200064,
+            norms_across_heads=True,
+        ),
+    )
 }
 
 
