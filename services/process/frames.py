@@ -46,7 +46,7 @@ def frames_port(port: int) -> int:
 def with_free_port(address: str) -> str:
     """`address` with a free port in place of 0; that for frames beside it is free too.
 
-    An address that is not of this machine is returned as it is: binding it says why not.
+    An address that is not of this machine is returned as it is: binding it says what is wrong.
     """
     host, _, port = address.rpartition(":")
     if address.startswith("unix:") or port != "0":
@@ -61,7 +61,7 @@ def with_free_port(address: str) -> str:
 
 
 def hello_of(traffic: Traffic) -> bytes:
-    """The first frame of a client."""
+    """The first frame of the client of a stream."""
     hello = predictor_pb2.Hello(version=FRAMES_VERSION, secret=traffic.secret.encode())
     return hello.SerializeToString()
 
@@ -102,7 +102,7 @@ class FrameStream(asyncio.Protocol):
             self._transport.close()
 
     def read_on(self, wanted: bool) -> None:
-        """Whether frames are taken from the other end; those that have come are."""
+        """Whether to read frames from the other end; those that have arrived are still handled."""
         transport = self._transport
         if transport is None or transport.is_closing() or transport.is_reading() == wanted:
             return
@@ -119,7 +119,7 @@ class FrameStream(asyncio.Protocol):
         """The stream is open."""
 
     def ended(self) -> None:
-        """The stream has ended, on either side."""
+        """The stream has ended, by either end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -157,7 +157,7 @@ class FrameStream(asyncio.Protocol):
 
 
 class ServedStream(FrameStream):
-    """The server's end: nothing is heard before a hello with the shared secret."""
+    """The server's end: nothing is read before a hello with the shared secret."""
 
     def __init__(self, traffic: Traffic, most_bytes: int) -> None:
         """`most_bytes`: the largest frame after the hello."""

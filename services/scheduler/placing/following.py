@@ -7,10 +7,12 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from foretell import wire
+from foretell.engine.doubt import Doubt
 from foretell.engine.progress import StreamProgress
 from foretell.engine.published import SnapshotError
 from foretell.engine.seen_limits import OBSERVED, TELL_EVERY_S
 from foretell.engine.snapshot_cache import FollowedEngine
+from foretell.engine.stream_text import part_of
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec
 from foretell.services.process.traffic import Traffic
@@ -26,9 +28,7 @@ _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
 
-_DONE = b"[DONE]\n\n"
-"""The end of a stream: what is read together with it is of its last token."""
-
+Watch = Callable[[bytes, int], None]
 Seen = predictor_pb2.Seen
 
 
@@ -59,6 +59,8 @@ class Following(Peer):
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
+        self.doubt = Doubt()
+        """Whether predictions for the engine may be gone by."""
         self._progress = StreamProgress()
         self._telling: asyncio.TimerHandle | None = None
 
@@ -87,18 +89,18 @@ class Following(Peer):
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
-    def watch(self, request_id: str) -> Callable[[bytes], None] | None:
-        """A stream goes to the engine: who wants to see its bytes as they come, of engines that
-        tell nothing themselves; otherwise nobody."""
+    def watch(self, spec: RequestSpec) -> Watch | None:
+        """A stream goes to the engine: who wants to see its bytes as they come, and the tokens that
+        its events have stated so far, of engines that tell nothing themselves; otherwise nobody."""
         if not self._observes:
             return None
-        progress, stream = self._progress, self._progress.open(request_id)
+        progress, stream = self._progress, self._progress.open(spec.request_id)
         if self._telling is None:
             self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
 
-        def came(data: bytes) -> None:
-            events = 1 if data.endswith(_DONE) else data.count(b"\n\n")
-            progress.came(stream, events, self._loop.time())
+        def came(data: bytes, stated: int) -> None:
+            part = part_of(data, stated / spec.sequences)
+            progress.came(stream, part, self._loop.time())
 
         return came
 
@@ -110,17 +112,18 @@ class Following(Peer):
 
     def _tell_progress(self) -> None:
         progress, self._telling = self._progress, None
-        first_steps = progress.first_steps()
-        steps_ago_s = progress.take(self._loop.time())
-        if not (progress.streams or steps_ago_s):
+        first_ends = progress.first_ends()
+        ends = progress.take(self._loop.time())
+        if not (progress.streams or ends.ago_s):
             return
         self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
         told = predictor_pb2.Progress(
-            steps_ago_s=steps_ago_s,
+            steps_ago_s=ends.ago_s,
             request_id=progress.streams,
-            tokens=[stream.events for stream in progress.streams.values()],
-            tokens_per_event=progress.tokens_per_event,
-            first_step=first_steps,
+            tokens=progress.tokens(),
+            first_step=first_ends,
+            steps=ends.steps,
+            since_ago_s=ends.since_ago_s,
         )
         self._notify(predictor_pb2.Notice(progress=told))
 
@@ -133,7 +136,8 @@ class Following(Peer):
         """
         request_id = request.request_id
         self.engine.ended(request_id)
-        age_s = self._progress.close(request_id, output_tokens, self._loop.time())
+        tokens_each = output_tokens / request.sequences
+        age_s = self._progress.close(request_id, tokens_each, self._loop.time())
         if not self.is_open:
             return None
         found = self._waiting[request_id] = self._loop.create_future()

@@ -326,6 +326,7 @@ class Placer:
             tagged=placing.tagged,
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - placing.began_s,
+            withheld=self.predictors.withheld(effect.key, effect.instance_id),
         )
         placing.is_sent = True
         self.traces.add(placing.trace, attempt)
@@ -353,6 +354,7 @@ class Placer:
             inputs=None,
             prediction=None,
             told=None,
+            withheld=None,
         )
         self.traces.add(placing.trace, another)
         return another

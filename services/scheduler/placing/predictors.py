@@ -8,7 +8,9 @@ from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from math import inf
 
+from foretell.engine.doubt import DOUBTED
 from foretell.engine.predictor import Lane
+from foretell.engine.seen_limits import OBSERVED
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
 from foretell.length.distribution import knots
@@ -19,7 +21,7 @@ from foretell.placement.ports import Predicted, Wait
 from foretell.policy import Needs
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.following import Following
+from foretell.services.scheduler.placing.following import Following, Watch
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.v1 import predictor_pb2
@@ -64,6 +66,7 @@ class Predictors:
         self._cached = CachedPredictions(self._cache, time.perf_counter)
         self._refused = metrics.snapshots_refused
         self._followed: dict[str, Following] = {}
+        self._withheld: tuple[str, dict[str, Prediction]] = "", {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another replica tells all."""
         self._clock = asyncio.get_running_loop().time
@@ -134,7 +137,9 @@ class Predictors:
         if not instance.config.predictor:
             return "it has no predictor: placed by what is outstanding"
         following = self._followed.get(instance.config.instance_id)
-        return following.unpredicted if following is not None else ""
+        if following is None:
+            return ""
+        return DOUBTED if following.doubt.is_doubted else following.unpredicted
 
     def predict(
         self,
@@ -147,8 +152,9 @@ class Predictors:
         single: bool,
     ) -> Predicted:
         """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
+        predicted = Predicted()
         with self._predicting(instance_ids, spec.x_request_id):
-            return self._cached.predict(
+            predicted = self._cached.predict(
                 spec,
                 instance_ids,
                 now_s,
@@ -156,13 +162,49 @@ class Predictors:
                 with_quantiles=with_quantiles,
                 single=single,
             )
-        return Predicted()
+        return self._without_doubted(spec.request_id, predicted)
+
+    def _without_doubted(self, key: str, predicted: Predicted) -> Predicted:
+        """The same without the predictions that are not to be gone by, which are remembered until
+        the next placement."""
+        found = {
+            each.instance_id: each.prediction
+            for each in predicted.answers
+            if each.prediction is not None and self._is_doubted(each.instance_id)
+        }
+        self._withheld = key, found
+        if not found:
+            return predicted
+        answers = [
+            each._replace(prediction=None, is_doubted=True) if each.instance_id in found else each
+            for each in predicted.answers
+        ]
+        return predicted._replace(answers=answers)
+
+    def withheld(self, key: str, instance_id: str) -> Prediction | None:
+        """What was predicted of a request that is just being placed there, and not gone by."""
+        last, found = self._withheld
+        return found.get(instance_id) if key == last else None
+
+    def judge(
+        self, instance: Instance, prediction: Prediction, ttft_s: float, e2e_s: float, tokens: float
+    ) -> None:
+        """What came of a prediction for an engine; 0: not known. Only those of engines that are
+        observed may come to be doubted: others tell themselves how they are."""
+        following = self._following(instance)
+        if following is not None and OBSERVED in prediction.approximations:
+            following.doubt.add(prediction, ttft_s, e2e_s, tokens)
+
+    def _is_doubted(self, instance_id: str) -> bool:
+        following = self._followed.get(instance_id)
+        return following is not None and following.doubt.is_doubted
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
         """As `ports.Predict` has it."""
+        found = Wait()
         with self._predicting((instance_id,), spec.x_request_id):
-            return self._cached.wait(spec, instance_id, now_s)
-        return Wait()
+            found = self._cached.wait(spec, instance_id, now_s)
+        return found._replace(wait_s=None) if self._is_doubted(instance_id) else found
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """As `ports.Predict` has it."""
@@ -206,10 +248,10 @@ class Predictors:
         if following is not None:
             following.revise(spec)
 
-    def watch(self, instance: Instance, request_id: str) -> Callable[[bytes], None] | None:
+    def watch(self, instance: Instance, spec: RequestSpec) -> Watch | None:
         """As `Following.watch` has it."""
         following = self._following(instance)
-        return None if following is None else following.watch(request_id)
+        return None if following is None else following.watch(spec)
 
     def _swap(self) -> None:
         """In a pool too large to follow all, follow one drawn at random in place of the fullest.

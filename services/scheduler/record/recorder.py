@@ -212,6 +212,9 @@ class Recorder:
             predicted.inc(prediction.cached_tokens if prediction else 0)
         if attempt.continued:
             return
+        if (judged := prediction or attempt.withheld) is not None:
+            shown_s = ttft_s if request.stream else 0.0  # otherwise the twin has made it up
+            self._predictors.judge(attempt.instance, judged, shown_s, e2e_s, tokens)
         labels = request.model, instance_id, attempt.policy, job_class
         errors = request.model, instance_id, attempt.instance.kind
         metrics.e2e.labels(*labels).observe(e2e_s)
