@@ -100,7 +100,7 @@ async def serve(
             stub = tagger_pb2_grpc.TaggerStub(channel)
             tagger = TaggerClient(settings.tagger, traffic, settings.tagger_wait_ms / 1e3)
             tagger.start()
-            stack.callback(tagger.close)
+            stack.callback(tagger.stop)
         pool = Pool(
             "[]" if is_discovered(settings.instances) else settings.instances,
             probes,
