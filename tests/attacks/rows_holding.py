@@ -281,7 +281,7 @@ VECTORS: list[Vector] = [
             f"hold: {kind} of 40 MB",
             _ISSUE,
             partial(large_bodies, kind=kind),
-            most_mib=200.0,
+            most_mib=130.0,
         )
         for kind in ("picture", "text", "quotes")
     ),

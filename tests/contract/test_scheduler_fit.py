@@ -222,6 +222,27 @@ async def test_an_id_of_the_clients_own_is_the_clients(tmp_path: Path) -> None:
         assert (await scheduler.client.post("/v1/responses", json=body)).json()["id"] == "resp_mine"
 
 
+async def test_an_id_that_a_tenant_chose_is_replaced_so_that_no_replica_tells_others(
+    tmp_path: Path,
+) -> None:
+    one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+    other = tmp_path / "other"
+    other.mkdir()
+    known = {"api_keys": "one,two", "headers": one, "health_interval_s": FOREVER_S}
+    async with (
+        engines(keeping("a")) as behind,
+        running(tmp_path, behind, **known) as scheduler,
+        running(other, behind, **known) as replica,
+    ):
+        body = {"model": MODEL, "input": "hi", "request_id": "resp_1"}
+        name = (await scheduler.client.post("/v1/responses", json=body)).json()["id"]
+        assert name != "resp_1"
+        assert (await respond(replica, name, stream=False))[0] == 200
+        follows = {"model": MODEL, "input": "hi", "previous_response_id": name}
+        answer = await replica.client.post("/v1/responses", json=follows, headers=two)
+        assert answer.status_code == 404
+
+
 def stored_at(*names: str) -> Behaviour:
     """As an engine that keeps these responses, and says so of them alone."""
 

@@ -7,8 +7,9 @@ import pytest
 from hpack import Encoder
 
 from foretell.services.scheduler.envoy import http2
+from foretell.services.scheduler.envoy.calls import LONGEST_MESSAGE_BYTES, Stream
 from foretell.services.scheduler.envoy.frames import CREDIT
-from foretell.services.scheduler.envoy.http2 import Connection, Stream
+from foretell.services.scheduler.envoy.http2 import Connection
 from foretell.services.scheduler.turns import TURN_S, Turns
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -232,7 +233,7 @@ async def test_a_peer_that_breaks_the_protocol_is_told_and_left(wrong: bytes) ->
 async def test_a_message_that_is_too_long_ends_its_call_alone() -> None:
     peer = Peer()
     call = peer.open()
-    peer.send(frame(DATA, 0, 1, b"\0" + (http2.LONGEST_MESSAGE_BYTES + 1).to_bytes(4)))
+    peer.send(frame(DATA, 0, 1, b"\0" + (LONGEST_MESSAGE_BYTES + 1).to_bytes(4)))
     assert call.stream.closed
     assert not peer.wire.closed
     peer.send(frame(PING, 0, 0, b"12345678"))

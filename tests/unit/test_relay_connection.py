@@ -74,9 +74,11 @@ class Heard:
         self.over = over
 
 
-def opened(read_timeout_s: float = 60.0) -> tuple[Connection, Wire, Heard]:
+def opened(
+    read_timeout_s: float = 60.0, turns: Turns | None = None
+) -> tuple[Connection, Wire, Heard]:
     connection, wire, heard = (
-        Connection(read_timeout_s, lambda _: None, lambda _: None, Turns(lambda: 0.0)),
+        Connection(read_timeout_s, lambda _: None, lambda _: None, turns or Turns(lambda: 0.0)),
         Wire(),
         Heard(),
     )
@@ -305,3 +307,28 @@ async def test_a_connection_on_which_something_waits_is_not_silent() -> None:
         assert connection.is_silent
         theirs.sendall(b"x")
         assert not connection.is_silent
+
+
+async def test_a_long_read_is_handed_on_in_turns_and_whole_before_the_end_of_its_connection() -> (
+    None
+):
+    now_s = 0.0
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += 1.0  # each slice takes all that there is
+        return now_s
+
+    connection, wire, heard = opened(turns=Turns(clock))
+    sent = bytes(1 << 18)
+    connection.data_received(ENDLESS + sent)
+    assert wire.paused
+    assert 0 < len(heard.body) < len(sent)
+    connection.pause()
+    handed_on = len(heard.body)
+    connection.connection_lost(None)
+    await asyncio.sleep(0.01)
+    assert (len(heard.body), heard.over) == (handed_on, "")
+    connection.resume()
+    await until_over(heard)
+    assert (heard.body, heard.over) == (sent, "end")

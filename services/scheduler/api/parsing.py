@@ -34,6 +34,7 @@ from foretell.services.scheduler.api.surface import (
     Message,
     Prompts,
     content_text,
+    too_many_sequences,
 )
 
 MOST_READ_BYTES = 16 << 20
@@ -150,8 +151,7 @@ def parse(
     elif endpoint.prompts:
         prompts = endpoint.prompts(body)
     if len(prompts) * n > MAX_SEQUENCES:
-        param = "prompt" if n == 1 else "n"
-        raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
+        raise too_many_sequences("prompt" if n == 1 else "n")
     longest = prompts[0] if len(prompts) == 1 else max(prompts, key=len)
     wanted, given = _priorities(body, fields.priority, priority, least_priority)
     return ApiRequest(

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 
-from foretell.services.scheduler.api.errors import invalid
+from foretell.length.prefix import CHUNK_TOKENS, MOST_CHUNKS
+from foretell.services.scheduler.api.errors import ApiError, invalid
 
 Body = dict[str, Any]
 Message = dict[str, Any]
@@ -19,6 +20,8 @@ Prompts = list[str] | list[list[int]]
 MAX_SEQUENCES = 1024
 MOST_MESSAGES = 10_000
 """Messages of a conversation: to read more holds up everyone else for too long."""
+_LOOKED_AT = MOST_CHUNKS * CHUNK_TOKENS
+"""Token ids of a prompt."""
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """What OpenAI's API and vLLM generate for a completion that names no limit."""
 
@@ -175,6 +178,8 @@ def completion_prompts(body: Body) -> Prompts:
     if (isinstance(prompt, str) and prompt) or _token_ids(prompt):
         return [prompt]
     good = isinstance(prompt, list) and prompt
+    if good and len(prompt) > MAX_SEQUENCES:
+        raise too_many_sequences("prompt")
     if good and all(isinstance(item, str) for item in prompt):
         return list(prompt)
     if good and all(_token_ids(item) for item in prompt):
@@ -187,8 +192,15 @@ def completion_prompts(body: Body) -> Prompts:
     )
 
 
+def too_many_sequences(param: str) -> ApiError:
+    text = f"prompts times n must not exceed {MAX_SEQUENCES}"
+    return invalid(text, param, "value_too_large")
+
+
 def _token_ids(value: object) -> bool:
-    return isinstance(value, list) and set(map(type, value)) == {int} and min(value) >= 0
+    """Whether it looks like that as far as placement reads it."""
+    head = value[:_LOOKED_AT] if isinstance(value, list) else []
+    return set(map(type, head)) == {int} and min(head) >= 0
 
 
 _TABLE = (

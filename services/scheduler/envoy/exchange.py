@@ -20,7 +20,7 @@ from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses
-from foretell.services.scheduler.envoy.http2 import UNKNOWN, Stream
+from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
 from foretell.services.scheduler.http.exchange import (
     BODY_DEADLINE_S,
     body_too_late,

@@ -7,11 +7,9 @@ the time in which it has to say who it is.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from struct import Struct
-from typing import Protocol, cast
+from typing import cast
 
 from h2 import events
 from h2.config import H2Configuration
@@ -21,6 +19,7 @@ from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
+from foretell.services.scheduler.envoy.calls import RESOURCE_EXHAUSTED, Call, Stream
 from foretell.services.scheduler.envoy.frames import (
     COST_OF_SMALL,
     EARNED_BY_ANSWER,
@@ -31,7 +30,6 @@ from foretell.services.scheduler.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-_MESSAGE = Struct(">BI")  # gRPC: whether it is compressed, and its length
 PREFACE_S = 10.0
 """A peer that has not begun to speak HTTP/2 by then is left."""
 UNREAD_S = 30.0
@@ -42,81 +40,12 @@ _MOST_UNSENT_BYTES = 1 << 18
 """What one peer is written in a turn of the event loop, however large its windows are."""
 MOST_PARTIAL_BYTES = 16 << 20
 """What is held of messages that are not whole, of all calls of a connection."""
-LONGEST_MESSAGE_BYTES = 4 << 20
-"""What gRPC takes by default. Gateways send a body in parts."""
 _WINDOW = 1 << 20
 _LARGEST_WINDOW = (1 << 31) - 1
 _LONGEST_HEADERS = 1 << 16
-_HEAD = [(":status", "200"), ("content-type", "application/grpc")]
 
-OK, UNKNOWN, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 0, 2, 5, 8, 12
-UNAUTHENTICATED = 16
-"""Status codes of gRPC."""
-
-
-class Call(Protocol):
-    """What answers one call."""
-
-    def receive(self, message: bytes) -> None:
-        """Take the next message."""
-
-    def half_close(self) -> None:
-        """The caller sends no more messages."""
-
-    def lose(self) -> None:
-        """The caller has left, or its connection has; nothing can be sent any more."""
-
-
-Open = Callable[["Stream", dict[str, str]], Call | None]
+Open = Callable[[Stream, dict[str, str]], Call | None]
 """Begins the call of a stream with these request headers; None after it has ended the stream."""
-
-
-class Stream:
-    """One call as its handler sees it: messages go out, until it is ended."""
-
-    __slots__ = (
-        "_connection",
-        "begun",
-        "call",
-        "closed",
-        "half_closed",
-        "id",
-        "incoming",
-        "outgoing",
-    )
-
-    def __init__(self, connection: "Connection", stream_id: int) -> None:
-        self._connection = connection
-        self.begun = False
-        self.id = stream_id
-        self.call: Call | None = None
-        self.closed = False
-        self.half_closed = False
-        """Nothing more comes."""
-        self.incoming = bytearray()
-        """Received, and not yet a whole message."""
-        self.outgoing: deque[memoryview] = deque()
-        """To be sent when the windows allow it."""
-
-    def send(self, *messages: bytes) -> None:
-        if self.closed:
-            return
-        if not self.begun:
-            self.begun = True
-            self._connection.send_headers(self, _HEAD, ends=False)
-        data = b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
-        self.outgoing.append(memoryview(data))
-        self._connection.send_waiting(self)
-
-    def end(self, status: int = OK, text: str = "") -> None:
-        """End the call with a status of gRPC. What still waits for the windows is not sent: a call
-        is ended when its caller is through with it, or when something is wrong."""
-        if self.closed:
-            return
-        if self.begun and status == OK:
-            self._connection.earn()
-        fields = [("grpc-status", str(status)), ("grpc-message", text)][: 2 if text else 1]
-        self._connection.send_headers(self, fields if self.begun else _HEAD + fields, ends=True)
 
 
 class Connection(asyncio.Protocol):
@@ -323,28 +252,15 @@ class Connection(asyncio.Protocol):
             stream.end(RESOURCE_EXHAUSTED, "too many messages are not whole")
 
     def _messages(self, stream: Stream) -> None:
-        incoming, at = stream.incoming, 0
-        while len(incoming) - at >= _MESSAGE.size and not stream.closed:
-            compressed, size = _MESSAGE.unpack_from(incoming, at)
-            if compressed:
-                stream.end(UNIMPLEMENTED, "compressed messages are not understood")
-                break
-            if size > LONGEST_MESSAGE_BYTES:
-                stream.end(RESOURCE_EXHAUSTED, f"a message of {size} bytes")
-                break
-            end = at + _MESSAGE.size + size
-            if len(incoming) < end:
-                break
-            message = bytes(memoryview(incoming)[end - size : end])
-            at = end
-            self._frames.earn(0 if size >= SMALL_BYTES else -COST_OF_SMALL)
+        held_bytes = len(stream.incoming)
+        for message in stream.messages():
+            self._frames.earn(0 if len(message) >= SMALL_BYTES else -COST_OF_SMALL)
             if self._frames.credit <= 0:
-                break  # the next slice ends it
+                return  # the next slice ends it
             if stream.call is not None:
                 stream.call.receive(message)
-        if at and not stream.closed:
-            self._partial_bytes -= at
-            del incoming[:at]
+        if not stream.closed:
+            self._partial_bytes -= held_bytes - len(stream.incoming)
 
     def _reset(self, event: events.StreamReset) -> None:
         stream = self._streams.get(event.stream_id or 0)

@@ -11,15 +11,15 @@ from foretell.config.settings import SchedulerSettings
 from foretell.services.process.traffic import METADATA_KEY, is_loopback
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy.addresses import Addresses
-from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.envoy.http2 import (
+from foretell.services.scheduler.envoy.calls import (
     NOT_FOUND,
     UNAUTHENTICATED,
     UNIMPLEMENTED,
     Call,
-    Connection,
     Stream,
 )
+from foretell.services.scheduler.envoy.exchange import Exchange
+from foretell.services.scheduler.envoy.http2 import Connection
 from foretell.services.scheduler.turns import Turns
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"

@@ -64,8 +64,9 @@ def _check(response_id: str, is_theirs: bool) -> None:
 
 
 def response_id(request: ApiRequest, instance_id: str) -> str:
-    """The id that the response shall have at this instance; "": its client or its engine says."""
-    if request.endpoint.path != PATH or "request_id" in request.body:
+    """The id that the response shall have at this instance; "": its client or its engine says.
+    Where there are tenants no client chooses it: others could guess it, and ask another replica."""
+    if request.endpoint.path != PATH or ("request_id" in request.body and not request.tenant):
         return ""
     return f"resp_{_tag(instance_id)}_{_tag(request.tenant)}_{secrets.token_hex(16)}"
 

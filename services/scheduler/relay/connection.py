@@ -185,7 +185,6 @@ class Connection(asyncio.Protocol):
             self._take(data)
         else:
             self._unread, self._at = self._unread[self._at :] + data, 0
-        if self._waits:
             self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -225,6 +224,8 @@ class Connection(asyncio.Protocol):
             except Exception:  # the last line of defence: other engines wait for their turn
                 logger.exception("the scheduler failed")
                 self.lose("connection_lost")
+        if not self._waits:
+            self._unread, self._at = b"", 0
         self._asked = self._waits and not self._paused
         if not self._asked and not self._lost:
             if self._ended is not None and not self._waits:
