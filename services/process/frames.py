@@ -67,7 +67,8 @@ def hello_of(traffic: Traffic) -> bytes:
 
 
 class FrameStream(asyncio.Protocol):
-    """One end of a stream of frames. Subclasses say what becomes of them."""
+    """One end of a stream of frames. Subclasses say what becomes of them. When it has ended, it may
+    be opened again."""
 
     def __init__(self) -> None:
         self.most_bytes = MAX_FRAME_BYTES
@@ -122,6 +123,8 @@ class FrameStream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.congested = False
+        self._read.clear()
         self.began()
 
     def connection_lost(self, exc: Exception | None) -> None:

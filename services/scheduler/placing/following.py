@@ -33,7 +33,7 @@ Seen = predictor_pb2.Seen
 
 
 class Following(Peer):
-    """One followed predictor, from `start` to `close`."""
+    """One followed predictor, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -64,13 +64,13 @@ class Following(Peer):
         self._progress = StreamProgress()
         self._telling: asyncio.TimerHandle | None = None
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Follow no longer."""
         if self._telling is not None:
             self._telling.cancel()
         if self._unsent:
             self._send()
-        super().close()
+        super().stop()
 
     def pass_on(self, spending: predictor_pb2.Spending) -> None:
         """Tell all other schedulers that follow this predictor."""
@@ -127,7 +127,7 @@ class Following(Peer):
         )
         self._notify(predictor_pb2.Notice(progress=told))
 
-    def ended(
+    def complete(
         self, request: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> "asyncio.Future[Seen | None] | None":
         """The request has ended; the future is what the predictor has seen of it.
@@ -138,7 +138,7 @@ class Following(Peer):
         self.engine.ended(request_id)
         tokens_each = output_tokens / request.sequences
         age_s = self._progress.close(request_id, tokens_each, self._loop.time())
-        if self._stream is None:
+        if not self.is_open:
             return None
         found = self._waiting[request_id] = self._loop.create_future()
         found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
@@ -154,14 +154,16 @@ class Following(Peer):
 
     def began(self) -> None:
         """Say what is on its way."""
+        super().began()
         self._reader = Reader(packed_tables, NO_TABLES)
         self._heard_s = self._loop.time()
         for request, age_s in self.engine.begin(self._heard_s):
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
-    def broke(self) -> None:
-        """The stream has ended."""
+    def ended(self) -> None:
+        """Nothing more is seen of requests that are over."""
+        super().ended()
         self._unsent.clear()
         self._show(False)
         for found in self._waiting.values():
@@ -208,12 +210,11 @@ class Following(Peer):
             self._gathering.cancel()
             self._gathering = None
         unsent, self._unsent = self._unsent, []
-        if self._stream is None:
+        if self.congested:  # a predictor that hangs must not take memory
+            self.close()
+        if not self.is_open:
             return False
-        if self._stream.congested:  # a predictor that hangs must not take memory
-            self._stream.close()
-            return False
-        self._stream.send(*unsent)
+        self.send(*unsent)
         return True
 
     def _show(self, shown: bool) -> None:

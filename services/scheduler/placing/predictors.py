@@ -11,7 +11,7 @@ from math import inf
 from typing import TypeVar
 
 from foretell.engine.doubt import DOUBTED
-from foretell.engine.predictor import EnginePredictor, Lane
+from foretell.engine.predictor import Lane
 from foretell.engine.seen_limits import OBSERVED
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
@@ -114,7 +114,7 @@ class Predictors:
         """Follow that instance's predictor no longer."""
         following = self._followed.pop(instance_id, None)
         if following is not None:
-            following.close()
+            following.stop()
             self._cache.leave(instance_id)
             self._shown(instance_id, shown=False)
 
@@ -135,20 +135,6 @@ class Predictors:
         found = self._pool.instances
         return [found[each] for each in self._followed if each in found]
 
-    def calibration_steps(self, instance_id: str) -> int | None:
-        """Steps of that engine that its predictions have learnt from; None: nothing was heard."""
-        known = self._known(instance_id)
-        return None if known is None else known.calibration_steps
-
-    def approximations(self, instance_id: str) -> tuple[str, ...]:
-        """What that engine does that predictions do not model, as far as anything was heard."""
-        known = self._known(instance_id)
-        return () if known is None else known.engine_config.approximations
-
-    def _known(self, instance_id: str) -> EnginePredictor | None:
-        following = self._followed.get(instance_id)
-        return None if following is None else following.engine.predictor
-
     def unpredicted(self, instance: Instance) -> str:
         """Why nothing is predicted of it, as far as that is known; else empty."""
         if not instance.config.predictor:
@@ -157,12 +143,6 @@ class Predictors:
         if following is None:
             return ""
         return DOUBTED if following.doubt.is_doubted else following.unpredicted
-
-    def all_unpredicted(self) -> dict[str, str]:
-        """Why, by instance, of those of which nothing is predicted."""
-        found = self._pool.instances.items()
-        reasons = {name: self.unpredicted(instance) for name, instance in found}
-        return {name: reason for name, reason in reasons.items() if reason}
 
     def predict(
         self,
@@ -302,7 +282,7 @@ class Predictors:
         following = self._following(instance)
         if following is None:
             return None
-        seen = following.ended(spec, answered=answered, output_tokens=output_tokens)
+        seen = following.complete(spec, answered=answered, output_tokens=output_tokens)
         if seen is None:
             return None
         with suppress(TimeoutError):
