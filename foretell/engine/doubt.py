@@ -3,6 +3,8 @@
 An engine that is observed from outside is known as far as its streams show it. Where they mislead,
 predictions may be off by several times, and placing by them is worse than by load. Errors of length
 estimates do not count: a latency is compared with what was predicted for an answer of its length.
+Waits for first tokens scatter, since they depend on the lengths of others' answers, so of TTFT only
+what predictions are off on the whole counts.
 """
 
 from collections import deque
@@ -13,8 +15,8 @@ from foretell.model import Prediction
 
 DOUBTED = "its latest predictions were off by more than a factor of 2: placed by load"
 _MOST, _AGAIN = log(2.0), log(1.6)
-"""The median of |log(predicted / actual)| with which predictions are gone by no longer, and that
-with which they are again."""
+"""The median of |log(predicted / actual)| of e2e latency, or that of log(predicted / actual) of
+TTFT, with which predictions are gone by no longer, and those with which they are again."""
 _ANSWERS, _FEWEST = 32, 12
 """The latest answers that count, and how many there must be."""
 _SLIGHT_S = 0.05
@@ -32,8 +34,9 @@ class Doubt:
     @property
     def factor(self) -> float:
         """By how much predictions are off at the median, the worse of TTFT and e2e: at least 1."""
-        known = [each for each in (self._ttft, self._e2e) if len(each) >= _FEWEST]
-        return exp(max(map(median, known), default=0.0))
+        ttft = abs(median(self._ttft)) if len(self._ttft) >= _FEWEST else 0.0
+        e2e = median(map(abs, self._e2e)) if len(self._e2e) >= _FEWEST else 0.0
+        return exp(max(ttft, e2e))
 
     def add(self, prediction: Prediction, ttft_s: float, e2e_s: float, tokens: float) -> None:
         """An answer of so many tokens took so long; 0: not known."""
@@ -47,4 +50,4 @@ class Doubt:
 
 def _note(errors: deque[float], predicted_s: float, actual_s: float) -> None:
     if isfinite(predicted_s):
-        errors.append(abs(log((predicted_s + _SLIGHT_S) / (actual_s + _SLIGHT_S))))
+        errors.append(log((predicted_s + _SLIGHT_S) / (actual_s + _SLIGHT_S)))

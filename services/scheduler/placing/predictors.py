@@ -19,6 +19,7 @@ from foretell.placement import events
 from foretell.placement.cached import CachedPredictions
 from foretell.placement.ports import Predicted, Wait
 from foretell.policy import Needs
+from foretell.policy.trust import CALIBRATED_STEPS
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.following import Following, Watch
@@ -190,9 +191,12 @@ class Predictors:
         self, instance: Instance, prediction: Prediction, ttft_s: float, e2e_s: float, tokens: float
     ) -> None:
         """What came of a prediction for an engine; 0: not known. Only those of engines that are
-        observed may come to be doubted: others tell themselves how they are."""
+        observed may come to be doubted: others tell themselves how they are. What was predicted
+        before its step times were learnt says nothing of what is predicted now."""
         following = self._following(instance)
-        if following is not None and OBSERVED in prediction.approximations:
+        is_observed = OBSERVED in prediction.approximations
+        is_calibrated = prediction.calibration_steps >= CALIBRATED_STEPS
+        if following is not None and is_observed and is_calibrated:
             following.doubt.add(prediction, ttft_s, e2e_s, tokens)
 
     def _is_doubted(self, instance_id: str) -> bool:
