@@ -192,7 +192,7 @@ async def test_who_waits_is_answered_once_and_hears_at_once_that_nothing_comes(
             lost = asyncio.create_task(own.asking.answer("lost", partial(request, "lost")))
             await until(lambda: bool(own.asking._sent))
             tagger.stop.set()
-            own.asking._stream.close()
+            own.asking.close()
             assert await lost is None
             assert await own.asking.answer("away", partial(request, "hello")) is None
             regressor.gate.set()
