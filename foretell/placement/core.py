@@ -181,6 +181,8 @@ class PlacementCore:
             budget.took(plan, len(predicted.answers), predicted.took_s)
         if missing := len(picked) - len(predicted.answers):
             state.do(do.Degraded(request.key, "predictor", missing))
+        if doubted := sum(answer.is_doubted for answer in predicted.answers):
+            state.do(do.Degraded(request.key, "accuracy", doubted))
         request.single = plan.single
         candidates = state.candidates.of(picked, predicted.answers, now_s)
         self._choose(request, candidates, predicted.inputs)
@@ -209,9 +211,9 @@ class PlacementCore:
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
         chosen = decision.chosen
         instance = self.instances[chosen.instance_id]
-        if not instance.by_priority and spec.priority != request.arrived.spec.priority:
+        if not instance.by_priority and spec.priority != request.given_priority:
             # Its engine would refuse a priority that the client did not give.
-            spec = replace(spec, priority=request.arrived.spec.priority)
+            spec = replace(spec, priority=request.given_priority)
         self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)

@@ -152,7 +152,7 @@ class App:
 
     def _metrics(self, _: Headers) -> Response:
         placer, metrics = self.shared.placer, self.metrics
-        show_instances(metrics, placer.predictors)
+        show_instances(metrics, placer.predictors, self.shared.pool.instances.values())
         metrics.over_share.set(placer.core.shares.held)
         text = generate_latest(metrics.registry)
         return Response(200, text, CONTENT_TYPE_LATEST)

@@ -1,7 +1,6 @@
 """Options of `foretell up`; importing them loads nothing of a cluster."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -35,12 +34,14 @@ class UpFlags:
     ] = None
     envoy: Annotated[
         bool | None,
-        typer.Option("--envoy", help="Let an Envoy carry the bytes, and place for it."),
+        typer.Option(
+            "--envoy", help="Put an Envoy in front, which asks the schedulers where requests go."
+        ),
     ] = None
     provision: Annotated[
         str | None,
         typer.Option(
-            metavar="MIN:MAX", help="Let engines come and go, so many at least and at most."
+            metavar="MIN:MAX", help="Let a provisioner start and stop engines within these bounds."
         ),
     ] = None
     policy: Annotated[str | None, typer.Option(help="Placement policy; default slo.")] = None
@@ -56,14 +57,6 @@ class UpFlags:
     ] = None
     start_timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds an engine may take to serve; default 300.")
-    ] = None
-    offline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Requests as for `foretell run-batch`, answered beside all others with the lowest "
-            "priority into NAME.answers.jsonl; what a cluster leaves, the next one goes on with.",
-        ),
     ] = None
 
     def bounds(self) -> tuple[int, int] | None:

@@ -34,7 +34,6 @@ from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
-from foretell.telemetry import series
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,6 @@ class Placer:
         self._tagger = tagger
         self._metrics = metrics
         self._placement_s = metrics.placement.labels(policy.name)
-        self._degradations = series(metrics.degraded)
         self._background = background
         self._keys = unique_ids()
         self._requests: dict[str, Placing] = {}
@@ -113,6 +111,11 @@ class Placer:
         placing.key = key = next(self._keys)
         placing.is_online = request.job_class is JobClass.ONLINE
         spec = self._described(request, key)
+        tagger = self._tagger if request.text and spec.length.source != "hint" else None
+        describe = partial(_described_to_tagger, placing, spec)
+        waits = self.core.policy.needs.prediction and tagger is not None and tagger.wait_s > 0
+        if tagger is not None and waits:
+            spec = replace(spec, length=await tagger.answer(key, describe) or spec.length)
         if placing.is_online:
             self._demand.arrived(spec)
         if grant is not None:
@@ -133,6 +136,7 @@ class Placer:
             whole=not request.stream,
             foreseeable=endpoint.generates,
             tenant=request.tenant,
+            given_priority=request.given_priority,
             need=need,
         )
         attempt = await self._placed(placing, arrived)
@@ -141,8 +145,8 @@ class Placer:
                 self._demand.placed(time.perf_counter(), attempt.prediction)
             if grant is not None:
                 grant.foretell(attempt.prediction.e2e_s)
-        if self._tagger is not None and request.text and spec.length.source != "hint":
-            self._tagger.ask(key, partial(_described_to_tagger, request, attempt))
+        if tagger is not None and not waits:
+            tagger.ask(key, describe)
         return attempt
 
     async def retry(self, placing: Placing, output_tokens: int = 0, unfit: Unfit = "") -> Attempt:
@@ -319,8 +323,10 @@ class Placer:
             spec=effect.spec,
             prediction=effect.prediction,
             told=self._told(placing.request, effect),
+            tagged=placing.tagged,
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - placing.began_s,
+            withheld=self.predictors.withheld(effect.key, effect.instance_id),
         )
         placing.is_sent = True
         self.traces.add(placing.trace, attempt)
@@ -348,6 +354,7 @@ class Placer:
             inputs=None,
             prediction=None,
             told=None,
+            withheld=None,
         )
         self.traces.add(placing.trace, another)
         return another
@@ -368,7 +375,7 @@ class Placer:
 
     def degraded(self, effect: effects.Degraded) -> None:
         """Count it."""
-        self._degradations(effect.missing).inc(effect.count)
+        self._metrics.degraded.labels(effect.missing).inc(effect.count)
 
 
 def _decided(placing: Placing) -> None:
@@ -376,13 +383,15 @@ def _decided(placing: Placing) -> None:
         placing.awaited.set_result(None)
 
 
-def _described_to_tagger(request: ApiRequest, attempt: Attempt) -> tagger_pb2.TagRequest:
-    attempt.tagged = True
+def _described_to_tagger(placing: Placing, spec: RequestSpec) -> tagger_pb2.TagRequest:
+    request, placing.tagged = placing.request, True
+    if placing.attempt is not None:
+        placing.attempt.tagged = True
     message = tagger_pb2.TagRequest(
-        request_id=attempt.key,
+        request_id=placing.key,
         model_name=request.model,
         tenant=request.tenant,
-        x_request_id=attempt.spec.x_request_id,
+        x_request_id=spec.x_request_id,
     )
-    wire.conversation_to_proto(conversation_of(request, attempt.spec.prompt_tokens), message)
+    wire.conversation_to_proto(conversation_of(request, spec.prompt_tokens), message)
     return message
