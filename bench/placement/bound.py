@@ -3,7 +3,8 @@
 One queue, and one pool of all seats, KV blocks and cached prefixes, whose steps are shared equally
 by all engines. No request is sooner there than alone on an engine, either, as a prompt is computed
 by one. Where engines are of several kinds, those count as so many of the fastest kind, for decodes,
-as they are as fast as. Beyond the capacity a policy may go further, where it lets short work first.
+as they are as fast as; while one is slower, the pool is by its part. Beyond the capacity a policy
+may go further, where it lets short work first.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from foretell.latency.tables import TabularStepTime
 from foretell.model import BatchShape, Curve, EngineConfig, GpuProfile, Grid
 from foretell.model.batch import prefill_pairs
 from foretell.policy import make_policy
-from foretell.sim import InstanceConfig, Report, Served, simulate
+from foretell.sim import Fault, FaultKind, InstanceConfig, Report, Served, simulate
 from foretell.tools.profiles.imports import profile_of, with_graphs
 from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import SimulateOptions
@@ -33,12 +34,21 @@ def pooled(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) -> 
     engine = _pool_of([one.engine for one in config.instances], fastest.engine)
     profile = with_graphs(profile, fastest.engine.max_num_seqs)
     least_s = fastest.step_time.step_s(busy)
-    engines = sum(least_s / one.step_time.step_s(busy) for one in config.instances)
-    steps = _shared(profile, engines)
-    one = replace(config, instances=(InstanceConfig(engine, steps),))
+    paces = [least_s / one.step_time.step_s(busy) for one in config.instances]
+    steps = _shared(profile, sum(paces))
+    faults = tuple(_of_the_pool(fault, paces) for fault in config.faults)
+    one = replace(config, instances=(InstanceConfig(engine, steps),), faults=faults)
     report = simulate(one, arrivals, [make_policy("round_robin")], Random(f"{seed} cluster"))
     delay_s = config.dispatch_delay_s
     return replace(report, served=tuple(_not_before(s, fastest, delay_s) for s in report.served))
+
+
+def _of_the_pool(fault: Fault, paces: Sequence[float]) -> Fault:
+    """What one slower engine, of these paces, is to the pool; ValueError for other faults."""
+    if fault.kind is not FaultKind.SLOW:
+        raise ValueError(f"a pool knows no {fault.kind.value}")
+    whole, slow = sum(paces), paces[fault.instance]
+    return replace(fault, instance=0, factor=whole / (whole - slow + slow / fault.factor))
 
 
 def _pool_of(engines: Sequence[EngineConfig], one: EngineConfig) -> EngineConfig:

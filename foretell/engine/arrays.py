@@ -126,6 +126,6 @@ def new_costs(engines: int, size: int) -> Costs:
         np.empty((2, engines, size)),
         np.empty((2, 1, size)),
         np.empty(0, MARK),
-        np.zeros(2, np.int64),
+        np.zeros(1, np.int64),
         np.empty((engines, 2)),
     )

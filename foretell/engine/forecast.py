@@ -341,8 +341,8 @@ class Forecaster:
                 np.zeros((asked, MOST_SAMPLES)),
                 np.zeros((asked, MOST_SAMPLES, marks)),
                 np.empty(marks, MARK),
-                np.empty((asked, 3)),
-                np.empty((asked, 2), np.int64),
+                np.empty((asked, 4)),
+                np.empty((asked, 1), np.int64),
             )
         return found
 

@@ -153,7 +153,7 @@ class EnginePredictor:
             ttft_s,
             e2e_s,
             tpot_s(ttft_s, e2e_s, seen.output_tokens),
-            seen.preemptions,
+            seen.preempted_s,
             age_s,
             self.load(),
             self.calibration_steps,

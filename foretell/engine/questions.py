@@ -74,8 +74,8 @@ class Forecast(NamedTuple):
     """The mean of `e2es_s`."""
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
-    preemptions: float
-    """Preemptions of any request on the instance until the new request ends."""
+    preempted_s: float
+    """The part of `e2e_s` in which it is preempted after its first token, or computed again."""
     steps: int
     """Steps of the engine until the new request has ended with its longest length."""
     added: Seq[float] | None
@@ -190,7 +190,7 @@ def forecasts(
     """One forecast for each question, in seconds from now."""
     rows = zip(questions, answers.means.tolist(), answers.counts.tolist(), added, strict=True)
     found = []
-    for row, (question, (ttft_s, e2e_s, tokens), (preemptions, steps), cost) in enumerate(rows):
+    for row, (question, (ttft_s, e2e_s, tokens, preempted_s), (steps,), cost) in enumerate(rows):
         rest = cost, answers, now_s, row, question.samples
-        found.append(Forecast(ttft_s, e2e_s, tokens, float(preemptions), steps, *rest))
+        found.append(Forecast(ttft_s, e2e_s, tokens, preempted_s, steps, *rest))
     return found

@@ -80,10 +80,11 @@ class Answers(NamedTuple):
     marks: NDArray[np.void]
     """(marks,): rows of `rollout.MARK` for the new request's length on the last of the engines."""
     means: NDArray[np.float64]
-    """(q, 3): seconds from now to the first and to the last token, and output tokens: means over
-    the samples and the marks."""
+    """(q, 4): seconds from now to the first and to the last token, output tokens, and seconds
+    without a token after the first, preempted or computed again: means over the samples and the
+    marks, the last one over the marks of the first sample."""
     counts: NDArray[np.int64]
-    """(q, 2): `Futures.counts` of each engine."""
+    """(q, 1): `Futures.counts` of each engine."""
 
 
 class Costs(NamedTuple):
@@ -99,7 +100,7 @@ class Costs(NamedTuple):
     marks: NDArray[np.void]
     """(0,) of `rollout.MARK`."""
     counts: NDArray[np.int64]
-    """(2,): not looked at."""
+    """(1,): not looked at."""
     added_s: NDArray[np.float64]
     """(q or more, 2): seconds by which first and last tokens of others come later, summed over the
     others and averaged over the samples. Negative where it happens to help, as it may by a

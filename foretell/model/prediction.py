@@ -139,8 +139,8 @@ class Prediction(NamedTuple):
     ttft_s: float
     e2e_s: float
     tpot_s: float
-    preemptions: float
-    """Expected number of preemptions on the instance while this request is there."""
+    preempted_s: float
+    """The part of `e2e_s - ttft_s` in which the request is preempted, or computed again."""
     snapshot_age_s: float
     load: Load
     calibration_steps: int = 0

@@ -40,11 +40,11 @@ class TotalDelayPolicy(JudgingPolicy):
         if memory is None and known:
             usual_s = fmean(answer.ttft_s for answer in known)
         fastest = min(known, key=_decoding_s, default=None)
-        preempting, rooms_s = _preempting(known), prices_s(known)
+        rooms_s = prices_s(known)
         scores: list[float | None] = []
         parts: list[Part | None] = []
         for answer in answers:
-            part = answer and _part(answer, fastest, usual_s, preempting, rooms_s)
+            part = answer and _part(answer, fastest, usual_s, rooms_s)
             parts.append(part)
             scores.append(None if part is None else total_delay_s(part))
         return lowest_known(candidates, scores)._replace(parts=parts)
@@ -74,8 +74,8 @@ def total_delay_s(part: Part) -> float | None:
 
     Its wait is that for its first token and, where memory is short, the time for which it is
     preempted later: whoever came last is preempted first, so that is mostly its own loss and no
-    other's. No forecast tells the two apart from slow decoding, so it is what decoding takes longer
-    than where it is fastest, times the share of instances that preempt somebody meanwhile.
+    other's. Decoding slowly is no waiting: an engine of half the pace with room is better than a
+    full one.
 
     For its own decoding the engine that decodes fastest is the best, but so it is for those who
     come after it. What decoding takes longer elsewhere counts times the square of the share of that
@@ -111,18 +111,17 @@ def _part(
     answer: Prediction,
     fastest: Prediction | None,
     usual_s: float,
-    preempting: float,
     rooms_s: Mapping[str, float],
 ) -> Part:
     """What the score of a candidate with this answer is made of; `fastest` decodes fastest."""
     longer_s = _decoding_s(answer) - (_decoding_s(fastest) if fastest else 0.0)
     longer_s = longer_s if isfinite(longer_s) else 0.0
-    wait_s = answer.ttft_s + preempting * longer_s
+    wait_s = answer.ttft_s + answer.preempted_s
     free = free_share(fastest.load) if fastest else 0.0
     return Part(
         wait_s,
         weighed_wait_s(wait_s, usual_s),
-        (1.0 - preempting) * longer_s * free**2,
+        longer_s * free**2,
         rooms_s.get(answer.instance_id, 0.0),
         answer.added_ttft_s,
         answer.added_e2e_s,
@@ -130,10 +129,5 @@ def _part(
 
 
 def _decoding_s(answer: Prediction) -> float:
-    """Seconds that all tokens but the first take."""
-    return answer.e2e_s - answer.ttft_s
-
-
-def _preempting(known: Sequence[Prediction]) -> float:
-    """The share of instances that preempt somebody while the request is there."""
-    return fmean([min(1.0, answer.preemptions) for answer in known]) if known else 0.0
+    """Seconds that all tokens but the first take while it runs."""
+    return answer.e2e_s - answer.ttft_s - answer.preempted_s

@@ -1,5 +1,6 @@
 """The benchmarks of placement, on a few requests and at their arithmetic."""
 
+from dataclasses import replace
 from math import exp
 from pathlib import Path
 
@@ -97,3 +98,6 @@ def test_a_pool_is_sooner_than_its_engines_and_no_request_sooner_than_alone() ->
     assert pool.mean(lambda s: s.e2e_s) <= engines.mean(lambda s: s.e2e_s)
     first = pool.served[0]
     assert first.ttft_s >= 0.95 * alone[first.request_id].ttft_s
+    # One engine of four at half pace is an eighth of the pool's.
+    slower = pooled(replace(options, faults=("slow=2:3:0",)), arrivals, 1)
+    assert 1.0 < slower.mean(lambda s: s.e2e_s) / pool.mean(lambda s: s.e2e_s) < 1.3

@@ -38,7 +38,7 @@ def predicted(
     calibration_steps: int = 1000,
     added_e2e_s: float | None = 0.0,
     added_ttft_s: float | None = 0.0,
-    preemptions: float = 0.0,
+    preempted_s: float = 0.0,
     running: int = 64,
 ) -> Candidate:
     """`running`: all seats are taken, unless another number is given."""
@@ -47,7 +47,7 @@ def predicted(
         ttft_s,
         e2e_s,
         tpot_s=0.01,
-        preemptions=preemptions,
+        preempted_s=preempted_s,
         snapshot_age_s=0.0,
         load=load(running=running),
         calibration_steps=calibration_steps,

@@ -42,7 +42,7 @@ def some_candidates(draws: Random) -> list[Candidate]:
                 outstanding,
                 draws.choice([0, 1000]),
                 added_e2e_s=draws.choice([0.0, 0.5, 4.0, None]),
-                preemptions=draws.choice([0.0, 2.0]),
+                preempted_s=draws.choice([0.0, 0.5]),
             )
         )
     return found

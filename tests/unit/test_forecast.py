@@ -87,7 +87,7 @@ def test_an_idle_engine_prefills_and_decodes_at_once() -> None:
     assert seen.ttft_s == pytest.approx(first)
     assert seen.e2e_s == pytest.approx(first + rest)
     assert seen.tpot_s == pytest.approx(rest / 2)
-    assert seen.preemptions == 0
+    assert seen.preempted_s == 0
 
 
 def test_the_step_in_flight_is_waited_for_even_when_it_is_late() -> None:
@@ -208,6 +208,7 @@ def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
     copy, in_flight = restore_twin(seen, known_length)
     copied = deque(in_flight)
     mine = [Sequence("new", 30, 25, 0, arrival_s=start) for _ in range(2)]
+    preempted_s = 0.0
     if len(engine.queue) == copy.max_steps_in_flight:
         engine.apply()
         copy.complete(copied.popleft())
@@ -228,8 +229,12 @@ def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
             ]
         assert len(copied) == len(engine.queue)
         if len(copied) == copy.max_steps_in_flight or not (batch and batch.scheduled):
+            before_s, tokens = engine.now, mine[0].output_tokens
             engine.apply()
             copy.complete(copied.popleft())
+            if 0 < tokens == mine[0].output_tokens:
+                preempted_s += engine.now - before_s
+    assert predicted.preempted_s == pytest.approx(preempted_s)
     assert predicted.ttft_s == pytest.approx(engine.first["new"] - start)
     assert predicted.e2e_s == pytest.approx(engine.now - start)
 

@@ -35,31 +35,34 @@ def test_how_much_a_wait_weighs_depends_on_the_waits_before() -> None:
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
 
 
-def test_slow_decoding_counts_as_waiting_as_far_as_instances_preempt() -> None:
-    def chosen(added_e2e_s: float, *preemptions: float) -> str:
-        slow = predicted("a", 6.0, 1.0, preemptions=preemptions[0])
-        fast = predicted("b", 5.0, 1.0, added_e2e_s=added_e2e_s, preemptions=preemptions[1])
+def test_time_without_tokens_counts_as_waiting_and_slow_decoding_does_not() -> None:
+    def chosen(added_e2e_s: float, preempted_s: float) -> str:
+        slow = predicted("a", 6.0, 1.0, preempted_s=preempted_s)
+        fast = predicted("b", 5.0, 1.0, added_e2e_s=added_e2e_s)
         return choose([slow, fast])
 
     # Beside 1 s as usual, 2 s weigh 54 s, 1.5 s 23.4 s, and 1 s 8 s.
-    assert (chosen(46.1, 1.0, 1.0), chosen(45.9, 1.0, 7.0)) == ("a", "b")
-    assert (chosen(15.5, 0.5, 0.5), chosen(15.4, 0.0, 7.0)) == ("a", "b")
-    assert chosen(0.1, 0.0, 0.0) == "a"
+    assert (chosen(46.1, 1.0), chosen(45.9, 1.0)) == ("a", "b")
+    assert (chosen(15.5, 0.5), chosen(15.4, 0.5)) == ("a", "b")
+    assert chosen(0.1, 0.0) == "a"
+
+
+def test_a_slow_engine_with_room_is_better_than_full_ones_that_preempt() -> None:
+    slow = predicted("slow", 20.0, 1.0)
+    assert choose([slow, predicted("full", 12.0, 1.0, preempted_s=2.0)]) == "slow"
 
 
 def test_slow_decoding_counts_as_far_as_the_fastest_engine_is_free() -> None:
-    def chosen(added_e2e_s: float, running: int, preemptions: float = 0.0) -> str:
-        slow = predicted("slow", 9.0, 1.0, running=0, preemptions=preemptions)
-        fast = predicted(
-            "fast", 5.0, 1.0, added_e2e_s=added_e2e_s, preemptions=preemptions, running=running
-        )
+    def chosen(added_e2e_s: float, running: int, preempted_s: float = 0.0) -> str:
+        slow = predicted("slow", 9.0, 1.0, running=0, preempted_s=preempted_s)
+        fast = predicted("fast", 5.0, 1.0, added_e2e_s=added_e2e_s, running=running)
         return choose([slow, fast])
 
     assert (chosen(3.9, 0), chosen(4.1, 0)) == ("fast", "slow")  # all of 4 s
     assert (chosen(0.9, 32), chosen(1.1, 32)) == ("fast", "slow")  # a fourth of it
     assert chosen(0.1, 64) == chosen(0.1, 80) == "slow"
-    # Half of it counts as waiting, 3 * (1 + 3) ** 3 - 8 s more, and the other half as decoding.
-    assert (chosen(185.9, 0, 0.5), chosen(186.1, 0, 0.5)) == ("fast", "slow")
+    # Half of it is waiting, 3 * (1 + 3) ** 3 - 8 s more, and the other half decoding.
+    assert (chosen(185.9, 0, 2.0), chosen(186.1, 0, 2.0)) == ("fast", "slow")
 
 
 def test_first_and_last_tokens_of_others_count() -> None:

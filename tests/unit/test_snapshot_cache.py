@@ -166,7 +166,7 @@ def test_who_waits_with_images_delays_a_new_request() -> None:
 
 def means(prediction: Prediction) -> tuple[float | None, ...]:
     added = prediction.added_ttft_s, prediction.added_e2e_s
-    return prediction.ttft_s, prediction.e2e_s, prediction.preemptions, *added
+    return prediction.ttft_s, prediction.e2e_s, prediction.preempted_s, *added
 
 
 def followed(

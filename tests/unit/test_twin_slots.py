@@ -142,4 +142,3 @@ def test_a_request_that_is_preempted_and_computed_again_for_ever_is_given_up() -
     seen = asked(predictor, request, steps, 0.0)
     assert math.isinf(seen.ttft_s)
     assert math.isinf(seen.e2e_s)
-    assert seen.preemptions > 1000

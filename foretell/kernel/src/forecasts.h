@@ -34,7 +34,7 @@ struct Costs {
 
 // Fill row `i` of `answers.means`.
 COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) {
-    double first_s = 0.0, last_s = 0.0, tokens = 0.0;
+    double first_s = 0.0, last_s = 0.0, tokens = 0.0, preempted_s = 0.0;
     const Int marks = answers.marks.size;
     for (Int sample = 0; sample < samples; sample++) {
         first_s += max(0.0, answers.first_token_s.at(i, sample) - now_s);
@@ -42,10 +42,14 @@ COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) 
             last_s += max(0.0, answers.last_token_s.at(i, sample * marks + mark) - now_s);
         }
     }
-    for (auto& mark : answers.marks) tokens += double(mark.tokens);
+    for (auto& mark : answers.marks) {
+        tokens += double(mark.tokens);
+        preempted_s += mark.preempted_s;
+    }
     answers.means.at(i, 0) = first_s / double(samples);
     answers.means.at(i, 1) = last_s / double(samples * marks);
     answers.means.at(i, 2) = tokens / double(marks);
+    answers.means.at(i, 3) = preempted_s / double(marks);
 }
 
 // Fill `answers` to the questions.

@@ -18,7 +18,7 @@ struct Futures {
     // (s, marks): the last token of all new requests, had they as many tokens as the mark says; or
     // (s, n).
     Table<double> last_token_s;
-    // (2,): preemptions and steps of the first rollout; for new requests until they have ended.
+    // (1,): steps of the first rollout; for new requests until they have ended.
     Array<Int> counts;
 };
 
@@ -33,6 +33,7 @@ COMPILED void follow_new_requests(const Roll& work, const double* length, bool f
             const Int tokens = round_even(conditional_quantile(length, 0.0, level));
             work.marks[i].tokens = limited(state.engine, new_request, tokens);
             work.marks[i].at_s = -INFINITY;
+            work.marks[i].preempted_s = 0.0;
         }
     } else {
         work.loop.clock.until_first_token = 1;
@@ -107,8 +108,7 @@ COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int 
         const bool ended = roll(work, model, INFINITY);
         if (!is_whole(scratch.broken)) return;
         if (sample == 0) {
-            futures.counts[0] = clock.preemptions;
-            futures.counts[1] = clock.iterations;
+            futures.counts[0] = clock.iterations;
         }
         if (watched > 0) {
             note_new_requests(work, sample, ended, futures);

@@ -208,10 +208,11 @@ FORETELL_STRUCT(Input, INPUT_FIELDS)
     F(double, now_s, ) \
     F(double, first_end_s, ) /* when the older of the steps in flight ends */ \
     F(double, last_end_s, ) /* when the younger one ends */ \
+    F(double, noted_s, ) /* when output was noted last */ \
+    F(double, preempted_s, ) /* see `rollout::stalls` */ \
     F(Int, in_flight, ) /* steps in flight */ \
     F(Int, oldest, ) /* which of the two batches the older one is */ \
     F(Int, next_arrival, ) \
-    F(Int, preemptions, ) \
     F(Int, iterations, ) /* steps completed */ \
     F(Int, launched, ) /* steps begun since the start, those without own work included */ \
     F(Int, until_first_token, ) /* a rollout ends with the first token of any watched one */
@@ -265,7 +266,8 @@ FORETELL_STRUCT(Belief, BELIEF_FIELDS)
 
 #define MARK_FIELDS(F) \
     F(Int, tokens, ) \
-    F(double, at_s, )
+    F(double, at_s, ) \
+    F(double, preempted_s, ) /* up to then */
 FORETELL_STRUCT(Mark, MARK_FIELDS)
 
 #define REQUEST_FIELDS(F) \

@@ -56,7 +56,6 @@ INLINED double batch_s(const StepTime& model, const Counts& counts) {
 // The step just scheduled is in flight: it begins when the device is free, for `seconds`.
 INLINED void launch(const Loop& loop, double seconds) {
     auto& clock = loop.clock;
-    clock.preemptions += loop.batches[newest(loop)].counts.preempted;
     clock.launched += 1;
     loop.state.engine.step_counter += 1;
     const bool idle = clock.in_flight == 0;

@@ -149,38 +149,63 @@ COMPILED Int steps_until(const Roll& r, const StepTime& model, Int count, Int pa
     return high;
 }
 
+// Whether a watched request that has begun gets no token: it is preempted, or computed again.
+INLINED bool stalls(const Roll& r, Int slot, Int output) {
+    auto& seq = r.loop.state.sequences[slot];
+    return seq.noted > 0 && output <= seq.noted && seq.status != ENDED;
+}
+
+// Output is noted; a watched request `stalled` since that was done last.
+INLINED void pass(const Roll& r, bool stalled) {
+    auto& clock = r.loop.clock;
+    if (stalled) clock.preempted_s += clock.now_s - clock.noted_s;
+    clock.noted_s = clock.now_s;
+}
+
 // Note the marks that the watched have passed by now.
 INLINED void note(const Roll& r) {
+    auto& clock = r.loop.clock;
+    bool stalled = false;
     for (auto& slot : r.watched) {
         auto& seq = r.loop.state.sequences[slot];
         const Int output = output_of(r.loop.state, r.steady, slot);
+        stalled |= stalls(r, slot, output);
         if (output <= seq.noted) continue;
         for (auto& mark : r.marks) {
             if (seq.noted < mark.tokens && mark.tokens <= output) {
-                mark.at_s = max(mark.at_s, r.loop.clock.now_s);
+                mark.at_s = max(mark.at_s, clock.now_s);
+                mark.preempted_s = clock.preempted_s;
             }
         }
         seq.noted = output;
     }
+    pass(r, stalled);
 }
 
-// Note the marks that the watched pass in a run of steps about to be taken, and when.
-INLINED void note_run(const Roll& r, const StepTime& model, double begin_s, Int steps) {
+// Note the marks that the watched pass in a run of steps about to be taken, and when; whether one
+// stalls meanwhile.
+INLINED bool note_run(const Roll& r, const StepTime& model, double begin_s, Int steps) {
     const Int ahead = r.loop.state.engine.depth - 1;
     auto& sums = r.steady.sums;
+    bool stalled = false;
     for (auto& slot : r.watched) {
         auto& seq = r.loop.state.sequences[slot];
         const Int output = output_of(r.loop.state, r.steady, slot);
-        if (r.steady.due[slot] == NEVER) continue;
+        if (r.steady.due[slot] == NEVER) {
+            stalled |= stalls(r, slot, output);
+            continue;
+        }
         for (auto& mark : r.marks) {
             if (output < mark.tokens && mark.tokens <= output + steps) {
                 const Int taken = mark.tokens - output - ahead;
                 const double after_s = run_s(r, model, sums.scheduled, sums.pairs, taken);
                 mark.at_s = max(mark.at_s, begin_s + after_s);
+                mark.preempted_s = r.loop.clock.preempted_s;
             }
         }
         seq.noted = output + steps;
     }
+    return stalled;
 }
 
 // Run one iteration of the engine's loop; false when nothing can ever run again.
@@ -256,7 +281,7 @@ INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) 
         deliver(state, steady, in_flight, begin_s);
         in_flight.counts.scheduled = 0;  // the steps to come hold none but steady ones
     }
-    note_run(r, model, begin_s, steps);
+    const bool stalled = note_run(r, model, begin_s, steps);
     state.engine.prefill_capacity_bound &= state.engine.waiting > 0;
     take_steady_blocks(state, steady, steps);
     clock.now_s = clock.last_end_s = begin_s + run_s(r, model, count, pairs, steps - ahead);
@@ -268,6 +293,7 @@ INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) 
     state.engine.step_counter += steps;
     clock.first_end_s = clock.last_end_s;
     clock.iterations += steps;
+    pass(r, stalled);
     advance_steady(state, steady, steps, clock.now_s);
     return true;
 }

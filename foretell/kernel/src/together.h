@@ -94,9 +94,9 @@ COMPILED void follow_alone(const Call& call, Int index) {
     deployments.first_end_s[index] = clock.in_flight > 0 ? clock.first_end_s : INFINITY;
     own_s[0] = 0.0;
     if (clock.in_flight > 1) own_s[1] = clock.last_end_s - clock.first_end_s;
-    Int counts[2];
+    Int counts[1];
     // Nobody is watched or noted.
-    const Futures futures = {totals, {nullptr, 0}, {nullptr, 1, 0}, {nullptr, 1, 0}, {counts, 2}};
+    const Futures futures = {totals, {nullptr, 0}, {nullptr, 1, 0}, {nullptr, 1, 0}, {counts, 1}};
     sample_futures(call.scratch, model, arriving, 0, nullptr, {true, {nullptr, 0}, own_s}, futures);
     const Int launched = call.scratch.records[WORK].clock.launched;
     deployments.steps[index] = min(launched, own_s.size);

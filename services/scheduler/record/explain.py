@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 _FACTS = ("status", "finished", "broken", "continued")
 _NUMBERS = ("ttft_s", "e2e_s", "prompt_tokens", "output_tokens")
 _PREDICTED = (
-    *("ttft_s", "e2e_s", "tpot_s", "preemptions", "cached_tokens"),
+    *("ttft_s", "e2e_s", "tpot_s", "preempted_s", "cached_tokens"),
     *("snapshot_age_s", "calibration_steps", "approximations"),
 )
 
