@@ -101,7 +101,7 @@ class Benchmark:
         if options.write and not options.quick:
             target = self.result
             target.parent.mkdir(exist_ok=True)
-            target.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+            target.write_text(_json(numbers), encoding="utf-8")
             self.write(blocks)
 
     def write(self, blocks: Blocks) -> None:
@@ -137,6 +137,12 @@ class Benchmark:
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": describe_machine(*self.packages),
         }
+
+
+def _json(numbers: Numbers) -> str:
+    """Every row on one line."""
+    text = json.dumps(numbers, indent=1)
+    return re.sub(r"\{[^{}]*\}", lambda row: json.dumps(json.loads(row[0])), text) + "\n"
 
 
 def _argument(name: str) -> str:

@@ -6,7 +6,7 @@ import typer
 
 from foretell import __version__
 from foretell.cli import learning, render
-from foretell.cli.measuring import accuracy, check, verify_engine
+from foretell.cli.measuring import check, verify_engine
 from foretell.cli.reference import reference
 from foretell.cli.running import demo, explain, run_batch, status
 from foretell.cli.simulating import capacity, plan, simulate
@@ -25,7 +25,6 @@ for _command in (
     reference,
     check,
     verify_engine,
-    accuracy,
     simulate,
     capacity,
     plan,

@@ -1,4 +1,4 @@
-"""Commands that measure engines: `foretell check`, `accuracy` and `verify-engine`."""
+"""Commands that measure engines: `foretell check` and `verify-engine`."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from foretell.cli.options import AsJson, Seed, refusing, taking
+from foretell.cli.options import AsJson, refusing, taking
 from foretell.tools.check.options import POLICIES, STAGES, CheckOptions, Stage
 
 _LIST = "Comma-separated; "
@@ -57,36 +57,6 @@ def check(
 
 def _split(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
-
-
-def accuracy(
-    live: Annotated[str, typer.Option(metavar="URL", help="Running engine to measure under load.")],
-    predictor: Annotated[str, typer.Option(help="gRPC address of its predictor.")],
-    snapshots: Annotated[str, typer.Option(help="Endpoint of its plugin, for the recording.")] = "",
-    recording: Annotated[Path | None, typer.Option(help="File to record into.")] = None,
-    requests: Annotated[int, typer.Option(min=1, help="Number of measured requests.")] = 400,
-    utilisation: Annotated[
-        float, typer.Option(min=0.01, help="Mean rate as a ratio of the engine's capacity.")
-    ] = 0.7,
-    seed: Seed = 1,
-    engine_api_key: Annotated[
-        str, typer.Option(envvar="FORETELL_ENGINE_API_KEY", help="The engine's key, if any.")
-    ] = "",
-) -> None:
-    """Compare predicted with actual latencies of a live engine, as JSON."""
-    from foretell.tools.live.command import live as measure_live
-    from foretell.tools.live.measure import LiveOptions
-
-    measured = LiveOptions(
-        url=live,
-        predictor=predictor,
-        snapshots=snapshots,
-        api_key=engine_api_key,
-        requests=requests,
-        utilisation=utilisation,
-        seed=seed,
-    )
-    measure_live(measured, recording)
 
 
 def verify_engine(

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from foretell.engine.told import Calibration, ToldLatency
+from foretell.engine.told import Calibration, Seen, ToldLatency
 from foretell.model import BatchShape
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, Served, simulate
@@ -99,8 +99,8 @@ def _told(requests: Sequence[Served]) -> dict[str, list[Scored]]:
         while under_way and under_way[0][0] <= each.placed_s:
             ended = requests[heappop(under_way)[1]]
             if ended.predicted is not None:
-                seconds = (_since_placed(ended, kind) for kind in _LATENCIES)
-                calibration.observe("", ended.predicted, *seconds)
+                seen = (Seen(_since_placed(ended, kind)) for kind in _LATENCIES)
+                calibration.observe("", ended.predicted, *seen)
         heappush(under_way, (each.arrival_s + each.e2e_s, number))
         told = calibration.tell("", each.predicted) if each.predicted is not None else None
         if each.predicted is not None and told is not None:

@@ -5,7 +5,6 @@ policy alone: who is online comes first, the time of steps is learnt from the st
 those with the least computed work.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
@@ -27,14 +26,6 @@ class _Fixed:
         return self.longest_s
 
 
-class _NoNeeds:
-    """Stands in for `Retention` at the queue: nobody is known to need a block again."""
-
-    def need(self, hashes: Iterable[bytes]) -> None: ...
-
-    def release(self, hashes: Iterable[bytes]) -> None: ...
-
-
 class _NoReserve:
     """Stands in for `BurstReserve`."""
 
@@ -51,7 +42,8 @@ class Ours(CoScheduling, Scheduler):  # type: ignore[misc]
 
 
 class Echo(Ours):
-    """Echo as published: a step may take the least slack, by deadlines TTFT + i * TPOT."""
+    """BS+E+S+R: a step may take the least slack, by deadlines TTFT + i * TPOT; blocks are kept for
+    bursts. In the paper blocks are also evicted in an order of their own."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -66,24 +58,17 @@ class Echo(Ours):
         return _Fixed(least_s)
 
 
-class EchoUnmanaged(Echo):
-    """BS+E+S: without the task-aware cache: blocks leave by LRU, none are kept for bursts."""
+class EchoUnreserved(Echo):
+    """BS+E+S: no blocks are kept for bursts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        manage_plainly(self)
+        self.planner.online.reserve = _NoReserve()
 
 
-class EchoInOrder(EchoUnmanaged):
+class EchoInOrder(EchoUnreserved):
     """BS+E: nor are offline requests chosen: they come in their order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.planner.waiting.pool = OfflinePool(most_passed_over=0)
-
-
-def manage_plainly(scheduler: Any) -> None:
-    """Leave the KV cache to vLLM: blocks are evicted by LRU alone."""
-    planner = scheduler.planner
-    planner.waiting._retention, planner.online.reserve = _NoNeeds(), _NoReserve()
-    scheduler.kv_cache_manager.free = planner._free

@@ -31,8 +31,8 @@ CONTENDERS: dict[str, tuple[type[Any] | None, str, float]] = {
     ALONE: (None, "fcfs", 0.0),
     "BS": (None, "priority", 0.0),
     "BS+E": (policies.EchoInOrder, "fcfs", 1.0),
-    "BS+E+S": (policies.EchoUnmanaged, "fcfs", 1.0),
-    "Echo": (policies.Echo, "fcfs", 1.0),
+    "BS+E+S": (policies.EchoUnreserved, "fcfs", 1.0),
+    "BS+E+S+R": (policies.Echo, "fcfs", 1.0),
     "ours, with targets": (policies.Ours, "fcfs", 1.0),
     "ours, as if alone": (policies.Ours, "fcfs", 0.0),
 }

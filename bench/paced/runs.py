@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +26,9 @@ Pairs = dict[str, list[list[float]]]
 """Predicted and actual seconds of requests, by predictor."""
 CACHED = "cached"
 """The kind of what is no latency: the prompt's tokens that were found cached."""
+TOLD = "told"
+"""What clients were told: for each kind of latency the value to plan with, the P90 and the actual
+seconds of each request, in the order of their placements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ class Run:
     """How much longer steps took than they should, on the engine where it was the most."""
     cores_busy: float
     predicted: dict[str, Pairs]
-    """By kind of latency, and `CACHED`."""
+    """By kind of latency, and `CACHED` and `TOLD`."""
 
     def figures(self) -> dict[str, float]:
         """`METRICS` of this run."""
@@ -96,7 +99,19 @@ def predicted(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
             if _is_counted(entry, counted) and entry.get("cached_tokens") is not None
         ]
     }
+    found[TOLD] = {kind: _told(finished, counted, kind) for kind in LATENCIES}
     return {kind: dict(pairs) for kind, pairs in found.items()}
+
+
+def _told(
+    finished: Sequence[dict[str, Any]], counted: Collection[str], kind: str
+) -> list[list[float]]:
+    names = f"told_{kind}_s", f"told_{kind}_p90_s", f"{kind}_s"
+    return [
+        [round(entry[name], 4) for name in names]
+        for entry in sorted(finished, key=lambda each: float(each["placed_unix_s"]))
+        if _is_counted(entry, counted) and entry["told_e2e_s"] is not None
+    ]
 
 
 def _is_counted(entry: dict[str, Any], counted: Collection[str]) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
+from bench.placement.broadcast import broadcast
 from bench.placement.simulated import A30, by_seed, capacity_qps, figures, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
@@ -34,6 +35,16 @@ ESTIMATED = "noise:0.3"
 SEEDS, QPS, SHOWN_QPS = (1, 2, 3), (20, 24, 28, 30, 32, 34, 36), 32
 REQUESTS, LONG, LONG_QPS = 2000, 10_000, 30
 LLUMNIX, BLOCK, BLOCK_STAR = "Llumnix-", "Block", "Block*"
+BROADCAST = "broadcast"
+"""The scheduler of Figure 5 (`bench.placement.broadcast`)."""
+FIGURE_5 = {
+    "error of e2e, random scheduler, true lengths": (BROADCAST, "e2e_mape"),
+    "error of e2e, Block*": ("Block*", "e2e_mape"),
+    "best instance, Block": (BROADCAST, "best predicted_latency"),
+    "best instance, Llumnix-": (BROADCAST, "best llumnix_minus"),
+    "e2e over the best's, Block": (BROADCAST, "over predicted_latency"),
+    "e2e over the best's, Llumnix-": (BROADCAST, "over llumnix_minus"),
+}
 SCHEDULERS = {
     "random": "random",
     "round-robin": "round_robin",
@@ -90,13 +101,16 @@ def run(case: Case, traces: Path) -> Numbers:
     only their times differ."""
     options = SimulateOptions(
         engines=(SETTINGS[case.setting].engines,),
-        policy=SCHEDULERS[case.scheduler],
+        policy=SCHEDULERS.get(case.scheduler, ""),
         estimates=ESTIMATED if case.scheduler == BLOCK_STAR else "true",
         length_rule="block" if case.scheduler == BLOCK_STAR else "survival",
     )
     trace = _read(traces / SHAREGPT)
     arrivals = arrivals_of(trace, Random(f"{case.seed} trace"), count=case.requests, qps=case.qps)
-    report = simulated(options, [each for each in arrivals if _fits(each)], case.seed)
+    arrivals = [each for each in arrivals if _fits(each)]
+    if case.scheduler == BROADCAST:
+        return broadcast(options, arrivals, case.seed)
+    report = simulated(options, arrivals, case.seed)
     return {**figures(report), **relative_errors(report.served)}
 
 
@@ -125,7 +139,9 @@ def found(case: Case, traces: Path) -> Numbers:
 def cases(quick: bool) -> Iterator[Case]:
     """All that is run: the sweep over rates, searches, and runs as long as the paper's."""
     seeds = SEEDS[:2] if quick else SEEDS
-    for seed, qps, scheduler in product(seeds, (SHOWN_QPS,) if quick else QPS, SCHEDULERS):
+    rates = (SHOWN_QPS,) if quick else QPS
+    schedulers = SCHEDULERS if quick else (*SCHEDULERS, BROADCAST)
+    for seed, qps, scheduler in product(seeds, rates, schedulers):
         yield Case("default", scheduler, float(qps), seed, 300 if quick else REQUESTS)
     if not quick:
         for seed, name, scheduler in product(seeds, SETTINGS, (LLUMNIX, BLOCK_STAR, BLOCK)):
@@ -153,7 +169,7 @@ def tables(page: Numbers) -> Blocks:
     searches, long = [r for r in rows if r["search"]], [r for r in rows if r["requests"] == LONG]
     parts = [made_by(page), _latencies(sweep)]
     if searches:
-        parts += [_capacities(searches), _errors(sweep), _long(long)]
+        parts += [_capacities(searches), _predictions(sweep), _long(long)]
     return {"tables": "\n".join(parts)}
 
 
@@ -187,12 +203,12 @@ def _capacities(searches: Sequence[Numbers]) -> str:
     return markdown_table(("capacity, requests/s (table 2)", LLUMNIX, BLOCK, *gains), lines)
 
 
-def _errors(sweep: Sequence[Numbers]) -> str:
+def _predictions(sweep: Sequence[Numbers]) -> str:
     lines = []
-    for title, scheduler in (("true lengths", BLOCK), ("estimated", BLOCK_STAR)):
-        means = (fmean(by_seed(sweep, "e2e_mape", scheduler=scheduler, qps=q)) for q in QPS)
-        lines.append([f"e2e, {title}", *(f"{mean:.1%}" for mean in means)])
-    return markdown_table(("error of predictions (Fig. 5), requests/s", *map(str, QPS)), lines)
+    for title, (scheduler, figure) in FIGURE_5.items():
+        means = (fmean(by_seed(sweep, figure, scheduler=scheduler, qps=qps)) for qps in QPS)
+        lines.append([title, *(f"{mean:.1%}" for mean in means)])
+    return markdown_table(("predictions (Fig. 5), requests/s", *map(str, QPS)), lines)
 
 
 def _long(rows: Sequence[Numbers]) -> str:

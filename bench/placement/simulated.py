@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import log
 from random import Random
+from typing import Any
 
 from bench.report import Numbers
 from foretell.policy import Policy, make_policy
@@ -33,13 +34,15 @@ def simulated(
     *,
     policy: Policy | None = None,
     recall: bool = False,
+    **changes: Any,
 ) -> Report:
     """What comes of these arrivals, all of which fit. `policy` is instead of that of the options.
-    `recall`: what waits in an engine's queue may be called back; what others propose does not."""
+    `recall`: what waits in an engine's queue may be called back; what others propose does not.
+    `changes`: other fields of the cluster's configuration."""
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
     placement = replace(config.placement, recall=recall)
-    config = replace(config, placement=placement, learn_step_times=bool(options.faults))
+    config = replace(config, placement=placement, learn_step_times=bool(options.faults), **changes)
     policy = policy or make_policy(options.policy)
     return simulate(config, arrivals, [policy], Random(f"{seed} cluster"))
 
@@ -98,6 +101,12 @@ def capacity_qps(
             return crossing
         margin = _MARGIN * (high - low)
         qps = round(min(max(crossing, low + margin), high - margin), 3)
+
+
+def merged(last: Iterable[Numbers], rows: Iterable[Numbers]) -> list[Numbers]:
+    """The rows of both runs, those of the later one where both ran a case."""
+    fields = ("family", "policy", "knows", "seed")
+    return [*{tuple(row[each] for each in fields): row for row in (*last, *rows)}.values()]
 
 
 def by_seed(rows: Iterable[Numbers], figure: str, **wanted: object) -> list[float]:

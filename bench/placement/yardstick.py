@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.placement.bound import pooled
 from bench.placement.families import DECIDES, FAMILIES, MIXED, UNSEEN, Family
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
-from bench.placement.simulated import by_seed, capacity_qps, figures, simulated
+from bench.placement.simulated import by_seed, capacity_qps, figures, merged, simulated
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept, state_of_the_code
 from foretell.policy import Policy
@@ -123,29 +123,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     names = [family.name for family in FAMILIES]
     parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
     parser.add_argument("--families", nargs="+", choices=names, default=names)
+    policies = (*POLICIES, POOL)
+    parser.add_argument("--policies", nargs="+", choices=policies, default=policies)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Find the families' capacities, and simulate what has not been simulated yet."""
-    kept, seconds = Kept(BENCH.kept, state_of_the_code()), 0.0
+    """Simulate what is asked for and was not simulated yet; the rest stays as it was written last.
+
+    A family's capacity is found once, so that its rows of several days can be compared.
+    """
+    kept, last, seconds = Kept(BENCH.kept, state_of_the_code()), BENCH.read(), 0.0
+    capacities = last["capacities_qps"]
     if options.quick:
         options.seeds, options.families, seconds = 2, options.families[:1], 5.0
-        found = [family_of(name).guess_qps for name in options.families]
+        last = {"rows": []}
     else:
+        new = [name for name in options.families if name not in capacities]
         find = partial(_capacity, traces=options.traces)
-        found = kept.all_of(find, options.families, options.processes, "capacities")
+        found = kept.all_of(find, new, options.processes, "capacities")
+        capacities |= zip(new, found, strict=True)
     asked = [
         Case(family.name, policy, "tagger", rate, seed, seconds or family.seconds)
         for seed in range(1, options.seeds + 1)
-        for family, qps in zip(map(family_of, options.families), found, strict=True)
+        for family in map(family_of, options.families)
+        for qps in [capacities.get(family.name, family.guess_qps)]
         for rate in [round(family.load * qps, 3)]
-        for policy in (*POLICIES, POOL)
+        for policy in options.policies
         if family.prefixes or policy not in SEE_PREFIXES
         if family.role != MIXED or seed > LOOKED_AT
     ]
     rows = kept.all_of(partial(run, traces=options.traces), asked, options.processes, "runs")
-    capacities = dict(zip(options.families, found, strict=True))
-    return {"capacities_qps": capacities, "rows": rows}
+    return {"capacities_qps": capacities, "rows": merged(last["rows"], rows)}
 
 
 def _capacity(name: str, traces: Path) -> float:
@@ -195,33 +203,25 @@ def _told(ratios: Sequence[float]) -> str:
 
 def _shares(page: Numbers) -> list[str]:
     """How far policies come on the way from `round_robin` to the pool."""
-    rows = []
+    rows, figure = [], "ttft_p99_s"
     for family in _families(page):
-        of_it = [row for row in page["rows"] if row["family"] == family.name]
-        seeds = {row["seed"] for row in of_it if row["policy"] == POOL}
-        if seeds:
-            part = {**page, "rows": [row for row in of_it if row["seed"] in seeds]}
-            rows += [
-                [family.name, f"{len(seeds)}", title, *_ways(part, family.name, figure)]
-                for figure, title in COMPARED.items()
-            ]
-    header = ("family", "seeds", "figure", "`round_robin`", POOL, f"`{OURS}`", f"`{BLOCK}`")
+        seeds = {row["seed"] for row in page["rows"] if row["policy"] == POOL}
+        part = [r for r in page["rows"] if r["family"] == family.name and r["seed"] in seeds]
+        if any(row["policy"] == POOL for row in part):
+            found = {**page, "rows": part}
+            simple = best_of(found, family.name, figure, WITHOUT_FORECASTS)
+            start, end, *each = (
+                geometric_mean(_values(found, family.name, policy, figure))
+                for policy in ("round_robin", POOL, OURS, BLOCK, simple)
+            )
+            ways = [f"{(start - x) / (start - end):.0%}" for x in each]
+            rows.append([family.name, f"{start:.3g} s", f"{end:.3g} s", *ways])
+    header = (COMPARED[figure], "`round_robin`", POOL, f"`{OURS}`", f"`{BLOCK}`", "best simple")
     text = (
         "The way from `round_robin` to one *pool* of all engines (`bench/placement/bound.py`), and "
         "how much of it each goes: geometric means over seeds."
     )
-    return [text, "", markdown_table((*header, "best simple"), rows)]
-
-
-def _ways(page: Numbers, family: str, figure: str) -> list[str]:
-    """Both ends, in seconds, and how much of the way policies go."""
-    simple = best_of(page, family, figure, WITHOUT_FORECASTS)
-    start, end, *found = (
-        geometric_mean(_values(page, family, policy, figure))
-        for policy in ("round_robin", POOL, OURS, BLOCK, simple)
-    )
-    ways = [f"{(start - x) / (start - end):.0%}" if end < start else "" for x in found]
-    return [f"{start:.3g} s", f"{end:.3g} s", *ways]
+    return [text, "", markdown_table(header, rows)]
 
 
 def _compared(page: Numbers, family: str) -> list[list[float]]:

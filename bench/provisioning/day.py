@@ -18,7 +18,7 @@ from bench.provisioning.cluster import ENGINE, PROFILE, engines
 from bench.provisioning.oracle import Oracle
 from bench.provisioning.traffic import Day
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.runs import run_each
+from bench.runs import Kept, state_of_the_code
 from foretell.model import Slo
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
@@ -178,7 +178,8 @@ def measure(options: argparse.Namespace) -> Numbers:
         for strategy, parameters in CANDIDATES.items()
         for parameter in (parameters[-1:] if options.quick else parameters)
     ]
-    tried = run_each(one, tuning, options.processes)
+    kept = Kept(BENCH.kept, state_of_the_code())
+    tried = kept.all_of(one, tuning, options.processes, "tuning")
     chosen = {
         kind: {
             name: best([r for r in tried if (r["kind"], r["strategy"]) == (kind, name)])
@@ -193,7 +194,7 @@ def measure(options: argparse.Namespace) -> Numbers:
         for cold_s in COLD_STARTS_S
         for day in DAYS
     ]
-    runs = tried if options.quick else run_each(one, cases, options.processes)
+    runs = tried if options.quick else kept.all_of(one, cases, options.processes, "runs")
     return {"most": MOST, "tuning": tried, "chosen": chosen, "runs": runs}
 
 

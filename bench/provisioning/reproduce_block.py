@@ -15,7 +15,7 @@ from typing import Any
 from bench.provisioning.cluster import ENGINE, PROFILE, engines
 from bench.provisioning.traffic import Lengths, read_lengths
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.runs import run_each
+from bench.runs import Kept, state_of_the_code
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
@@ -47,12 +47,13 @@ class Case:
     strategy: str
     cold_start_s: float
     seed: int
+    requests: int = REQUESTS
 
 
-def run(case: Case, lengths: Lengths, requests: int) -> dict[str, Any]:
+def run(case: Case, lengths: Lengths) -> dict[str, Any]:
     """The figures of one case; requests depend on the seed alone."""
     draws = Random(case.seed)
-    arrivals = stream(requests, poisson(QPS, draws), EmpiricalLengths(lengths), draws)
+    arrivals = stream(case.requests, poisson(QPS, draws), EmpiricalLengths(lengths), draws)
     provisioning = Provisioning(
         partial(strategy_of, case.strategy),
         ProvisionConfig(minimum=FIRST, maximum=MOST, cold_start_s=case.cold_start_s),
@@ -65,7 +66,7 @@ def run(case: Case, lengths: Lengths, requests: int) -> dict[str, Any]:
         provisioning=provisioning,
         placement=PlacementConfig(recall=False),
         foretell_every=0,
-        sample_every_s=requests / QPS / SAMPLES,
+        sample_every_s=case.requests / QPS / SAMPLES,
     )
     report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(case.seed))
     return {**asdict(case), **figures(report)}
@@ -95,10 +96,11 @@ def figures(report: Report) -> dict[str, float]:
 def measure(options: argparse.Namespace) -> Numbers:
     """Run every strategy."""
     seeds, requests = (SEEDS[:2], 600) if options.quick else (SEEDS, REQUESTS)
-    cases = [Case(strategy, COLD_START_S, seed) for strategy in STRATEGIES for seed in seeds]
+    cases = [Case(name, COLD_START_S, seed, requests) for name in STRATEGIES for seed in seeds]
     path = options.traces / "sharegpt_10k_llama2_lengths.csv"
-    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len), requests=requests)
-    return {"requests": requests, "runs": run_each(one, cases, options.processes)}
+    one = partial(run, lengths=read_lengths(path, ENGINE.max_model_len))
+    kept = Kept(BENCH.kept, state_of_the_code())
+    return {"runs": kept.all_of(one, cases, options.processes, "runs")}
 
 
 def tables(numbers: Numbers) -> Blocks:
@@ -108,7 +110,7 @@ def tables(numbers: Numbers) -> Blocks:
     lines = [
         made_by(numbers),
         f"Laboratory: simulated, true output lengths. {MOST} engines of {PROFILE} at most, "
-        f"{numbers['requests']:,} requests with ShareGPT's lengths, {QPS:g} requests/s, Poisson. "
+        f"{runs[0]['requests']:,} requests with ShareGPT's lengths, {QPS:g} requests/s, Poisson. "
         f"Means over the seeds {', '.join(map(str, seeds))} with half the width of the 95% "
         "t-interval. Free blocks are those of the instances that are there, "
         "until the last request has ended.\n",

@@ -147,6 +147,10 @@ class SchedulerOptions(Section):
     explain_ratio: float = Field(0.0, ge=0, le=1)
     """Share of requests whose lines in the request log explain their placement, as
     `foretell explain` does; each costs some milliseconds of CPU."""
+    tagger_wait_ms: float = Field(0.0, ge=0, le=1000)
+    """Longest wait of a placement for the tagger's estimate of the length; the small model's counts
+    after it. 0: none waits, and the estimate corrects the reservation. For a tagger on a GPU, where
+    requests wait long in queues."""
     tokenizer: FilePath = ""
     """tokenizer.json, or its folder, to count prompt tokens with; empty: they are estimated from
     characters by a learned ratio."""

@@ -3,20 +3,17 @@ Online-Offline Tasks for Large Language Model Serving`, arXiv 2504.03651).
 
 Pure parts with the paper's names: `deadlines` (slack), `plan` (how much offline work a step takes),
 `pool` (waiting offline requests: length buckets with a radix tree each, candidates), `selector`
-(benefit and punishment), `retention` (eviction order of cached blocks), `online` (who is expected,
-and memory kept for bursts). vLLM's scheduler with them is in
-`foretell.services.backend.vllm.cosched`. `plan` is not imported here: who only reads what a request
-is needs no numpy.
+(benefit and punishment), `online` (who is expected, and memory kept for bursts). vLLM's scheduler
+with them is in `foretell.services.backend.vllm.cosched`. `plan` is not imported here: who only
+reads what a request is needs no numpy.
 """
 
 from foretell.cosched.deadlines import JobClass, Targets, job_of
 from foretell.cosched.online import BurstReserve, ExpectedOnline, OnlineWatch
 from foretell.cosched.pool import OfflineCandidate, OfflinePool
-from foretell.cosched.retention import SEGMENTS, Retention
 from foretell.cosched.selector import Offer, best_of
 
 __all__ = [
-    "SEGMENTS",
     "BurstReserve",
     "ExpectedOnline",
     "JobClass",
@@ -24,7 +21,6 @@ __all__ = [
     "Offer",
     "OfflinePool",
     "OnlineWatch",
-    "Retention",
     "Targets",
     "best_of",
     "job_of",

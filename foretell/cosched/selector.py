@@ -15,7 +15,7 @@ class Offer(NamedTuple):
     computed_tokens: int
     """Tokens that the step would compute for it."""
     lost_tokens: int
-    """Tokens of evicted blocks that other waiting offline requests would have found."""
+    """Tokens beyond the free blocks, which would have to be taken from others."""
     step_s: float
     """Seconds of the step with it."""
 

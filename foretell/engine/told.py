@@ -8,11 +8,15 @@ conformal prediction over a sliding window), which holds the share in the long r
 with the quantiles. Moving a factor with each answer (Gibbs and Candès, 2021) holds it too, but
 swings, since answers end long after something was told of them.
 
+An answer that nobody waited for to its end counts as one that took longer than it was waited for
+(Kaplan and Meier, 1958): to leave such answers out would tell too little, since long ones are left
+more often. That is right where those that are left at some moment would have gone on as others do.
+
 The value to plan with is the median, but at most twice what one in ten keeps to, so that one in ten
 is told more than twice its latency, and at least a fifth of the median.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Hashable
 from math import isfinite, log1p
@@ -64,6 +68,14 @@ class Told(NamedTuple):
     e2e: ToldLatency
 
 
+class Seen(NamedTuple):
+    """A latency as far as it was seen."""
+
+    seconds: float
+    whole: bool = True
+    """Otherwise it would have been longer than these seconds."""
+
+
 class Calibration:
     """Learns from finished requests what predicted quantiles are worth, for each kind of request.
 
@@ -75,25 +87,42 @@ class Calibration:
         self._kinds: dict[Hashable, tuple[_Latency, _Latency]] = {}  # least recent first
 
     def tell(self, kind: Hashable, prediction: Prediction) -> Told | None:
-        """None for a prediction without quantiles."""
-        if not prediction.ttft_quantiles or not prediction.e2e_quantiles:
+        """None for a prediction without quantiles before there are answers to such."""
+        ttft, e2e = self._kinds.get(_kind(kind, prediction)) or (_Latency(), _Latency())
+        if not prediction.e2e_quantiles and not (ttft.is_known and e2e.is_known):
             return None
-        ttft, e2e = self._kinds.get(kind) or (_Latency(), _Latency())
-        return Told(ttft.tell(prediction.ttft_quantiles), e2e.tell(prediction.e2e_quantiles))
+        of_ttft, of_e2e = _quantiles(prediction)
+        return Told(ttft.tell(of_ttft), e2e.tell(of_e2e))
 
-    def observe(
-        self, kind: Hashable, prediction: Prediction, ttft_s: float | None, e2e_s: float
-    ) -> None:
-        """Learn from the latencies of a request that ended by itself: one that was abandoned says
-        nothing. A `ttft_s` of None is not known well enough."""
-        known = self._kinds.pop(kind, None) or (_Latency(), _Latency())
-        self._kinds[kind] = known
+    def observe(self, kind: Hashable, prediction: Prediction, ttft: Seen | None, e2e: Seen) -> None:
+        """Learn from the latencies of a request that has ended; a `ttft` of None is not known well
+        enough."""
+        kind = _kind(kind, prediction)
+        latencies = self._kinds.pop(kind, None) or (_Latency(), _Latency())
+        self._kinds[kind] = latencies
         if len(self._kinds) > _MOST_KINDS:
             del self._kinds[next(iter(self._kinds))]
-        ttft, e2e = known
-        e2e.observe(prediction.e2e_quantiles, e2e_s)
-        if ttft_s is not None:
-            ttft.observe(prediction.ttft_quantiles, ttft_s)
+        for latency, quantiles, seen in zip(
+            latencies, _quantiles(prediction), (ttft, e2e), strict=True
+        ):
+            if seen is not None:
+                latency.observe(quantiles, seen)
+
+
+def _kind(kind: Hashable, prediction: Prediction) -> Hashable:
+    return kind, bool(prediction.e2e_quantiles)
+
+
+def _quantiles(prediction: Prediction) -> tuple[Quantiles, Quantiles]:
+    """Of TTFT and e2e latency. One rollout, for lack of time, has none: there all are what it
+    says, and the answers to such predictions tell how far quantiles are from that."""
+    if prediction.e2e_quantiles:
+        return prediction.ttft_quantiles, prediction.e2e_quantiles
+    ttft, e2e = (
+        tuple((level, seconds) for level in _LEVELS)
+        for seconds in (prediction.ttft_s, prediction.e2e_s)
+    )
+    return ttft, e2e
 
 
 class _Latency:
@@ -102,46 +131,72 @@ class _Latency:
     def __init__(self) -> None:
         self._ratios = tuple(map(_Ratios, _LEVELS))
 
+    @property
+    def is_known(self) -> bool:
+        """There are answers enough to say what quantiles are worth."""
+        return all(each.is_known for each in self._ratios)
+
     def tell(self, quantiles: Quantiles) -> ToldLatency:
         predicted = dict(quantiles)
         low_s, median_s, p90_s = (each.factor() * predicted[each.level] for each in self._ratios)
         median_s = max(low_s, median_s)
         return ToldLatency(low_s, median_s, max(median_s, p90_s))
 
-    def observe(self, quantiles: Quantiles, actual_s: float) -> None:
+    def observe(self, quantiles: Quantiles, seen: Seen) -> None:
         predicted = dict(quantiles)
         for ratios in self._ratios:
             predicted_s = predicted.get(ratios.level, 0.0)
             if isfinite(predicted_s) and predicted_s > 0:
-                ratios.add(actual_s / predicted_s)
+                ratios.add(seen.seconds / predicted_s, whole=seen.whole)
 
 
 class _Ratios:
     """The latest ratios of what happened to one predicted quantile."""
 
-    __slots__ = ("_latest", "_ordered", "level")
+    __slots__ = ("_cut", "_latest", "_whole", "level")
 
     def __init__(self, level: float) -> None:
         self.level = level
-        self._latest = deque[float]()
-        self._ordered: list[float] = []
+        self._latest = deque[tuple[float, bool]]()
+        self._whole: list[float] = []  # in their order
+        self._cut: list[float] = []  # those that would have been larger, in their order
 
-    def add(self, ratio: float) -> None:
+    def add(self, ratio: float, *, whole: bool) -> None:
         ratio = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
-        self._latest.append(ratio)
-        insort(self._ordered, ratio)
+        self._latest.append((ratio, whole))
+        insort(self._of(whole), ratio)
         if len(self._latest) > WINDOW:
-            del self._ordered[bisect_left(self._ordered, self._latest.popleft())]
+            oldest, was_whole = self._latest.popleft()
+            ratios = self._of(was_whole)
+            del ratios[bisect_left(ratios, oldest)]
+
+    @property
+    def is_known(self) -> bool:
+        return len(self._whole) >= _FEWEST
 
     def factor(self) -> float:
         """The ratio that the next one keeps to with the probability `level`, if it is like them."""
-        count = len(self._ordered)
-        if count < _FEWEST:
+        whole, count = self._whole, len(self._latest)
+        if not self.is_known:
             return 1.0
-        place = min(max(self.level * (count + 1) - 1.0, 0.0), count - 1.0)
+        # Of so many the ratio is below it; each that was cut gives its weight to all above it.
+        wanted, passed, weight = self.level * (count + 1), 0, 1.0
+        for number, ratio in enumerate(self._cut):
+            below = bisect_right(whole, ratio, passed)
+            if (below - passed) * weight >= wanted or below == len(whole):
+                break
+            wanted -= (below - passed) * weight
+            passed, left = below, count - below - number
+            weight *= left / (left - 1)
+        place = max(0.0, passed + wanted / weight - 1.0)
+        if place > len(whole) - 1:  # so many have not been seen to end
+            return max(whole[-1], *self._cut[-1:])
         before, part = int(place), place % 1.0
-        after = min(before + 1, count - 1)
-        return self._ordered[before] + part * (self._ordered[after] - self._ordered[before])
+        after = min(before + 1, len(whole) - 1)
+        return whole[before] + part * (whole[after] - whole[before])
+
+    def _of(self, whole: bool) -> list[float]:
+        return self._whole if whole else self._cut
 
 
 def _straight(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:

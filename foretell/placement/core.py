@@ -210,9 +210,9 @@ class PlacementCore:
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
         chosen = decision.chosen
         instance = self.instances[chosen.instance_id]
-        if not instance.by_priority and spec.priority != request.arrived.spec.priority:
+        if not instance.by_priority and spec.priority != request.given_priority:
             # Its engine would refuse a priority that the client did not give.
-            spec = replace(spec, priority=request.arrived.spec.priority)
+            spec = replace(spec, priority=request.given_priority)
         self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)

@@ -38,6 +38,8 @@ class Arrived:
     """It generates tokens; otherwise it is placed by load, and nobody is told of it."""
     tenant: str = ""
     """Whose it is: the engines are shared between tenants (`foretell.placement.shares`)."""
+    given_priority: int | None = None
+    """The priority that every engine reads in the request; None: that of `spec`."""
     need: Need = ANY
     """What an engine must be able to do to serve it."""
 

@@ -98,7 +98,7 @@ async def serve(
         if settings.tagger:
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             stub = tagger_pb2_grpc.TaggerStub(channel)
-            tagger = TaggerClient(settings.tagger, traffic)
+            tagger = TaggerClient(settings.tagger, traffic, settings.tagger_wait_ms / 1e3)
             tagger.start()
             stack.callback(tagger.close)
         pool = Pool(

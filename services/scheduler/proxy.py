@@ -31,15 +31,6 @@ def _url(base: str, exchange: Exchange) -> URL:
     return URL(f"{base}{quote(exchange.path)}{query}", encoded=True)
 
 
-def _give_up_with_client(exchange: Exchange) -> None:
-    """End the task that answers if its client leaves before it has all."""
-    task = asyncio.current_task()
-    assert task is not None
-    exchange.on_left = task.cancel
-    if exchange.left:
-        task.cancel()
-
-
 async def _relay(
     exchange: Exchange, answer: aiohttp.ClientResponse, headers: list[tuple[bytes, bytes]]
 ) -> None:
@@ -89,7 +80,6 @@ class StoredResponses:
 
     async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
         """Have the engine answer that keeps the response; raises `ApiError`."""
-        _give_up_with_client(exchange)
         failed = unavailable("the engine that keeps this response is not up", "no_instance")
         keepers = self.keepers(exchange.path, tenant.name)
         own = {"accept-encoding": "identity", **self._authorization}
@@ -150,7 +140,6 @@ class Batches:
         if not self._address:
             text = "this cluster has no batch service; its cluster file would have a section"
             raise ApiError(404, f"{text} 'batches'", code="no_batch_service")
-        _give_up_with_client(exchange)
         with self._places.place(tenant.name):
             try:
                 await self._pass_on(exchange, tenant)

@@ -265,7 +265,7 @@ class Engine:
         closed = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait({work, closed}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
+            if not work.done() or isinstance(work.exception(), OSError):  # it wrote into the void
                 exchange.received.gone.set()
         finally:
             work.cancel()

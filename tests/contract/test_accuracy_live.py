@@ -1,4 +1,4 @@
-"""`foretell accuracy --live` against an emulated engine and its predictor, over real sockets."""
+"""The accuracy of predictions, measured against an emulated engine over real sockets."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -73,6 +73,26 @@ async def test_a_request_is_answered_once_its_body_has_ended(tmp_path: Path) -> 
         await scheduler.until_idle()
 
 
+async def test_no_request_is_more_urgent_than_its_key_allows(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.yaml"
+    digest = hashlib.sha256(b"k").hexdigest()
+    keys.write_text(json.dumps({"slow": {"sha256": digest, "priority": 5}}))
+    body = b'{"model": "test-model", "prompt": "hello", "priority": -100}'
+    bearer = {"authorization": "Bearer k"}
+    async with (
+        engines(answer) as (engine,),
+        picker(tmp_path, [engine], api_keys_file=str(keys), headers=bearer) as (_, channel),
+    ):
+        call = process(channel)
+        for message in asked(body, **bearer):
+            await call.write(message)
+        first = await call.read()
+        await call.done_writing()
+        options = first.request_headers.response.header_mutation.set_headers
+        told = {each.header.key: each.header.raw_value for each in options}
+        assert told["x-vllm-priority"] == b"5"
+
+
 async def test_a_body_that_does_not_end_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

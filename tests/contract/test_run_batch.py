@@ -8,14 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from engines import MODEL, Exchange, answer, engines
-from rich.console import Console
 from schedulers import WAIT_S, running, until
 from typer.testing import CliRunner
 
@@ -25,10 +23,6 @@ from foretell.cli.main import app
 from foretell.services.batch.ordering import FEWEST_LINES, Ordering
 from foretell.services.batch.store import BatchStore
 from foretell.tools.batch.run import Outcome, answer_file
-from foretell.tools.local import offline
-from foretell.tools.local.state import ClusterState, Component
-from foretell.tools.local.table import render
-from foretell.tools.view.cluster import ClusterView
 
 PROFILE = "H100/Llama-3.1-8B"
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,56 +206,6 @@ async def test_pace_sharing_and_end_are_shown(tmp_path: Path) -> None:
     assert (found.completed, found.sharing_ratio) == (16, 0.5)
     said = re.compile(r"[\d,]+ tokens/s, 50% of prompts cached, done by \d\d:\d\d")
     assert any(said.fullmatch(each) for each in shown)
-
-
-async def test_a_cluster_answers_a_file_and_the_next_one_the_rest(tmp_path: Path) -> None:
-    """As `foretell up --offline` does; the first cluster stops while the rest is held."""
-    source = tmp_path / "in.jsonl"
-    prompts = [f"p{number}" for number in range(12)]
-    write_input(source, prompts)
-    held = asyncio.Event()
-    said: list[str] = []
-
-    async def first_half(exchange: Exchange) -> None:
-        if int(exchange.received.body["prompt"][1:]) >= 6:
-            await held.wait()
-        await answer(exchange)
-
-    def state_of(url: str) -> ClusterState:
-        state = ClusterState(tmp_path / "cluster.json", url, emulated=True)
-        state.processes["scheduler-0"] = Component("scheduler-0", "scheduler", url)
-        return state
-
-    async with engines(first_half) as (engine,), running(tmp_path, [engine]) as scheduler:
-        state, stop = state_of(scheduler.url), asyncio.Event()
-        answering = asyncio.create_task(offline.answer(source, state, said.append, stop))
-        await until(lambda: state.offline.startswith("6 of 12 requests of in.jsonl answered, "))
-        shown = Console(width=200, file=StringIO())
-        shown.print(render(state, ClusterView(), 200))
-        assert "offline: 6 of 12 requests" in shown.file.getvalue()
-        stop.set()
-        await answering
-        held.set()
-        before = len(engine.received)
-        await offline.answer(source, state_of(scheduler.url), said.append, asyncio.Event())
-        await offline.answer(source, state_of(scheduler.url), said.append, asyncio.Event())
-    sent = [received.body["prompt"] for received in engine.received]
-    assert sorted(sent[before:]) == sorted(prompts[6:]), "what was done is not done again"
-    assert {received.body["vllm_xargs"]["class"] for received in engine.received} == {"offline"}
-    assert "6 of 12 requests" in said[0]
-    assert "12 completed, 0 failed" in said[1]
-    assert "answered already" in said[2]
-    answers = offline.answers_of(source).read_text().splitlines()
-    assert [json.loads(each)["custom_id"] for each in answers] == [f"c{n}" for n in range(12)]
-
-
-async def test_a_file_that_cannot_be_answered_is_said(tmp_path: Path) -> None:
-    source = tmp_path / "in.jsonl"
-    write_input(source, ["p0"])
-    state, said = ClusterState(tmp_path / "cluster.json", "", emulated=True), []
-    state.processes["scheduler-0"] = Component("", "scheduler", "http://127.0.0.1:9")
-    await offline.answer(source, state, said.append, asyncio.Event())
-    assert "is not answered: http://127.0.0.1:9 cannot be asked" in said[0]
 
 
 def test_a_profile_that_is_none_is_refused(tmp_path: Path) -> None:

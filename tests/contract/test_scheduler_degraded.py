@@ -203,6 +203,56 @@ async def test_a_request_is_placed_at_once_and_the_tagger_corrects_its_length(
         assert len(tagger.asked) == 1
 
 
+async def test_a_placement_waits_for_the_tagger_where_that_is_set(tmp_path: Path) -> None:
+    tagger, sidecar = Tagger(expected_tokens=1.0), Predictor()
+    async with (
+        engines(answer) as (engine,),
+        serving(tagger) as address,
+        serving(sidecar) as predictor,
+        running(
+            tmp_path,
+            [engine],
+            [predictor],
+            tagger=address,
+            tagger_wait_ms=1000,
+            policy="predicted_latency",
+        ) as scheduler,
+    ):
+        await scheduler.complete(max_tokens=20)
+        await until(lambda: len(sidecar.reserved) == 1)
+        assert sidecar.reserved[0].length.source == "model"
+        assert sidecar.reserved[0].length.expected_tokens == 1.0
+        assert len(tagger.asked) == 1
+        await until(lambda: len(tagger.observed) == 1)
+        assert await scheduler.metric("foretell_lengths_revised_total") == 0
+
+
+async def test_a_tagger_that_hangs_keeps_nobody_beyond_its_bound(tmp_path: Path) -> None:
+    tagger, sidecar = Tagger(expected_tokens=1.0), Predictor()
+    tagger.hanging = True
+    async with (
+        engines(answer) as (engine,),
+        serving(tagger) as address,
+        serving(sidecar) as predictor,
+        running(
+            tmp_path,
+            [engine],
+            [predictor],
+            tagger=address,
+            tagger_wait_ms=5,
+            policy="predicted_latency",
+        ) as scheduler,
+    ):
+        for _ in range(30):
+            assert (await scheduler.complete()).content == WHOLE
+        assert len(tagger.asked) == 1
+        work = asyncio.create_task(scheduler.complete())
+        await asyncio.sleep(0)
+        work.cancel()
+        await scheduler.until_idle()
+    assert {each.length.source for each in sidecar.reserved} == {"small_model"}
+
+
 async def test_the_tagger_is_told_bounds_and_kind_and_not_asked_what_is_certain(
     tmp_path: Path,
 ) -> None:

@@ -12,6 +12,28 @@ SMALL, LARGE = [7], [7] * 3000
 HEADER = "x-vllm-priority"
 
 
+@pytest.mark.parametrize("by_priority", [True, False])
+async def test_hints_of_dynamos_clients_reach_engines_that_know_priorities(
+    tmp_path: Path, by_priority: bool
+) -> None:
+    """Others would refuse them."""
+    sidecar = Predictor()
+    sidecar.predicted.load.CopyFrom(LOAD)
+    sidecar.predicted.load.by_priority = by_priority
+    async with (
+        engines(answer) as (engine,),
+        serving(sidecar) as address,
+        running(tmp_path, [engine], [address], policy="predicted_latency") as scheduler,
+    ):
+        await scheduler.complete(nvext={"agent_hints": {"priority": 5}})
+        await scheduler.complete(nvext={"agent_hints": {"priority": 5}}, priority=3)
+        await until(lambda: len(sidecar.reserved) == 2)
+    assert [received.headers.get(HEADER) for received in engine.received] == (
+        ["-5", None] if by_priority else [None, None]
+    )
+    assert [spec.priority for spec in sidecar.reserved] == [-5 if by_priority else 0, 3]
+
+
 TOLD = {"vllm_xargs": {"foretell_output_tokens": 9}}
 """Lengths that are known: others are learned as answers end."""
 

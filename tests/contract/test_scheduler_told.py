@@ -4,10 +4,29 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from engines import MODEL, answer, engines, gated
-from schedulers import running
+import pytest
+from engines import (
+    MODEL,
+    Behaviour,
+    answer,
+    engines,
+    gated,
+    hang,
+    hang_after_first_event,
+)
+from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, serving
+
+from foretell.engine.told import Calibration, Seen
+
+
+async def _first_byte(scheduler: Scheduler, body: dict[str, Any]) -> None:
+    """Ask, and leave with the first byte of the answer."""
+    async with scheduler.client.stream("POST", "/v1/completions", json=body) as response:
+        await anext(response.aiter_raw())
+
 
 QUANTILES = ((0.1, 1.0), (0.5, 4.0), (0.9, 16.0))
 
@@ -56,6 +75,30 @@ async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
         await scheduler.until_metric("foretell_told_p90_total", 20, latency="e2e", kept="True")
         headers = (await scheduler.complete(stream=True)).headers
         assert float(headers["x-foretell-predicted-e2e-p90-s"]) == 0.05 * 16.0
+
+
+@pytest.mark.parametrize("behaviour", [hang, hang_after_first_event])
+async def test_who_leaves_teaches_that_it_would_have_taken_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour
+) -> None:
+    learnt: list[tuple[Seen, Seen]] = []
+    monkeypatch.setattr(Calibration, "observe", lambda *given: learnt.append(given[-2:]))
+    async with (
+        engines(behaviour) as (engine,),
+        serving(uncertain()) as address,
+        running(tmp_path, [engine], [address], policy="predicted_latency") as scheduler,
+    ):
+        body = {"model": MODEL, "prompt": "x", "stream": True}
+        asked = asyncio.create_task(_first_byte(scheduler, body))
+        await until(lambda: len(engine.received) == 1)
+        if behaviour is hang_after_first_event:
+            await asked
+        asked.cancel()
+        await until(lambda: bool(learnt))
+    ((ttft, e2e),) = learnt
+    assert not e2e.whole
+    assert ttft.whole == (behaviour is hang_after_first_event)
+    assert 0.0 <= ttft.seconds <= e2e.seconds
 
 
 async def test_comments_in_a_stream_tell_what_is_left(tmp_path: Path) -> None:

@@ -174,6 +174,32 @@ async def test_an_oversized_message_ends_its_stream_alone(
         assert (await own.answered("hello")).expected_tokens == 50.0
 
 
+async def test_who_waits_is_answered_once_and_hears_at_once_that_nothing_comes(
+    tmp_path: Path,
+) -> None:
+    """With a bound that no test reaches."""
+    regressor = FakeRegressor()
+    async with running(tmp_path, regressor) as tagger, client(tagger.ready["address"]) as own:
+        own.asking.wait_s = 10 * WAIT_S
+        await own.answered("hello")
+        own.told.clear()
+        async with asyncio.timeout(WAIT_S):
+            known = await own.asking.answer("a", partial(request, "hello"))
+            assert known is not None
+            assert known.expected_tokens == 50.0
+            assert await own.asking.answer("hint", partial(request, "x", hint_tokens=9)) is None
+            assert await own.asking.answer("bad", partial(request, "x", model_name="")) is None
+            regressor.gate.clear()
+            lost = asyncio.create_task(own.asking.answer("lost", partial(request, "lost")))
+            await until(lambda: bool(own.asking._sent))
+            tagger.stop.set()
+            own.asking._stream.close()
+            assert await lost is None
+            assert await own.asking.answer("away", partial(request, "hello")) is None
+            regressor.gate.set()
+        assert not own.told
+
+
 async def test_a_tagger_that_stops_is_called_again(tmp_path: Path) -> None:
     regressor = FakeRegressor()
     async with running(tmp_path, regressor) as tagger, client(tagger.ready["address"]) as own:

@@ -38,7 +38,7 @@ def test_bursts_add_requests_and_a_day_is_the_same_again() -> None:
 
 def test_a_small_run_adds_instances_and_says_what_came_of_it() -> None:
     lengths = [(400, 400)]
-    static, relief = (run(Case(name, 5.0, 1), lengths, 400) for name in ("static", "relief"))
+    static, relief = (run(Case(name, 5.0, 1, 400), lengths) for name in ("static", "relief"))
     assert (static["instances"], static["over"]) == (10, 0)
     assert static["e2e_p99_s"] < relief["e2e_p99_s"]
     assert 6 <= relief["instances"] <= 10

@@ -44,8 +44,6 @@ def test_a_run_folder_has_one_cluster(tmp_path: Path) -> None:
         (("--cluster", "/no/such.yaml"), "cannot read the cluster file /no/such.yaml"),
         (("--engine", "vllm", "--model", "m", "--python", "/no/python"), "/no/python"),
         (("--host", "192.0.2.1"), "assign"),
-        (("--offline", "/no/such.jsonl"), "/no/such.jsonl"),
-        (("--offline", "/dev/null"), "--offline: /dev/null has no requests"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(flags: tuple[str, ...], message: str) -> None:

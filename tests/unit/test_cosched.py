@@ -12,14 +12,12 @@ from foretell.cosched import (
     JobClass,
     Offer,
     OfflinePool,
-    Retention,
     Targets,
     best_of,
     job_of,
 )
 from foretell.cosched.plan import Allowance, Load, plan_step, with_prefill
 from foretell.cosched.pool import MOST_PASSED_OVER
-from foretell.cosched.retention import ONLINE, SEGMENTS, UNNEEDED
 from foretell.kernel.offline import STRETCH, arrival_s
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape
@@ -216,25 +214,18 @@ def test_a_pool_forgets_all_that_left_and_shows_only_who_waits(seed: int) -> Non
     draws = Random(seed)
     pool, waiting, key = OfflinePool(), dict[int, tuple[bytes, ...]](), 0
     needed = Counter[bytes]()
-    segments = dict[bytes, int]()
-    retention = Retention(segments.__setitem__)
     for _ in range(300):
         if draws.random() < 0.55 or not waiting:
             hashes = chain(*(draws.choice("abc") for _ in range(draws.randint(0, 5))))
             pool.add(key, hashes, draws.randint(1, 100))
-            retention.need(hashes)
             waiting[key] = hashes
             needed.update(hashes)
             key += 1
         else:
             gone = draws.choice(list(waiting))
             pool.remove(gone, admitted=draws.random() < 0.5)
-            retention.release(waiting[gone])
             needed.subtract(waiting.pop(gone))
         assert list(pool) == list(waiting)
-        for each, count in needed.items():
-            assert retention.needed(each) == count
-            assert segments.get(each, 0) == (retention.segment(each, offline=True) if count else 0)
         resident = {each for each in needed if draws.random() < 0.5}
         for candidate in pool.candidates(resident.__contains__):
             hashes = waiting[candidate.key]
@@ -243,17 +234,3 @@ def test_a_pool_forgets_all_that_left_and_shows_only_who_waits(seed: int) -> Non
         pool.remove(each)
     assert not pool.candidates(lambda _: True)
     assert not pool._trees
-
-
-def test_what_more_requests_need_is_evicted_later() -> None:
-    retention = Retention(lambda *_: None)
-    block = chain("a")
-    assert retention.segment(block[0], offline=True) == UNNEEDED
-    assert retention.segment(block[0], offline=False) == ONLINE > UNNEEDED
-    found = []
-    for _ in range(300):
-        retention.need(block)
-        found.append(retention.segment(block[0], offline=False))
-    assert found == sorted(found)
-    assert found[0] == ONLINE + 1
-    assert found[-1] == SEGMENTS - 1

@@ -4,7 +4,10 @@ from itertools import pairwise
 from math import log
 from statistics import fmean, median, pstdev
 
+import pytest
+
 from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.measure import CannotMeasure, completed
 
 
 def test_the_rate_is_the_one_asked_for_and_only_stretches_time() -> None:
@@ -35,3 +38,15 @@ def test_lengths_stay_within_their_bounds() -> None:
     assert small.most_prompt + small.most_output <= 512
     assert lengths.within(0) is lengths
     assert [a.request_id for a in found[:2]] == ["live-4-0", "live-4-1"]
+
+
+def test_work_is_run_to_its_end_or_its_failure_told() -> None:
+    async def seven() -> int:
+        return 7
+
+    async def failing() -> int:
+        raise CannotMeasure("the engine is asleep")
+
+    assert completed(seven()) == 7
+    with pytest.raises(SystemExit, match="accuracy: the engine is asleep"):
+        completed(failing())

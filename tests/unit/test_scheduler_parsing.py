@@ -335,6 +335,29 @@ def test_a_length_that_is_certain_is_known(fields: dict[str, Any], tokens: int) 
     assert completion(**fields).hint_tokens == chat(**fields).hint_tokens == tokens
 
 
+@pytest.mark.parametrize(
+    ("fields", "wanted", "given"),
+    [
+        ({"nvext": {"agent_hints": {"priority": 5}}}, -5, 0),
+        ({"nvext": {"agent_hints": {"priority": -5}}}, 5, 0),
+        ({"nvext": {"agent_hints": {"priority": 5}}, "priority": 3}, 3, 3),
+        ({"nvext": {"agent_hints": {"priority": 5}}, "priority": 0}, 0, 0),
+        ({"nvext": {"agent_hints": {"priority": 2**31}}}, 0, 0),
+        ({"nvext": {"agent_hints": {"priority": "5"}}}, 0, 0),
+        ({"nvext": {"agent_hints": {"priority": True}}}, 0, 0),
+    ],
+)
+def test_the_priority_of_dynamos_clients_is_a_hint(
+    fields: dict[str, Any], wanted: int, given: int
+) -> None:
+    for request in (completion(**fields), chat(**fields)):
+        assert (request.priority, request.given_priority) == (wanted, given)
+    raw = json.dumps({"model": "m", "prompt": "a", **fields}).encode()
+    bounded = parse(COMPLETIONS, raw, least_priority=-2)
+    assert bounded.priority == bounded.given_priority == max(wanted, -2)
+    assert parse(COMPLETIONS, raw, priority="9").given_priority == 9
+
+
 def test_an_endless_answer_is_as_long_as_the_endpoint_allows() -> None:
     assert completion(ignore_eos=True).hint_tokens == 16
     assert chat(ignore_eos=True).hint_tokens == 0  # the engine's max_model_len decides

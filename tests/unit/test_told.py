@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from foretell.engine.answer import QUANTILE_LEVELS
-from foretell.engine.told import WINDOW, Calibration, Told, ToldLatency
+from foretell.engine.told import WINDOW, Calibration, Seen, Told, ToldLatency
 from foretell.model import Load, Prediction
 
 LOAD = Load(0, 0, 0, 0, 1, 0, 1)
@@ -25,8 +25,19 @@ def told(calibration: Calibration, made: Prediction = WIDE) -> Told:
     return found
 
 
-def test_nothing_is_told_without_quantiles() -> None:
-    assert Calibration().tell("model", WIDE._replace(ttft_quantiles=(), e2e_quantiles=())) is None
+SINGLE = WIDE._replace(ttft_quantiles=(), e2e_quantiles=())
+
+
+def test_without_quantiles_only_answers_to_such_predictions_tell_anything() -> None:
+    calibration = Calibration()
+    for number in range(300):
+        assert (calibration.tell("model", SINGLE) is None) == (number < 20)
+        seconds = 1.0 + number % 10
+        calibration.observe("model", SINGLE, Seen(seconds / 2), Seen(seconds))
+        calibration.observe("model", WIDE, Seen(40.0), Seen(40.0))
+    ttft, e2e = told(calibration, SINGLE)
+    assert ttft == pytest.approx(ToldLatency(0.5, 2.75, 4.7), abs=0.4)
+    assert e2e == pytest.approx(ToldLatency(1.0, 5.5, 9.4), abs=0.7)
 
 
 def test_before_there_are_answers_quantiles_are_taken_at_their_word() -> None:
@@ -53,28 +64,55 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
             more_than_twice.append(now.e2e.typical_s > 2 * latency_s)
         under_way.append(latency_s)
         if len(under_way) == behind:
-            calibration.observe("model", WIDE, None, under_way.pop(0))
+            calibration.observe("model", WIDE, None, Seen(under_way.pop(0)))
     assert 0.88 <= sum(kept) / len(kept) <= 0.92
     assert sum(more_than_twice) / len(more_than_twice) <= 0.12
     assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0)  # of which nothing was learnt
+
+
+@pytest.mark.parametrize("patience_s", [3.0, 8.0])
+@pytest.mark.parametrize("leave_unseen", [False, True])
+def test_who_does_not_wait_for_long_answers_hides_them_from_nobody(
+    patience_s: float, leave_unseen: bool
+) -> None:
+    """Half or a fifth are left before their ends; what is told holds for those who stay."""
+    draws, calibration = Random(8), Calibration()
+    kept = []
+    for number in range(4000):
+        latency_s = draws.lognormvariate(1.0, 1.0)
+        until_s = draws.expovariate(1 / patience_s)
+        kept += [latency_s <= told(calibration).e2e.p90_s] if number >= 500 else []
+        if latency_s <= until_s:
+            calibration.observe("model", WIDE, None, Seen(latency_s))
+        elif not leave_unseen:
+            calibration.observe("model", WIDE, None, Seen(until_s, whole=False))
+    share = sum(kept) / len(kept)
+    assert share < 0.85 if leave_unseen else 0.86 <= share <= 0.94
+
+
+def test_nothing_is_told_below_what_nobody_saw_the_end_of() -> None:
+    calibration = Calibration()
+    for number in range(100):
+        calibration.observe("model", WIDE, None, Seen(4.0 if number % 2 else 32.0, number % 2 > 0))
+    assert told(calibration).e2e.p90_s == 32.0
 
 
 def test_what_was_is_forgotten() -> None:
     calibration = Calibration()
     for latency_s in (400.0, 4.0):
         for _ in range(WINDOW):
-            calibration.observe("model", WIDE, latency_s, latency_s)
+            calibration.observe("model", WIDE, Seen(latency_s), Seen(latency_s))
     assert told(calibration).ttft.median_s == pytest.approx(4.0)
 
 
 def test_kinds_are_apart_and_few() -> None:
     calibration = Calibration()
     for _ in range(30):
-        calibration.observe("model", WIDE, 8.0, 8.0)
-        calibration.observe("other", WIDE, 2.0, 2.0)
+        calibration.observe("model", WIDE, Seen(8.0), Seen(8.0))
+        calibration.observe("other", WIDE, Seen(2.0), Seen(2.0))
     assert told(calibration).e2e.median_s == pytest.approx(8.0)
     for number in range(256):
-        calibration.observe(number, WIDE, 1.0, 1.0)
+        calibration.observe(number, WIDE, Seen(1.0), Seen(1.0))
     assert told(calibration).e2e.median_s == 4.0
 
 
@@ -82,7 +120,7 @@ def test_infinite_predictions_teach_nothing() -> None:
     calibration = Calibration()
     never = prediction(*[float("inf")] * 6)
     for _ in range(30):
-        calibration.observe("model", never, 8.0, 8.0)
+        calibration.observe("model", never, Seen(8.0), Seen(8.0))
     assert told(calibration).e2e == ToldLatency(1.0, 4.0, 16.0)
 
 

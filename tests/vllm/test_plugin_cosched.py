@@ -218,21 +218,6 @@ def test_offline_requests_that_share_a_prefix_follow_each_other() -> None:
     assert hits(CoScheduler) >= 20 * 256 > 2 * hits(None)
 
 
-def test_what_waiting_requests_need_outlives_what_nobody_needs() -> None:
-    loop = loop_of(total_blocks=24, max_num_seqs=2)
-    book = unique_prompt("book", 160)
-    loop.add("reader 0", [*book, 7], 2, extra_args=OFFLINE)
-    loop.run()
-    loop.add("online", 130, 60)  # before the next reader can run
-    loop.step()
-    loop.add("reader 1", [*book, 8], 2, extra_args=OFFLINE)
-    for index in range(3):
-        loop.add(f"other {index}", 40, 2, extra_args=OFFLINE)
-    cached = {name: hit for each in loop.run() for name, hit in each.cached.items()}
-    assert cached["reader 1"] == 160
-    loop.close()
-
-
 def test_one_that_is_passed_over_comes_in_the_end() -> None:
     """However many come that find their blocks cached."""
     loop = loop_of(max_num_seqs=1, total_blocks=60)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
-from threading import Event
 
 from foretell.batch.lines import ENDPOINTS
 from foretell.batch.records import TokenUsage
@@ -46,10 +45,6 @@ class WrongInput(CannotRun):
     """Lines of the input are wrong, so there is nothing that could be gone on with."""
 
 
-class Halted(Exception):
-    """It was told to stop before everything was answered; what was done is kept."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a file."""
@@ -78,7 +73,6 @@ def answer_file(
     concurrency: int = 0,
     api_key: str = "",
     profile: str | None = None,
-    halt: Event | None = None,
 ) -> Outcome:
     """Have the requests in `source` answered and write their answers to `output`, in their order.
 
@@ -86,8 +80,7 @@ def answer_file(
     schedulers' predictions allow. `profile`: requests are sent in the order that is done soonest
     on a simulated engine of this GPU profile; "": those that begin alike together; None: in the
     order of the file. What was done is kept beside `output` until all is, so that the same call
-    goes on where another ended. Raises `CannotRun`, OSError; `Halted` soon after another thread
-    has set `halt`.
+    goes on where another ended. Raises `CannotRun`, OSError.
     """
     try:
         if profile:
@@ -109,15 +102,13 @@ def answer_file(
                     begun = await _begun(work, batch, endpoints, model)
                     window = Window(endpoints, fixed=concurrency, plain=PLAIN_WINDOW)
                     executor = Executor(work, endpoints, lambda: window.size, ordering=ordering)
-                    return await _answered(begun, executor, window, show, halt or Event())
+                    return await _answered(begun, executor, window, show)
                 except TryAgain as error:
                     raise CannotRun(f"{', '.join(urls)} cannot be asked: {error}") from error
                 finally:
                     await endpoints.close()
 
             outcome = asyncio.run(served())
-            if outcome.status not in ENDED:
-                raise Halted
             _write(store, outcome, output)
         except WrongInput:
             _discard(folder)
@@ -203,16 +194,14 @@ async def _begun(work: Work, batch: Batch, endpoints: Endpoints, model: str) -> 
     return batch
 
 
-async def _answered(
-    batch: Batch, executor: Executor, window: Window, show: Show, halt: Event
-) -> Batch:
-    """The batch, once it has ended or `halt` is set."""
+async def _answered(batch: Batch, executor: Executor, window: Window, show: Show) -> Batch:
+    """The batch, once it has ended."""
     await window.look(executor)
     stop = asyncio.Event()
     running = asyncio.create_task(executor.run(stop))
     rate = _Rate()
     try:
-        while batch.status not in ENDED and not running.done() and not halt.is_set():
+        while batch.status not in ENDED and not running.done():
             await window.look(executor)
             batch = await asyncio.to_thread(_known, executor.work.store, batch.id)
             done = batch.counts.total - batch.counts.left

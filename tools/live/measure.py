@@ -52,7 +52,6 @@ class LiveOptions:
     """gRPC address of the predictor beside this engine."""
     snapshots: str = ""
     """Endpoint of the engine's plugin, to record from; empty: the recording has none."""
-    api_key: str = ""
     seconds: float = 0.0
     """Length of the whole measurement; 0: by the numbers of requests."""
     secret_key: str = ""
@@ -75,7 +74,7 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
     model, max_model_len = await _model_of(options)
     lengths = options.lengths.within(max_model_len)
     async with (
-        StreamClient(options.url, api_key=options.api_key) as client,
+        StreamClient(options.url) as client,
         grpc.aio.insecure_channel(options.predictor) as channel,
         _following(options.predictor) as follower,
     ):
@@ -229,7 +228,7 @@ async def _model_of(options: LiveOptions) -> tuple[str, int]:
     """Name of the engine's first model, and its context length (0: not told)."""
     url = f"{options.url.rstrip('/')}/v1/models"
     try:
-        status, body = await http_get(url, _DEADLINE_S, bearer=options.api_key)
+        status, body = await http_get(url, _DEADLINE_S)
         if status != 200:
             raise CannotMeasure(f"{url} answers {status}")
         card = json.loads(body)["data"][0]

@@ -1,7 +1,6 @@
 """Options of `foretell up`; importing them loads nothing of a cluster."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -56,14 +55,6 @@ class UpFlags:
     ] = None
     start_timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds an engine may take to serve; default 300.")
-    ] = None
-    offline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Requests as for `foretell run-batch`, answered beside all others with the lowest "
-            "priority into NAME.answers.jsonl; what a cluster leaves, the next one goes on with.",
-        ),
     ] = None
 
     def bounds(self) -> tuple[int, int] | None:

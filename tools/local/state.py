@@ -43,7 +43,6 @@ class ClusterState:
     emulated: bool  # whether engines of it, or all, are emulated
     api_key: str = field(default="", repr=False)  # never written
     phase: ClusterPhase = "starting"
-    offline: str = ""  # how far the file of offline requests is; never written
     model_name: str = ""
     processes: dict[str, Component] = field(default_factory=dict)  # by process name
     parts: dict[str, EngineParts] = field(default_factory=dict)  # by launcher name

@@ -3,7 +3,6 @@
 import asyncio
 
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 
 from foretell.services.process.probe import http_get
@@ -32,8 +31,7 @@ async def _report(scheduler: str, api_key: str) -> Report | None:
 
 
 def render(state: ClusterState, view: ClusterView, width: int) -> Table:
-    """A row for each engine; other processes are named where they are not ready, and below is how
-    far the offline requests are."""
+    """A row for each engine; other processes are named where they are not ready."""
     emulated = " (emulated engines)" if state.emulated else ""
     engines = {parts.engine.name: parts.engine for parts in state.parts.values()}
     notes = [
@@ -41,8 +39,6 @@ def render(state: ClusterState, view: ClusterView, width: int) -> Table:
         for each in state.components()
         if each.name not in engines and (each.state != "ready" or each.restarts)
     ]
-    if state.offline:
-        notes.append(f"offline: {escape(state.offline)}")
     return table(
         view,
         width,

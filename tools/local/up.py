@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from foretell.config import (
 )
 from foretell.config.cluster import Cluster, load_cluster
 from foretell.config.instances import Members, members_json
-from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE, Layout
+from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.config.marks import ClusterError, field_name, plain
 from foretell.config.settings import ProcessSettings
 from foretell.services.process import runtime
@@ -75,8 +74,6 @@ def up(
 ) -> None:
     """Run the cluster; ends the process with code 1 and a message when it cannot."""
     try:
-        if flags.offline is not None:
-            _check_file(flags.offline)
         cluster = wanted_cluster(cluster_file, flags)
         with (
             run_folder(run_dir) as folder,
@@ -96,23 +93,11 @@ def up(
             state = ClusterState.of(plan, folder / "cluster.json", api_key=key)
             https_port = cluster.schedulers.https_port
             plain = plain or not sys.stdout.isatty()
-            offline = flags.offline, Layout(cluster).profile
-            session = _Session(state, plain, https_port, *offline)
+            session = _Session(state, plain, https_port)
             supervisor = Supervisor(plan, state, session.event)
             runtime.run(lambda stop: session.run(supervisor, stop), starts_others=True)
     except (CannotStart, ChildFailed, ClusterError, NoEnvoy, OSError) as error:
         raise SystemExit(f"foretell up: {error}") from error
-
-
-def _check_file(offline: Path) -> None:
-    """Refuse what is no file of requests before anything starts."""
-    # Storing and sending requests needs much that a cluster without them does not.
-    from foretell.tools.batch.run import CannotRun, endpoint_of
-
-    try:
-        endpoint_of(offline)
-    except CannotRun as error:
-        raise CannotStart(f"--offline: {error}") from error
 
 
 def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
@@ -180,7 +165,6 @@ def _engines_of(flags: UpFlags) -> dict[str, Any]:
         "python": flags.python and str(Path(flags.python).absolute()),
         "args": flags.engine_args,
         "start_timeout_s": flags.start_timeout,
-        "offline": (flags.offline is not None and flags.engine == "vllm") or None,
     }
     return {key: value for key, value in section.items() if value is not None}
 
@@ -232,31 +216,19 @@ def _check_settings(plan: ClusterPlan, file: str) -> str:
 class _Session:
     """What the terminal shows while the supervisor works."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        plain: bool,
-        https_port: int,
-        offline: Path | None,
-        profile: str,
-    ) -> None:
+    def __init__(self, state: ClusterState, plain: bool, https_port: int) -> None:
         self._state = state
         self._plain = plain
         self._https_port = https_port
-        self._offline = offline
-        self._profile = profile
         self._began_s = time.monotonic()
         self._live: Live | None = None
 
     async def run(self, supervisor: Supervisor, stop: asyncio.Event) -> None:
         showing: asyncio.Task[None] | None = None
-        answering: asyncio.Task[None] | None = None
 
         def on_ready() -> None:
-            nonlocal showing, answering
+            nonlocal showing
             self._say_ready()
-            if self._offline is not None:
-                answering = asyncio.create_task(self._answer(self._offline, stop))
             if not self._plain:
                 showing = asyncio.create_task(self._show())
 
@@ -264,9 +236,6 @@ class _Session:
         try:
             await supervisor.run(stop, on_ready)
         finally:
-            stop.set()
-            if answering:
-                await answering
             if showing:
                 showing.cancel()
                 await asyncio.gather(showing, return_exceptions=True)
@@ -278,12 +247,6 @@ class _Session:
             self._live.console.print(line, highlight=False, markup=False)
         else:
             _say(line)
-
-    async def _answer(self, offline: Path, stop: asyncio.Event) -> None:
-        """Have the file of offline requests answered."""
-        from foretell.tools.local.offline import answer
-
-        await answer(offline, self._state, partial(self.event, "offline"), stop, self._profile)
 
     async def _show(self) -> None:
         # Only now: what it imports would compete with the services for the processor.

@@ -1,8 +1,11 @@
 """Prometheus and Grafana beside a cluster in containers."""
 
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from foretell.config import Layout
 from foretell.config.layout import CONTAINER_PORT, predictor_name
@@ -11,8 +14,6 @@ from foretell.tools import observability
 METRICS_PORT = 9100
 METRICS_PORTS_ABOVE = 2000
 """The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
-
-_BOUNDS = {"cpus": "${CPUS:-1}", "mem_limit": "2g", "pids_limit": 1024}
 
 
 def shipped() -> Iterator[tuple[str, str]]:
@@ -29,52 +30,12 @@ def services_that_watch(port: int, shared: str, config: str) -> dict[str, dict[s
     `port`: Prometheus' on the loopback; `shared`: the folder deploy/observability; `config`: the
     file of Prometheus' configuration.
     """
-    return {"prometheus": _prometheus(port, shared, config), "grafana": _grafana(shared)}
-
-
-def _prometheus(port: int, shared: str, config: str) -> dict[str, Any]:
-    return {
-        "profiles": ["observability"],
-        "image": "${PROMETHEUS_IMAGE:-prom/prometheus:v3.5.0}",
-        **_BOUNDS,
-        "read_only": True,
-        "tmpfs": ["/tmp"],  # noqa: S108 - in a container
-        "command": "--config.file=/etc/prometheus/prometheus.yml "
-        "--storage.tsdb.path=/prometheus --storage.tsdb.retention.time=15d",
-        "volumes": [
-            f"{config}:/etc/prometheus/prometheus.yml:ro",
-            f"{shared}/rules.yml:/etc/prometheus/rules.yml:ro",
-            "prometheus:/prometheus",
-        ],
-        "networks": ["outside", "inside"],
-        "ports": [f"127.0.0.1:${{PROMETHEUS_PORT:-{port}}}:9090"],
-    }
-
-
-def _grafana(shared: str) -> dict[str, Any]:
-    """Shows the dashboards on the loopback, to anybody there; nobody can change them."""
-    return {
-        "profiles": ["observability"],
-        "image": "${GRAFANA_IMAGE:-grafana/grafana:11.6.0}",
-        **_BOUNDS,
-        "read_only": True,
-        "tmpfs": ["/tmp"],  # noqa: S108 - in a container
-        "environment": {
-            "GF_AUTH_ANONYMOUS_ENABLED": "true",
-            "GF_AUTH_DISABLE_LOGIN_FORM": "true",
-            "GF_ANALYTICS_REPORTING_ENABLED": "false",
-            "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
-            "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
-        },
-        "volumes": [
-            f"{shared}/grafana:/etc/grafana/provisioning:ro",
-            f"{shared}/dashboards:/etc/foretell/dashboards:ro",
-            "grafana:/var/lib/grafana",
-        ],
-        "networks": ["outside", "inside"],
-        "ports": ["127.0.0.1:${GRAFANA_PORT:-3000}:3000"],
-        "depends_on": ["prometheus"],
-    }
+    text = Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    for service, field in product(found.values(), ("volumes", "ports")):
+        for name, value in (("{port}", str(port)), ("{shared}", shared), ("{config}", config)):
+            service[field] = [each.replace(name, value) for each in service[field]]
+    return found
 
 
 def scraped(layout: Layout) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) ->
         min_tokens = max_tokens
     ignore_eos = body.get("ignore_eos") is True
     xargs = body.get("vllm_xargs")
-    hint_tokens = (xargs.get(HINT_FIELD, 0) if xargs else 0) or _dynamo_hint(body)
+    hint_tokens = (xargs.get(HINT_FIELD, 0) if xargs else 0) or _dynamo_length(body)
     goes_on = ignore_eos and not _stops(body)
     if max_tokens and (max_tokens in (1, min_tokens) or goes_on):
         hint_tokens = max_tokens
@@ -50,11 +50,21 @@ def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) ->
     return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, unending, kind)
 
 
-def _dynamo_hint(body: dict[str, Any]) -> int:
-    """The output length that clients of NVIDIA Dynamo state, `nvext.agent_hints.osl`; 0: none."""
+def dynamo_priority(body: dict[str, Any]) -> int:
+    """The priority that clients of NVIDIA Dynamo state, `nvext.agent_hints.priority`, as vLLM's:
+    theirs is higher for what is more important. 0: none."""
+    return -_dynamo_hint(body, "priority")
+
+
+def _dynamo_length(body: dict[str, Any]) -> int:
+    """The output length that they state, `nvext.agent_hints.osl`; 0: none."""
+    return max(0, _dynamo_hint(body, "osl"))
+
+
+def _dynamo_hint(body: dict[str, Any], name: str) -> int:
     hints = nvext.get("agent_hints") if isinstance(nvext := body.get("nvext"), dict) else None
-    told = hints.get("osl") if isinstance(hints, dict) else None
-    return told if type(told) is int and 0 < told < 2**31 else 0
+    told = hints.get(name) if isinstance(hints, dict) else None
+    return told if type(told) is int and abs(told) < 2**31 else 0
 
 
 def _stops(body: dict[str, Any]) -> bool:

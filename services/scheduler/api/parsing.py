@@ -20,7 +20,12 @@ from foretell.length.conversation import Kind
 from foretell.model import Slo
 from foretell.services.scheduler.api.errors import ApiError, invalid
 from foretell.services.scheduler.api.forms import form_fields
-from foretell.services.scheduler.api.output import HINT_FIELD, NO_OUTPUT, output_terms
+from foretell.services.scheduler.api.output import (
+    HINT_FIELD,
+    NO_OUTPUT,
+    dynamo_priority,
+    output_terms,
+)
 from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
 from foretell.services.scheduler.api.slo import NO_TERMS, Terms
 from foretell.services.scheduler.api.surface import (
@@ -74,6 +79,8 @@ class ApiRequest(NamedTuple):
     stream: bool
     sequences: int
     priority: int
+    given_priority: int
+    """The one that engines read in it: another one they are told where they know priorities."""
     text: str
     """The prompt as text; empty when it came as token ids."""
     characters: int
@@ -149,6 +156,7 @@ def parse(
         param = "prompt" if n == 1 else "n"
         raise invalid(f"prompts times n must not exceed {MAX_SEQUENCES}", param, "value_too_large")
     longest = prompts[0] if len(prompts) == 1 else max(prompts, key=len)
+    wanted, given = _priorities(body, fields.priority, priority, least_priority)
     return ApiRequest(
         *output,
         endpoint=endpoint,
@@ -157,7 +165,8 @@ def parse(
         model=model,
         stream=(endpoint.generates or endpoint.is_form) and bool(fields.stream),
         sequences=len(prompts) * n,
-        priority=_priority(body, fields.priority or 0, priority, least_priority),
+        priority=wanted,
+        given_priority=given,
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
@@ -188,15 +197,26 @@ def _model(body: dict[str, Any], only: Callable[[], str]) -> str:
     return model
 
 
-def _priority(body: dict[str, Any], given: int, header: str, least: int | None) -> int:
-    """The last one for requests that say that they are offline. Otherwise the header wins over the
-    body's `priority`, as in vLLM; one that is no number is ignored."""
+def _priorities(
+    body: dict[str, Any], stated: int | None, header: str, least: int | None
+) -> tuple[int, int]:
+    """The request's priority, and the one that an engine reads in it.
+
+    The last one for requests that say that they are offline. Otherwise the header wins over the
+    body's `priority`, as in vLLM, and that over the hint of Dynamo's clients; a header that is no
+    number is ignored.
+    """
+    wanted = given = stated or 0
     if _says_offline(body):
-        given = OFFLINE_PRIORITY
+        wanted = given = OFFLINE_PRIORITY
     elif header:
         with suppress(ValueError):
-            given = max(_FIRST_PRIORITY, min(_LAST_PRIORITY, int(header)))
-    return given if least is None else max(given, least)
+            wanted = given = max(_FIRST_PRIORITY, min(_LAST_PRIORITY, int(header)))
+    elif stated is None:
+        wanted = dynamo_priority(body)
+    if least is not None:
+        wanted = given = max(wanted, least)
+    return wanted, given
 
 
 def _says_offline(body: dict[str, Any]) -> bool:

@@ -42,10 +42,6 @@ _MOST_UNTAKEN_BYTES = 1 << 20
 """When more than that of a body waits to be taken, the client has to wait."""
 
 
-class ClientLeft(Exception):
-    """The client has closed its connection before its request was whole."""
-
-
 class Line(Protocol):
     """The connection, as far as an exchange needs it."""
 
@@ -65,13 +61,11 @@ class Line(Protocol):
 class Answering:
     """Where an answer goes: to an exchange, or to what stands for one."""
 
-    __slots__ = ("begun", "on_left", "status")
+    __slots__ = ("begun", "status")
     begun: bool
     """The client may have seen a part: from here on nothing can be repeated."""
     status: int
     """What metrics count: the HTTP status; 502 for an answer that broke off."""
-    on_left: Callable[[], object] | None
-    """Called when the client leaves before its answer has ended."""
 
     @property
     def left(self) -> bool:
@@ -112,7 +106,7 @@ class Exchange(Answering):
     left: bool
     __slots__ = (
         *("method", "path", "query", "headers", "request_id", "keep_alive", "whole"),
-        *("ended", "left", "on_full", "on_room", "body_bytes", "extra_lines"),
+        *("ended", "left", "on_left", "on_full", "on_room", "body_bytes", "extra_lines"),
         *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_news"),
         *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
     )
@@ -131,7 +125,8 @@ class Exchange(Answering):
         self.status = 0
         self.ended = False
         self.left = False
-        self.on_left = None
+        self.on_left: Callable[[], object] | None = None
+        """Called when the client leaves before its answer has ended."""
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.body_bytes = len(head.content or b"")
@@ -170,7 +165,7 @@ class Exchange(Answering):
     async def parts(self, limit_bytes: int, most_s: float = inf) -> AsyncIterator[bytes]:
         """The body as it comes. The client waits while too little of it is taken. Raises `ApiError`
         413 for a longer body, 408 for one that comes too slowly or longer than `most_s`, and 400
-        for one that is none; `ClientLeft` when the client leaves before the end."""
+        for one that is none."""
         while True:
             self._check(limit_bytes)
             if self._body:
@@ -183,8 +178,6 @@ class Exchange(Answering):
                 await self._wait_for_body(most_s)
 
     def _check(self, limit_bytes: int) -> None:
-        if self.left:
-            raise ClientLeft
         if self._failure is not None:
             raise self._failure
         if self.body_bytes > limit_bytes:
@@ -311,7 +304,6 @@ class Exchange(Answering):
     def lose(self) -> None:
         if not self.left and not self.ended:
             self.left = True
-            self._wake()
             if self.on_left is not None:
                 self.on_left()
 

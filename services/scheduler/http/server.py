@@ -20,7 +20,8 @@ from foretell.services.scheduler.http.exchange import Exchange
 logger = logging.getLogger(__name__)
 
 Application = Callable[[Exchange], Awaitable[None]]
-"""Is called as soon as a request's head is here."""
+"""Is called as soon as a request's head is here, and cancelled if its client leaves before it has
+the whole answer, unless `Exchange.on_left` is set to something else."""
 
 _SWEEP_S = 1.0
 _COMPLAIN_EVERY_S = 10.0
@@ -145,6 +146,7 @@ class Server:
         task = asyncio.get_running_loop().create_task(self._answer(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        exchange.on_left = task.cancel
 
     async def _answer(self, exchange: Exchange) -> None:
         try:

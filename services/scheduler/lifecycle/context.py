@@ -146,7 +146,9 @@ class RequestContext(Placing):
         headers = {"x-request-id": self.request_id}
         if attempt.instance.config.rank is not None:
             headers[RANK_HEADER] = str(attempt.instance.config.rank)
-        if attempt.spec.priority != self.request.priority:
+        key = self.tenant.key
+        is_bound = key is not None and key.priority is not None
+        if is_bound or attempt.spec.priority != self.request.given_priority:
             headers[PRIORITY_HEADER] = str(attempt.spec.priority)
         if self._spans is not None:
             headers |= self._spans.attempt(attempt)

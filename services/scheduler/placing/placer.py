@@ -113,6 +113,11 @@ class Placer:
         placing.key = key = next(self._keys)
         placing.is_online = request.job_class is JobClass.ONLINE
         spec = self._described(request, key)
+        tagger = self._tagger if request.text and spec.length.source != "hint" else None
+        describe = partial(_described_to_tagger, placing, spec)
+        waits = self.core.policy.needs.prediction and tagger is not None and tagger.wait_s > 0
+        if tagger is not None and waits:
+            spec = replace(spec, length=await tagger.answer(key, describe) or spec.length)
         if placing.is_online:
             self._demand.arrived(spec)
         if grant is not None:
@@ -133,6 +138,7 @@ class Placer:
             whole=not request.stream,
             foreseeable=endpoint.generates,
             tenant=request.tenant,
+            given_priority=request.given_priority,
             need=need,
         )
         attempt = await self._placed(placing, arrived)
@@ -141,8 +147,8 @@ class Placer:
                 self._demand.placed(time.perf_counter(), attempt.prediction)
             if grant is not None:
                 grant.foretell(attempt.prediction.e2e_s)
-        if self._tagger is not None and request.text and spec.length.source != "hint":
-            self._tagger.ask(key, partial(_described_to_tagger, request, attempt))
+        if tagger is not None and not waits:
+            tagger.ask(key, describe)
         return attempt
 
     async def retry(self, placing: Placing, output_tokens: int = 0, unfit: Unfit = "") -> Attempt:
@@ -320,6 +326,7 @@ class Placer:
             spec=effect.spec,
             prediction=effect.prediction,
             told=self._told(placing.request, effect),
+            tagged=placing.tagged,
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - placing.began_s,
         )
@@ -377,13 +384,15 @@ def _decided(placing: Placing) -> None:
         placing.awaited.set_result(None)
 
 
-def _described_to_tagger(request: ApiRequest, attempt: Attempt) -> tagger_pb2.TagRequest:
-    attempt.tagged = True
+def _described_to_tagger(placing: Placing, spec: RequestSpec) -> tagger_pb2.TagRequest:
+    request, placing.tagged = placing.request, True
+    if placing.attempt is not None:
+        placing.attempt.tagged = True
     message = tagger_pb2.TagRequest(
-        request_id=attempt.key,
+        request_id=placing.key,
         model_name=request.model,
         tenant=request.tenant,
-        x_request_id=attempt.spec.x_request_id,
+        x_request_id=spec.x_request_id,
     )
-    wire.conversation_to_proto(conversation_of(request, attempt.spec.prompt_tokens), message)
+    wire.conversation_to_proto(conversation_of(request, spec.prompt_tokens), message)
     return message

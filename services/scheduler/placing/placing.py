@@ -28,6 +28,8 @@ class Placing:
     """When its placement began: of a request that is placed again, the latest one."""
     attempt: Attempt | None = None
     """The latest one."""
+    tagged = False
+    """The tagger was asked about it."""
     is_sent = False
     """That attempt is in progress."""
     refusal: ApiError | None = None

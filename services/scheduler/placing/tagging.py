@@ -1,4 +1,5 @@
-"""Asks the tagger for better estimates of requests that are placed already."""
+"""Asks the tagger for better estimates of requests: of those that are placed already, or of those
+that wait a moment for it."""
 
 import asyncio
 import logging
@@ -17,8 +18,9 @@ from foretell.v1 import tagger_pb2
 logger = logging.getLogger(__name__)
 
 _PACE_S = 0.25
-"""Messages leave at most this often. To ask takes time of processors that others could use, and
-what is answered has never been seen to be worth much of it."""
+"""Messages leave at most this often where nobody waits for the answer. To ask takes time of
+processors that others could use, and what is answered has never been seen to be worth much of it.
+"""
 _MOST_TOGETHER = 16  # requests in a message
 _LOST_S = 10.0  # without an answer for so long, and the stream is given up
 
@@ -38,12 +40,15 @@ def open_channel(address: str, traffic: Traffic = OPEN) -> grpc.aio.Channel:
 
 
 class TaggerClient(Peer):
-    """Asks about some requests, and nobody waits for the answers. One message is under way at a
-    time, and then there is another one, of the latest requests: a tagger that is slow, since it
-    takes only what processors have left over, is asked about few."""
+    """Asks about some requests. One message is under way at a time, and then there is another one,
+    of the latest requests: a tagger that is slow, since it takes only what processors have left
+    over, is asked about few."""
 
-    def __init__(self, address: str, traffic: Traffic = OPEN) -> None:
+    def __init__(self, address: str, traffic: Traffic = OPEN, wait_s: float = 0.0) -> None:
+        """`wait_s`: how long `answer` waits at most; 0: nobody calls it."""
         super().__init__(address, traffic)
+        self.wait_s = wait_s
+        self._waiting: dict[str, asyncio.Future[LengthEstimate | None]] = {}
         self.listener: Callable[[str, LengthEstimate], None] = lambda key, length: None
         """Gets each request's key with what the length model says of it."""
         self._unsent = deque[tuple[str, Describe]](maxlen=_MOST_TOGETHER)
@@ -59,16 +64,32 @@ class TaggerClient(Peer):
             self._unsent.append((key, describe))
             self._send_soon()
 
+    async def answer(self, key: str, describe: Describe) -> LengthEstimate | None:
+        """Ask about a request, and return what the length model says, if that comes in time. None
+        at once where an earlier answer is overdue."""
+        self.ask(key, describe)
+        is_late = bool(self._sent) and self._sent_s < self._loop.time() - self.wait_s
+        if self._stream is None or is_late:
+            return None
+        answered: asyncio.Future[LengthEstimate | None] = self._loop.create_future()
+        self._waiting[key] = answered
+        try:
+            async with asyncio.timeout(self.wait_s):
+                return await answered
+        except TimeoutError:
+            return None
+        finally:
+            del self._waiting[key]
+
     def heard(self, payload: bytes) -> None:
         """The tagger has answered; DecodeError or `wire.WireError` for nonsense."""
         batch = tagger_pb2.EstimateBatch.FromString(payload)
         for number, estimate in wire.estimates_from_proto(batch):
-            key = self._sent.pop(number, None)
-            if key is not None and estimate.source == "model":  # the others know less than we do
-                self.listener(key, estimate)
+            # The other sources know less than we do.
+            self._answered(number, estimate if estimate.source == "model" else None)
         for refusal in batch.refusals:
             logger.debug("tagger: %s", refusal.reason)
-            self._sent.pop(refusal.number, None)
+            self._answered(refusal.number, None)
         self._send_soon()
 
     def broke(self) -> None:
@@ -78,15 +99,27 @@ class TaggerClient(Peer):
             self._pacing = None
         self._unsent.clear()
         self._sent.clear()
+        for answered in self._waiting.values():
+            if not answered.done():
+                answered.set_result(None)
 
     def is_lost(self) -> bool:
         """An answer is overdue."""
         return bool(self._sent) and self._sent_s < self._loop.time() - _LOST_S
 
+    def _answered(self, number: int, estimate: LengthEstimate | None) -> None:
+        key = self._sent.pop(number, None)
+        answered = self._waiting.get(key) if key is not None else None
+        if answered is not None and not answered.done():
+            answered.set_result(estimate)
+        elif key is not None and estimate is not None:
+            self.listener(key, estimate)
+
     def _send_soon(self) -> None:
         """What comes within the next moment goes together."""
         if self._unsent and not self._sent and self._pacing is None and self._stream is not None:
-            self._pacing = self._loop.call_later(_PACE_S, self._send)
+            pace_s = 0.0 if self.wait_s else _PACE_S
+            self._pacing = self._loop.call_later(pace_s, self._send)
 
     def _send(self) -> None:
         self._pacing = None

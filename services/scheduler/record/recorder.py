@@ -7,6 +7,7 @@ from math import isfinite
 import grpc
 
 from foretell import wire
+from foretell.engine.told import Seen
 from foretell.length.estimate import level_of
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
@@ -44,10 +45,9 @@ class Feedback:
     def learn(self, request: ApiRequest, attempt: Attempt) -> None:
         """Learn from an answer that was accepted by its engine and is whole or abandoned."""
         spec = attempt.spec
-        if attempt.answered and attempt.prediction is not None and not attempt.continued:
-            ttft_s = attempt.ttft_s if request.stream and attempt.ttft_s > 0 else None
+        if attempt.prediction is not None and not attempt.continued:
             kind = kind_of(request, spec)
-            self._estimators.told.observe(kind, attempt.prediction, ttft_s, attempt.e2e_s)
+            self._estimators.told.observe(kind, attempt.prediction, *_seen(request, attempt))
         if spec.sequences != 1:
             return  # usage sums over sequences: it does not tell the length of one answer
         if attempt.prompt_tokens and not request.token_ids:
@@ -95,6 +95,14 @@ class Feedback:
             return
         with suppress(grpc.aio.AioRpcError):  # the next feedback will do as well
             await tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S)
+
+
+def _seen(request: ApiRequest, attempt: Attempt) -> tuple[Seen | None, Seen]:
+    """TTFT, of streams alone, and e2e latency, as far as the client waited for them."""
+    e2e = Seen(attempt.since_placed_s(attempt.ended_unix_s), whole=attempt.answered)
+    if not request.stream or (attempt.answered and not attempt.ttft_s):
+        return None, e2e
+    return Seen(attempt.ttft_s) if attempt.ttft_s else e2e, e2e
 
 
 _CLOCK_SLACK_S = 0.1

@@ -71,7 +71,6 @@ class HeldStream(Answering):
         """`name` is known to the client alone; `forget` lets go of the stream."""
         self.tenant = tenant
         self.begun, self.status = False, 0
-        self.on_left = None
         self._name = name
         self._exchange: Exchange | None = exchange
         self.forget = forget
@@ -89,6 +88,7 @@ class HeldStream(Answering):
         """Number of the latest event when the client left."""
         self._flow: tuple[Callable[[], None], Callable[[], None]] | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._end_work = exchange.on_left
         exchange.on_left = self._leave
 
     # --- what the relay does ---
@@ -185,8 +185,7 @@ class HeldStream(Answering):
 
     def _leave(self) -> None:
         if not self._is_held:  # it has no event to come back to
-            if self.on_left is not None:
-                self.on_left()
+            self._give_up()
             return
         self._detach()
         if self._flow is not None:
@@ -196,8 +195,8 @@ class HeldStream(Answering):
     def _give_up(self) -> None:
         self._end_wait()
         self.forget()
-        if self.on_left is not None:
-            self.on_left()
+        if self._end_work is not None:
+            self._end_work()
 
     def _detach(self) -> None:
         self._exchange, self._sent = None, self._last

@@ -18,9 +18,8 @@ from foretell.services.scheduler.api.errors import (
     internal_error,
 )
 from foretell.services.scheduler.api.headers import forwarded
-from foretell.services.scheduler.api.parsing import PRIORITY_HEADER
 from foretell.services.scheduler.api.surface import Endpoint
-from foretell.services.scheduler.http.exchange import Answering, ClientLeft, Exchange
+from foretell.services.scheduler.http.exchange import Answering, Exchange
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
@@ -56,17 +55,16 @@ class Relay:
         except ApiError as error:
             status = error.status
             raise
-        except ClientLeft:
-            status = CLIENT_CLOSED_REQUEST
+        except asyncio.CancelledError:
+            if exchange.left:  # or the server ends
+                status = CLIENT_CLOSED_REQUEST
+            raise
         finally:
             context.end(status)
 
     async def _deliver(self, context: RequestContext, exchange: Exchange) -> int:
-        """Answer, until the answer has ended or the client has left; the status that counts."""
-        request, key = context.request, context.tenant.key
-        headers = forwarded(exchange.headers)
-        if key is not None and key.priority is not None:
-            headers[PRIORITY_HEADER] = str(request.priority)
+        """Answer, until the answer has ended; the status that counts."""
+        request, headers = context.request, forwarded(exchange.headers)
         client: Answering = exchange
         if request.stream and is_resumable(exchange.headers):
             client = self._held.hold(exchange, request.tenant) or exchange
@@ -74,31 +72,14 @@ class Relay:
         if request.stream and self._keep_alive_s > 0:
             left_of = partial(_left, context)
             answer = KeptAlive(client, request.request_id, path, self._keep_alive_s, left_of)
-        if client.left:
-            answer.over()
-            raise ClientLeft
-        work, left = asyncio.current_task(), False
-        assert work is not None
-
-        def leave() -> None:
-            nonlocal left
-            left = work.cancel()
-
-        client.on_left = leave
         try:
             await self._try_engines(context, headers, answer)
-        except asyncio.CancelledError:
-            if not left:
-                raise  # it is the server that ends
-            work.uncancel()
-            return CLIENT_CLOSED_REQUEST
         except ApiError as error:
             answer.end_with(error, path, request.request_id)
         except Exception:  # the last line of defence: even a defect of ours must end as an answer
             logger.exception("the scheduler failed", extra=about(request.request_id))
             answer.end_with(internal_error(), path, request.request_id)
         finally:
-            client.on_left = None
             answer.over()
         return answer.status
 
@@ -147,8 +128,6 @@ class Relay:
         except ApiError as error:
             self._shared.recorder.count(error.status)
             raise
-        except ClientLeft:
-            pass  # it may come back
 
 
 def _left(context: RequestContext) -> str:

@@ -20,7 +20,6 @@ from foretell.services.scheduler.lifecycle.judgement import (
 )
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.encoding import IDENTITY, Decoder, Undecodable, decoder_of
 from foretell.services.scheduler.relay.framing import (
     LONGEST_BODY_BYTES,
     TOO_LONG,
@@ -43,7 +42,6 @@ _FAULT_WAIT_S = 0.5
 """How long it is waited for: another engine is to answer meanwhile."""
 _JSON = (b"content-type", b"application/json")
 _OF_A_BODY = (b"content-type", b"content-encoding")
-_OF_A_CODING = (b"content-encoding", b"content-md5", b"digest", b"content-digest", b"etag")
 
 
 class Refusal(NamedTuple):
@@ -95,7 +93,6 @@ class Transfer:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
         self._framing: StreamFraming | WholeFraming | None = None
-        self._decoder: Decoder | None = None
         self._fault: Judgement | None = None
         """Why the attempt has failed, while what the engine says of it is read."""
         self._said = bytearray()
@@ -174,13 +171,13 @@ class Transfer:
             return  # it was taken back: another engine's answer goes to the client
         self._attempt.status = status
         encoding = headers.get(b"content-encoding", b"").strip().lower()
-        is_plain = encoding in IDENTITY
-        if not is_plain and (decoder := decoder_of(encoding)) is not None:
-            self._decoder, is_plain = decoder, True
-            headers = {name: value for name, value in headers.items() if name not in _OF_A_CODING}
+        is_plain = encoding in (b"", b"identity")
         if status >= 300 or status < 200:
             judgement = judge(status, continued=self._attempt.continued)
             if judgement.verdict is Verdict.FAULT:
+                if not is_plain:  # nobody can read what it says
+                    self._end_attempt(AttemptFailed(judgement))
+                    return
                 self._fault = judgement
                 asyncio.get_running_loop().call_later(_FAULT_WAIT_S, self._end_fault)
                 return
@@ -220,17 +217,11 @@ class Transfer:
                 return
         if self._over.done():
             return
-        if self._decoder is not None:
-            try:
-                data = self._decoder.feed(data)
-            except Undecodable:
-                self.broken("undecodable")
-                return
         if self._fault is not None:
             self._said += data[: _FAULT_BYTES - len(self._said)]
             if len(self._said) >= _FAULT_BYTES:
                 self._end_fault()
-        elif self._framing is not None and data:
+        elif self._framing is not None:
             self._carry_out(self._framing.feed, data)
 
     def end(self) -> None:
@@ -282,7 +273,7 @@ class Transfer:
 
     def _start_stream(self) -> None:
         self._begun = True
-        if self._streamed and self._decoder is None and self._framing is not None:
+        if self._streamed and self._framing is not None:
             self._pass_on = self._framing.pass_on
         self._attempt.first_byte_unix_s = time.time()
         self._context.placer.started(self._context, self._progress is not None)

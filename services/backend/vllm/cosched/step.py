@@ -12,12 +12,10 @@ from typing import Any
 from foretell.cosched import JobClass, Offer, OnlineWatch, best_of, job_of
 from foretell.cosched.deadlines import Job, Targets
 from foretell.cosched.plan import Allowance, Load, StepPlan, plan_step, with_prefill
-from foretell.cosched.retention import ONLINE
 from foretell.kernel.offline import arrival_s
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 from foretell.services.backend.vllm.columns import PREDICTED_KEY, clean_prediction
-from foretell.services.backend.vllm.cosched.free_blocks import SegmentedFreeBlocks
 from foretell.services.backend.vllm.cosched.step_times import StepTimes
 from foretell.services.backend.vllm.cosched.waiting import TwoClassQueue
 from foretell.services.backend.vllm.steps import Instant
@@ -37,16 +35,10 @@ class Planner:
         self._find_cached = manager.coordinator.find_longest_cache_hit
         self._caching = bool(manager.enable_caching)
         self._block_tokens = int(scheduler.block_size)
-        self.free_blocks = SegmentedFreeBlocks(self._pool)
-        self._pool.free_block_queue = self.free_blocks
-        self.waiting = TwoClassQueue(
-            scheduler.policy, self.is_offline, self.free_blocks.retention, self._choose
-        )
+        self.waiting = TwoClassQueue(scheduler.policy, self.is_offline, self._choose)
         for request in scheduler.waiting:
             self.waiting.add_request(request)
         scheduler.waiting = self.waiting
-        self._free = manager.free
-        manager.free = self._free_blocks_of
         self._jobs: dict[str, Job] = {}
         self._unbegun: set[str] = set()
         """Those with targets that have had no token yet."""
@@ -357,7 +349,7 @@ class Planner:
             return None
         cached = resident * size
         tokens = min(self._prefill_left, request.num_tokens - cached)
-        lost = max(0, new - self.free_blocks.free_before(ONLINE + 1)) * size
+        lost = max(0, new - self._pool.get_num_free_blocks()) * size
         step_s = self._steps.step_s(with_prefill(self._shape, tokens, cached))
         return Offer(key, cached, tokens, lost, step_s)
 
@@ -367,14 +359,6 @@ class Planner:
     def _cached_block(self, block_hash: bytes) -> Any:
         cached = self._pool.get_cached_block(block_hash, [0])
         return cached[0] if cached else None
-
-    def _free_blocks_of(self, request: Any) -> None:
-        """`kv_cache_manager.free`, with the class of what is left behind."""
-        self.free_blocks.freeing_offline = self.is_offline(request)
-        try:
-            self._free(request)
-        finally:
-            self.free_blocks.freeing_offline = False
 
 
 _ONLINE = job_of({})

@@ -10,7 +10,7 @@ from vllm.v1.core.sched.request_queue import (
     create_request_queue,
 )
 
-from foretell.cosched import OfflinePool, Retention
+from foretell.cosched import OfflinePool
 
 
 class TwoClassQueue(RequestQueue):  # type: ignore[misc]
@@ -24,13 +24,11 @@ class TwoClassQueue(RequestQueue):  # type: ignore[misc]
         self,
         policy: SchedulingPolicy,
         is_offline: Callable[[Any], bool],
-        retention: Retention,
         choose: Callable[[], int | None],
     ) -> None:
         self.online: Any = create_request_queue(policy)
         self.pool = OfflinePool()
         self._is_offline = is_offline
-        self._retention = retention
         self._choose = choose
         self._requests: dict[int, Any] = {}
         self._keys: dict[str, int] = {}
@@ -107,15 +105,11 @@ class TwoClassQueue(RequestQueue):  # type: ignore[misc]
         self._next_key += 1
         self._keys[request.request_id] = key
         self._requests[key] = request
-        hashes = tuple(request.block_hashes)
-        self.pool.add(key, hashes, request.num_prompt_tokens)
-        self._retention.need(hashes)
+        self.pool.add(key, tuple(request.block_hashes), request.num_prompt_tokens)
 
     def _remove_offline(self, request: Any, *, admitted: bool) -> None:
         key = self._keys.pop(request.request_id)
         del self._requests[key]
-        hashes = self.pool.hashes(key)
         self.pool.remove(key, admitted=admitted)
-        self._retention.release(hashes)
         if self._chosen == key:
             self._chosen = None
