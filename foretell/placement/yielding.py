@@ -66,15 +66,20 @@ class Yielding:
             del self._alike[group]
 
     def take_next(self) -> str | None:
-        """Where an engine has room: the request whose target ends first, those whose targets have
-        passed after all others."""
-        now_s = self._state.now_s
+        """Where an engine has room: the most urgent of those that wait for it.
+
+        Of one priority, that is the one whose target ends first; those whose targets have passed
+        come after all others.
+        """
+        requests, now_s = self._state.requests, self._state.now_s
         for alike in self._alike.values():
-            if self._have_room(self._state.requests[next(iter(alike))]):
-                _, _, key = min((by_s < now_s, by_s, key) for key, by_s in alike.items())
-                request = self._state.requests[key]
-                self.end(request)
-                request.ticket = 0
+            if self._have_room(requests[next(iter(alike))]):
+                *_, key = min(
+                    (requests[key].arrived.spec.priority, by_s < now_s, by_s, key)
+                    for key, by_s in alike.items()
+                )
+                self.end(requests[key])
+                requests[key].ticket = 0
                 return key
         return None
 
