@@ -200,7 +200,7 @@ test-browser: setup-dev ## The console in Debian's chromium, beside a loaded clu
 	$(BIN)/pytest tests/browser -rs
 
 pictures: setup-dev ## Take the pictures of the console anew, from `make run` and `foretell demo` beside it
-	$(BIN)/python -m foretell.tools.console_pictures http://127.0.0.1:$(PORT)
+	$(BIN)/python -m tests.browser.pictures http://127.0.0.1:$(PORT)
 
 bench: setup-dev setup-vllm ## Measure overheads; writes bench/overhead
 	$(VLLM_PYTHON) -m bench overhead.plugin

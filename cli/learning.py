@@ -61,7 +61,7 @@ def length_eval(
     ] = "shipped",
     train: Annotated[
         Path | None,
-        typer.Option(help="Answered prompts that the baselines learn from, and the history."),
+        typer.Option(help="Answered prompts from which the baselines and the history learn."),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Number of lines to read; 0: all.")] = 0,
 ) -> None:
@@ -85,10 +85,10 @@ def train_tagger(
     ] = None,
     teacher: Annotated[
         list[str] | None,
-        typer.Option(help="Folder of a trained model to learn from too; may be repeated."),
+        typer.Option(help="Folder of a trained model to learn from, too; repeatable."),
     ] = None,
 ) -> None:
-    """Train a length model. The same command goes on where an earlier run stopped."""
+    """Train a length model. The same command continues a run that was stopped."""
     with refusing("train-tagger", needs="train"):
         from rich.console import Console
 
@@ -102,17 +102,22 @@ def train_tagger(
         try:
             run(replace(options, teachers=tuple(teacher or ())), test or [], console)
         except KeyboardInterrupt:
-            raise SystemExit("train-tagger: stopped; the same command goes on from here") from None
+            raise SystemExit(
+                "train-tagger: stopped; the same command continues from here"
+            ) from None
     console.print(f"{options.out}: ready; what it can do is in {options.out / 'README.md'}")
 
 
 def train_small_tagger(
     train: Annotated[Path, typer.Argument(help="Answered prompts, as for `train-tagger`.")],
     folder: Annotated[
-        Path, typer.Argument(help="Folder of a length model: it teaches, and gets the small one.")
+        Path,
+        typer.Argument(
+            help="Folder of a length model, which is the teacher; the small one is written there."
+        ),
     ],
     work: Annotated[
-        Path, typer.Option(help="Folder to keep in what the length model says of the prompts.")
+        Path, typer.Option(help="Folder to keep the length model's answers in.")
     ] = Path(".small-tagger"),
     test: TestFiles = None,
     seed: Seed = 0,

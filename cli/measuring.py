@@ -19,17 +19,19 @@ def check(
     options: CheckOptions,
     stages: Annotated[str, typer.Option(help=f"{_LIST}of {', '.join(STAGES)}.")] = ",".join(STAGES),
     policies: Annotated[
-        str, typer.Option(help=f"{_LIST}what stage `cluster` compares.")
+        str, typer.Option(help=f"{_LIST}policies that stage `cluster` compares.")
     ] = ",".join(POLICIES),
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Make the page of what a folder holds; run nothing."),
+        typer.Option(
+            metavar="FOLDER", help="Write the page of an earlier run's folder; run nothing."
+        ),
     ] = None,
 ) -> None:
-    """Measure what Foretell is worth on this machine, and write one page of it.
+    """Measure what Foretell is worth on this machine, and write a page of results.
 
-    Starts real vLLM engines, on its GPUs or else on the CPU. Every stage writes what it found
-    before the next one begins; `--report` makes the page of a run that was killed.
+    Starts real vLLM engines, on its GPUs or else on the CPU. Every stage writes its results before
+    the next one begins; `--report` writes the page of a run that was killed.
     """
     if report is not None:
         from foretell.tools.check.page import NoResults, write_page
@@ -64,7 +66,7 @@ def verify_engine(
         str, typer.Option(help="Python that has vLLM and Foretell installed; default: this one.")
     ] = "",
     seeds: Annotated[
-        int, typer.Option(min=1, help="Random scenarios of each feature, in each mode.")
+        int, typer.Option(min=1, help="Number of random scenarios of each feature, in each mode.")
     ] = 12,
     as_json: AsJson = False,
 ) -> None:

@@ -16,11 +16,11 @@ ApiKey = Annotated[
     str, typer.Option(envvar="FORETELL_API_KEY", help="API key, if schedulers need one.")
 ]
 ClusterFile = Annotated[
-    str, typer.Option(metavar="FILE", help="Cluster file that has their addresses.")
+    str, typer.Option(metavar="FILE", help="Cluster file with their addresses.")
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="Profile to write.")]
 Processes = Annotated[int, typer.Option(min=0, help="Number of processes; 0: one per core.")]
-Qps = Annotated[float, typer.Option(min=0, help="Requests a second; 0: at the times of the trace.")]
+Qps = Annotated[float, typer.Option(min=0, help="Requests a second; 0: by the times of the trace.")]
 Seed = Annotated[int, typer.Option(help="Seed for all random draws.")]
 TestFiles = Annotated[
     list[Path] | None, typer.Option("--test", help="Score the model on this file too; repeatable.")

@@ -47,11 +47,14 @@ def envoy(
 @app.command()
 def kubernetes(
     cluster: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Cluster file; none: values alone.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Cluster file; without one: the values alone."),
     ] = None,
     values: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Values of the chart, before those of the cluster file."),
+        typer.Option(
+            metavar="FILE", help="Values of the chart, which override those of the cluster file."
+        ),
     ] = None,
     release: Annotated[str, typer.Option(help="Name that objects begin with.")] = "foretell",
     namespace: Annotated[str, typer.Option(help="Namespace that they are for.")] = "default",

@@ -27,7 +27,7 @@ def explain(
     api_key: ApiKey = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show why a request went where it went: predictions for each engine, the policy's scores,
+    """Show why a request was placed where it was: predictions for each engine, the policy's scores,
     what happened, what would have happened elsewhere, and what an idle engine would have needed.
     Where schedulers have named keys, an admin's is needed."""
     from foretell.tools.explain import show_explanation
@@ -42,7 +42,7 @@ def demo(
     seconds: Annotated[float, typer.Option(min=0, help="How long chats are sent.")] = 25.0,
     seed: Seed = 1,
 ) -> None:
-    """Send the chats that ship to a running cluster, and show how predictions met reality."""
+    """Send the shipped chats to a running cluster, and compare predicted with actual latencies."""
     from foretell.tools.demo import demo as run_demo
 
     run_demo(url, api_key, rate, seconds, seed)
@@ -79,7 +79,7 @@ def run_batch(
     order: Annotated[
         Literal["file", "blend"],
         typer.Option(
-            help="Order in which requests are sent: the file's, or the one that is done soonest in "
+            help="Order in which requests are sent: the file's, or the one that ends soonest in "
             "a simulation."
         ),
     ] = "file",
@@ -87,8 +87,8 @@ def run_batch(
         str, typer.Option(help="GPU profile of the engines, for `--order blend`.")
     ] = "H100/Llama-3.1-8B",
 ) -> None:
-    """Have a file of requests answered, as `vllm run-batch` does. Run again after any interruption,
-    it goes on where it was."""
+    """Have a file of requests answered, as `vllm run-batch` does. Run again after an interruption,
+    it continues where it stopped."""
     with refusing("run-batch", needs="local"):
         from foretell.tools.batch.run import CannotRun, answer_file
         from foretell.tools.progress import showing

@@ -20,7 +20,7 @@ _PER_ENGINE = "Give it once, or once for each profile; the default is the profil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlags:
-    """The engines, and what befalls them; a field for each option."""
+    """The engines and their faults; a field for each option."""
 
     profile: Annotated[
         list[str] | None,
@@ -68,7 +68,7 @@ def simulate(
     qps: Qps = 0.0,
     seed: Seed = 1,
 ) -> None:
-    """Run a cluster in virtual time and print what came of it as JSON."""
+    """Run a cluster in virtual time and print the results as JSON."""
     with refusing("simulate", needs=_NEEDS):
         from foretell.tools.simulate.cluster import provisioning_of
         from foretell.tools.simulate.run import run_showing_progress
@@ -93,7 +93,7 @@ def capacity(
         ),
     ] = 0.0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="Number of seeds; each gets a search of its own.")
+        int, typer.Option(min=1, help="Number of seeds; there is a search for each.")
     ] = 5,
     tolerance: Annotated[
         float, typer.Option(min=0.0001, help="Relative width at which a search ends.")
@@ -122,7 +122,7 @@ def plan(
     options: SimulateOptions,
     profile: Annotated[
         list[str],
-        typer.Option(help="GPU profile, a shipped name or a file; several times: each is tried."),
+        typer.Option(help="GPU profile, a shipped name or a file; repeatable, each is tried."),
     ],
     max_num_seqs: Annotated[
         list[int] | None, typer.Option(min=1, help="vLLM's max_num_seqs; each is tried.")
@@ -134,23 +134,25 @@ def plan(
     within: Annotated[
         float, typer.Option(min=0.01, max=1, help="Ratio of requests that must meet their targets.")
     ] = 0.99,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; with each.")] = 3,
-    most: Annotated[int, typer.Option(min=1, help="Engines of a kind at most.")] = 64,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of seeds, with each of which they must.")
+    ] = 3,
+    most: Annotated[int, typer.Option(min=1, help="Most engines of a kind that are tried.")] = 64,
     price: Annotated[
         list[str] | None,
-        typer.Option(help="PROFILE=PRICE of an engine for an hour; several times."),
+        typer.Option(help="PROFILE=PRICE of an engine for an hour; repeatable."),
     ] = None,
     offline: Annotated[
         str,
         typer.Option(
-            help="Trace of offline requests: print what these engines do of them besides, if they "
-            "co-schedule."
+            help="Trace of offline requests: print how many of them these engines serve besides, "
+            "if they co-schedule."
         ),
     ] = "",
     as_json: AsJson = False,
     processes: Processes = 0,
 ) -> None:
-    """Simulate a trace on more and more engines of each kind, and print the fewest that keep its
+    """Simulate a trace on more and more engines of each kind, and print the fewest that meet its
     targets."""
     with refusing("plan", needs=_NEEDS):
         from foretell.tools.simulate import plan as plans

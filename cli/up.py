@@ -17,8 +17,10 @@ def up(
     run_dir: Annotated[
         str, typer.Option(help="Folder for state, sockets and logs; empty: a new one.")
     ] = "",
-    restart: Annotated[bool, typer.Option(help="Restart what dies.")] = True,
-    plain: Annotated[bool, typer.Option("--plain", help="One line per event, no table.")] = False,
+    restart: Annotated[bool, typer.Option(help="Restart processes that end.")] = True,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print a line for each event instead of a table.")
+    ] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C.
 

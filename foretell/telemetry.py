@@ -6,10 +6,10 @@ request id.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
@@ -21,13 +21,16 @@ ERROR_BUCKETS_RATIO = (
 ERROR = "(predicted - actual) / actual"
 
 
+M = TypeVar("M", Counter, Histogram)
 MOST_SERIES = 10_000
 """Sets of labels that are remembered for a metric."""
 
 
-def series(metric: Any) -> Callable[..., Any]:
-    """`metric.labels`, which takes longer than to count, remembered for each set of labels."""
-    return lru_cache(MOST_SERIES)(metric.labels)
+def _remembered(metric: M) -> M:
+    """The metric with `labels` that remembers each set: to look one up takes longer than to count.
+    Its series must not be removed."""
+    metric.labels = lru_cache(MOST_SERIES)(metric.labels)  # type: ignore[method-assign]
+    return metric
 
 
 class _Counter(Counter):
@@ -74,7 +77,7 @@ class Declared:
     def counter(self, name: str, unit: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
         """A number that only grows while the process lives."""
         self.catalogue.append(Metric(name, "counter", unit, tuple(labels), meaning))
-        return _Counter(name, meaning, labels, registry=self.registry)
+        return _remembered(_Counter(name, meaning, labels, registry=self.registry))
 
     def gauge(
         self, name: str, unit: str, meaning: str, labels: Sequence[str] = (), formula: str = ""
@@ -95,7 +98,9 @@ class Declared:
     ) -> Histogram:
         """A distribution; `buckets` are upper bounds, ascending."""
         self.catalogue.append(Metric(name, "histogram", unit, tuple(labels), meaning, formula))
-        return _Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
+        return _remembered(
+            _Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
+        )
 
     def process(self) -> None:
         """Which release runs, and what the operating system knows of the process."""

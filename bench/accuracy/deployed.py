@@ -1,4 +1,4 @@
-"""How far off are the scheduler's predictions, with lengths unknown and stated?
+"""How far off are predictions and what clients are told, with lengths unknown and stated?
 
 Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, at 70% of what
 they could serve. Tagger, predictors and scheduler are those that are deployed, and each prediction
@@ -16,7 +16,7 @@ from typing import Any
 from bench.paced import cluster
 from bench.paced.engines import SLOWDOWN
 from bench.paced.pace import PROFILE
-from bench.paced.runs import CACHED, Run
+from bench.paced.runs import CACHED, TOLD, Run
 from bench.paced.settings import SETTINGS
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import Kept
@@ -42,6 +42,8 @@ _KINDS = (
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     cluster.arguments(parser, rounds=5)
+    names = [setting.name for setting in _KINDS]
+    parser.add_argument("--kinds", nargs="+", choices=names, default=names)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
@@ -54,6 +56,7 @@ def measure(options: argparse.Namespace) -> Numbers:
             **summary(cluster.runs_of(plan, setting, kept)[_POLICY]),
         }
         for setting in _KINDS
+        if setting.name in options.kinds
     }
     return {"profile": PROFILE, "slowdown": SLOWDOWN, "load": _LOAD, "kinds": kinds}
 
@@ -66,8 +69,19 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
         "cores_busy": fmean(run.cores_busy for run in runs),
         "degraded": sum(sum(run.degraded.values()) for run in runs),
         "errors": {kind: _errors(runs, kind) for kind in LATENCIES},
+        "kept": {kind: _kept(runs, kind) for kind in LATENCIES},
         "cached": _cached(runs),
     }
+
+
+def _kept(runs: Sequence[Run], kind: str) -> list[float]:
+    """Shares of the answers that kept to the P90 that was told: of all, and the least and the most
+    of each seed's."""
+    seeds = [
+        [actual_s <= p90_s for _, p90_s, actual_s in run.predicted[TOLD][kind]] for run in runs
+    ]
+    shares = [fmean(kept) for kept in seeds]
+    return [fmean(each for kept in seeds for each in kept), min(shares), max(shares)]
 
 
 def _cached(runs: Sequence[Run]) -> dict[str, float]:
@@ -84,10 +98,13 @@ def _cached(runs: Sequence[Run]) -> dict[str, float]:
 def _errors(runs: Sequence[Run], kind: str) -> dict[str, Any]:
     """|predicted - actual| / actual over all seeds, and the least and the most of each seed's."""
     found = {}
-    for name in runs[0].predicted[kind]:
+    columns = [
+        {**run.predicted[kind], TOLD: [[t, actual] for t, _, actual in run.predicted[TOLD][kind]]}
+        for run in runs
+    ]
+    for name in columns[0]:
         seeds = [
-            [abs(p_s - actual_s) / actual_s for p_s, actual_s in run.predicted[kind][name]]
-            for run in runs
+            [abs(p_s - actual_s) / actual_s for p_s, actual_s in column[name]] for column in columns
         ]
         together = [error for errors in seeds for error in errors]
         medians = [median(errors) for errors in seeds]
@@ -126,11 +143,14 @@ def tables(page: Numbers) -> Blocks:
     ]
     header = [f"{name}: {kind.replace('ttft', 'TTFT')}" for name in kinds for kind in LATENCIES]
     lines.append(markdown_table(("predicted by", *header), rows))
-    spread = kinds["hidden"]["errors"]["e2e"][FORETELL] if "hidden" in kinds else None
-    if spread:
+    for name in (FORETELL, TOLD) if "hidden" in kinds else ():
+        spread = kinds["hidden"]["errors"]["e2e"][name]
         medians, tails = (" to ".join(f"{x:.0%}" for x in spread[k]) for k in ("medians", "p90s"))
-        lines.append(f"Of single seeds, *hidden*, e2e: medians {medians}, P90 {tails}.\n")
-    lines += [_of_cached(one["cached"]) for one in kinds.values() if one["cached"]["found"]]
+        lines.append(f"Of single seeds, *hidden*, e2e, `{name}`: medians {medians}, P90 {tails}.\n")
+    lines += [_of_kept(name, one) for name, one in kinds.items()]
+    lines += [
+        _of_cached(name, one["cached"]) for name, one in kinds.items() if one["cached"]["found"]
+    ]
     return {"tables": "\n".join(lines)}
 
 
@@ -138,10 +158,19 @@ def _cell(errors: dict[str, Any]) -> str:
     return f"{errors['median']:.0%} / {errors['p90']:.0%}"
 
 
-def _of_cached(cached: dict[str, float]) -> str:
+def _of_kept(name: str, one: dict[str, Any]) -> str:
+    shares = [
+        f"{kind.replace('ttft', 'TTFT')} {share:.1%} (seeds: {least:.1%} to {most:.1%})"
+        for kind, (share, least, most) in one["kept"].items()
+    ]
+    count = one["errors"]["e2e"][TOLD]["count"]
+    return f"Kept to the P90 that was told, *{name}*, of {count}: {', '.join(shares)}.\n"
+
+
+def _of_cached(name: str, cached: dict[str, float]) -> str:
     found = cached["found"]
     return (
-        f"{cached['predicted'] / found:.1%} of the prompt tokens that engines found cached were "
-        f"predicted; off by {cached['misjudged'] / found:.1%} in sum over {cached['requests']:.0f} "
-        "requests.\n"
+        f"*{name}*: {cached['predicted'] / found:.1%} of the {found:,.0f} prompt tokens that "
+        f"engines found cached were predicted; off by {cached['misjudged'] / found:.1%} in sum "
+        f"over {cached['requests']:.0f} requests.\n"
     )

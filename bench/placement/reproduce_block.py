@@ -8,7 +8,7 @@ interrupted run goes on as long as the code is the same.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
@@ -22,7 +22,7 @@ from bench.runs import Kept, state_of_the_code
 from foretell.tools.intervals import change, plus_minus
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import read_trace, relative_errors
-from foretell.workload import Arrival, Trace, arrivals_of
+from foretell.workload import Trace, arrivals_of
 
 BENCH = Benchmark(
     __file__, __doc__, takes="10 minutes", paths={"TRACES": "folder of the traces"}, processes=1
@@ -107,15 +107,11 @@ def run(case: Case, traces: Path) -> Numbers:
     )
     trace = _read(traces / SHAREGPT)
     arrivals = arrivals_of(trace, Random(f"{case.seed} trace"), count=case.requests, qps=case.qps)
-    arrivals = [each for each in arrivals if _fits(each)]
+    arrivals = [a for a in arrivals if a.prompt_tokens + a.output_tokens <= A30.max_model_len]
     if case.scheduler == BROADCAST:
         return broadcast(options, arrivals, case.seed)
     report = simulated(options, arrivals, case.seed)
     return {**figures(report), **relative_errors(report.served)}
-
-
-def _fits(arrival: Arrival) -> bool:
-    return arrival.prompt_tokens + arrival.output_tokens <= A30.max_model_len
 
 
 @lru_cache(maxsize=1)
@@ -155,11 +151,8 @@ def measure(options: argparse.Namespace) -> Numbers:
     asked = list(cases(options.quick))
     work = partial(found, traces=options.traces)
     results = Kept(BENCH.kept, state_of_the_code()).all_of(work, asked, options.processes, "runs")
-    rows = []
-    for case, result in zip(asked, results, strict=True):
-        names = {name: getattr(case, name) for name in Case.__dataclass_fields__}
-        rows.append({**names, **result, "search": not case.qps})
-    return {"rows": rows}
+    both = zip(asked, results, strict=True)
+    return {"rows": [{**asdict(case), **result, "search": not case.qps} for case, result in both]}
 
 
 def tables(page: Numbers) -> Blocks:

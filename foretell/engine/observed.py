@@ -9,11 +9,18 @@ Instants are unix seconds of one clock.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from math import inf
 
 from foretell.engine.batch import Batch
-from foretell.engine.observed_rows import ENDLESS, ObservedRequest, fitted, restored, samples
+from foretell.engine.observed_rows import (
+    ObservedRequest,
+    fitted,
+    restored,
+    samples,
+    unheard,
+)
 from foretell.engine.seen_limits import LOOK_EVERY_S, Evidence, SeenLimits
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
@@ -23,8 +30,6 @@ from foretell.model.limits import Limits
 _NOTHING: Mapping[str, int] = {}
 _EARLY_S = 1e-4
 """By which an end counts as before that of the step which was its last: clocks are read twice."""
-_SAME_STEP = 0.3
-"""Another observer has told of the same step within this share of the time between steps."""
 _ENOUGH_TOKENS = 8
 """An answer that was no stream tells with so many how long a step takes, its first one included."""
 _FIRST_WAY_S, _MOST_WAY_S, _WAY_RATE = 0.002, 1.0, 0.1
@@ -93,33 +98,31 @@ class ObservedEngine:
 
     def progressed(
         self,
-        ends_s: Iterable[float],
+        ends: list[tuple[float, int]],
         tokens: Mapping[str, int],
-        tokens_per_event: float = 1.0,
         first: Mapping[str, int] = _NOTHING,
+        since_s: float = inf,
     ) -> None:
-        """An observer has seen the ends of these steps, the oldest first, after which its streams
-        had so many tokens each. `first`: the step that gave a stream its first one, counted from 1;
-        0: none of these did."""
+        """An observer has seen steps: when the last ones ended, the oldest first, each with how
+        many had ended since the one before, which for the first was at `since_s`; infinite: nobody
+        knows. Its streams had so many tokens each then. `first`: the end of the step that gave a
+        stream its first one, counted from 1; 0: none of these."""
         for key, count in tokens.items():
             if (request := self._requests.get(key)) is not None:
                 request.streams, request.tokens = True, max(request.tokens, count)
-        steps = max(1, round(tokens_per_event))
-        ends = list(ends_s)
-        gap_s = (ends[-1] - ends[0]) / (len(ends) - 1) if len(ends) > 1 else self._usual_s() * steps
-        known_s = self._begun_s + _SAME_STEP * gap_s
         later = {
             key: first.get(key, 0) if count else len(ends) + 1 for key, count in tokens.items()
         }
-        for number, end_s in enumerate(ends, 1):
-            if end_s > known_s:
-                self._hold_back({key for key, step in later.items() if step > number}, end_s)
-                self._make(steps, end_s)
+        new = unheard(ends, since_s, self._begun_s, self._usual_s())
+        for number, (end_s, steps) in enumerate(new, 1):
+            self._make(steps, end_s, {key for key, end in later.items() if end > number})
         self._catch_up(tokens)
         if any(r.is_elsewhere for r in map(self._requests.get, tokens) if r is not None):
+            is_timed = self._is_timed
             self._correct()
+            self._is_timed = is_timed
         if ends:
-            self._look(ends[-1])
+            self._look(ends[-1][0])
 
     def compare(self, evidence: Evidence, at_s: float) -> None:
         """The engine has told how it is."""
@@ -194,8 +197,9 @@ class ObservedEngine:
         self._twin.complete(self._batch)
         self._begin(at_s, is_seen=is_seen)
 
-    def _make(self, steps: int, end_s: float) -> None:
-        """So many steps that gave tokens have ended, the latest one then.
+    def _make(self, steps: int, end_s: float, later: Set[str]) -> None:
+        """So many steps that gave tokens have ended, the latest one then; none of them gave those
+        who have their first one `later` any.
 
         Those between them which only computed prompts gave none. Time is shared among the steps in
         proportion to what is predicted.
@@ -203,7 +207,10 @@ class ObservedEngine:
         begun_s, is_timed, first = self._begun_s, self._is_timed, self._steps
         from_idle = self._from_idle and self._learned > _KNOWN_STEPS
         shapes: list[BatchShape] = []
-        while self._batch is not None and steps and len(shapes) < _MOST_STEPS:
+        while self._batch is not None and steps > 0 and len(shapes) < _MOST_STEPS:
+            self._hold_back(later, end_s)
+            if self._batch is None:
+                break
             steps -= any(map(samples, self._sequences()))
             shapes.append(self._batch.shape)
             at_s = end_s if not steps else min(end_s, self._begun_s + self._usual_s())
@@ -233,7 +240,8 @@ class ObservedEngine:
         if not early:
             return
         is_timed, begun_s = self._is_timed, self._begun_s
-        self._way_s = min(_MOST_WAY_S, self._way_s + _WAY_RATE * (end_s - begun_s))
+        late_s = min(end_s - begun_s, self._usual_s())
+        self._way_s = min(_MOST_WAY_S, self._way_s + _WAY_RATE * late_s)
         for key in early:
             request = self._requests[key]
             self._twin.abort(key)
@@ -290,21 +298,9 @@ class ObservedEngine:
     # --- requests ---
 
     def _add(self, request: ObservedRequest) -> None:
-        spec = request.spec
-        prompt = min(spec.prompt_tokens, self.config.max_model_len - 1)
-        for _ in range(max(1, spec.sequences)):
-            seq = Sequence(
-                spec.request_id,
-                max(1, prompt),
-                spec.max_tokens or ENDLESS,
-                spec.max_tokens,
-                arrival_s=request.sent_s,
-                priority=spec.priority,
-            )
-            cached = min(request.cached_tokens, prompt - 1)
-            seq.row["hits"] = max(0, cached) // self.config.block_size_tokens
+        request.sequences = request.begun(self.config)
+        for seq in request.sequences:
             self._twin.add(seq)
-            request.sequences.append(seq)
 
     def _drop_ended(self, at_s: float) -> None:
         ended = [key for key, r in self._requests.items() if 0.0 < r.ended_s <= at_s]

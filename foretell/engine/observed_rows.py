@@ -1,6 +1,7 @@
 """The requests that an engine is observed by, and what is known of each as rows of snapshots."""
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from foretell.engine.sequence import Sequence
 from foretell.engine.snapshots import restore_twin
@@ -9,6 +10,8 @@ from foretell.model import EngineConfig, EngineSnapshot, RequestSpec, RequestSta
 
 ENDLESS = 1 << 30
 """Output tokens of a request without a limit."""
+_SAME_STEP, _LEAST_STEP_S = 0.3, 1e-4
+"""Another observer has told of the same step within this share of the time between steps."""
 _SLACK_TOKENS = 2
 """An answer may be so much further, or less far, than the twin is: tokens are on their way."""
 
@@ -52,6 +55,25 @@ class ObservedRequest:
             return bool(computed)
         return bool(self.tokens or (computed and not self.sequences[0].output_tokens))
 
+    def begun(self, config: EngineConfig) -> list[Sequence]:
+        """Its sequences as an engine gets them."""
+        return [self._sequence(config) for _ in range(max(1, self.spec.sequences))]
+
+    def _sequence(self, config: EngineConfig) -> Sequence:
+        spec = self.spec
+        prompt = min(spec.prompt_tokens, config.max_model_len - 1)
+        seq = Sequence(
+            spec.request_id,
+            max(1, prompt),
+            spec.max_tokens or ENDLESS,
+            spec.max_tokens,
+            arrival_s=self.sent_s,
+            priority=spec.priority,
+        )
+        cached = min(self.cached_tokens, prompt - 1)
+        seq.row["hits"] = max(0, cached) // config.block_size_tokens
+        return seq
+
     def row(self, seq: Sequence, scheduled: int = 0, *, waits: bool = False) -> RequestState:
         """One of its sequences, of which a step in flight computes so many tokens."""
         spec = self.spec
@@ -83,6 +105,27 @@ class ObservedRequest:
 def samples(seq: Sequence) -> bool:
     """Whether the step in flight, of which it is, gives it a token."""
     return seq.computed_tokens >= seq.prompt_tokens + seq.output_tokens
+
+
+def unheard(
+    ends: list[tuple[float, int]], since_s: float, begun_s: float, usual_s: float
+) -> list[tuple[float, int]]:
+    """Of the ends of steps, each with how many had ended since the one before, with how many nobody
+    has told of yet. `since_s`: of the end before the first, infinite: not known; `begun_s`: of the
+    latest one that somebody has told of; `usual_s`: how long a step is thought to take."""
+    counted = sum(steps for _, steps in ends[1:])
+    if counted:
+        usual_s = (ends[-1][0] - ends[0][0]) / counted
+    found = []
+    for end_s, steps in ends:
+        each_s = (end_s - since_s) / steps if steps > 1 and since_s < end_s else usual_s
+        new = steps
+        if not begun_s - _SAME_STEP * each_s <= since_s < inf:
+            part = (end_s - begun_s) / max(_LEAST_STEP_S, each_s)
+            new = max(0, min(steps, int(part + 1.0 - _SAME_STEP)))
+        found.append((end_s, new))
+        since_s = end_s
+    return found
 
 
 def fitted(

@@ -1,31 +1,60 @@
 """What the streams that come from one engine show of its steps.
 
-In a step every request that decodes gets one token, and each token of a stream comes as one event.
-So a step has ended when some stream has another event.
+In a step every request that decodes gets one token. An event may have several: engines gather
+tokens before they send them, proxies gather events, and with speculative decoding a step gives
+several. So steps are counted by tokens and not by events: the engine has made as many since an
+event of a stream as that stream has had tokens since then. Of several streams the quickest one
+tells; where they are not equally quick, as with speculative decoding, their mean.
 """
 
 from math import inf
+from typing import NamedTuple
 
-_SAME_STEP_S = 0.0005
-"""Events of one stream that are so close belong to one step: its first ones, and its last."""
+from foretell.engine.stream_text import Part, TextTokens
+
+_SAME_STEP_S, _SAME_STEP = 0.0005, 0.1
+"""Parts of one stream that are so close, in seconds or in steps, have come together."""
 _FIRST_GAP_S, _GAP_RATE, _MOST_GAPS = 0.02, 0.1, 10.0
 """Time between steps, as it is learned; a pause counts as so many times that."""
 _LONG_S = 1e6
 _MOST_ENDS = 1000
 """Ends of steps that are kept until somebody asks, the latest."""
-_LEARN_EVENTS, _LEARN_RATE = 8, 0.2
+_LEARN_TOKENS = 8
+_LEAST_PACE, _EVEN_PACE, _PACE_KEPT, _PACE_STEPS = 0.1, 0.9, 0.98, 32
+"""A stream that had fewer tokens in so many steps was held up; streams that have nearly as many are
+equally quick; what is kept of earlier ones, and the steps that tell."""
+_MOST_TAKEN_BACK, _MOST_GUESSES = 2.0, 4
+"""Steps that are taken back at once, and how often for each stream."""
+_BURST_KEPT, _SEVERAL = 0.95, 1.5
+_SLIGHT = 1e-6
+
+
+class Ends(NamedTuple):
+    """The ends of steps that nobody was told of yet, the oldest first."""
+
+    ago_s: list[float]
+    steps: list[int]
+    """How many steps were made until then, since the end before."""
+    since_ago_s: float
+    """The end before them all; 0: there was none."""
 
 
 class Stream:
     """The answer to one request, as it comes."""
 
-    __slots__ = ("came_s", "events", "first_step", "step")
+    __slots__ = ("came_s", "first_end", "is_stated", "seen", "text_bytes", "tokens")
 
     def __init__(self) -> None:
-        self.events = 0
-        self.step = self.first_step = -1
+        self.tokens = 0.0
+        """Of one sequence."""
+        self.seen = 0.0
+        """The step that gave it its latest token."""
+        self.first_end = -1
+        self.is_stated = False
+        """Its events state how many tokens it has."""
+        self.text_bytes = 0
         self.came_s = inf
-        """When the step ended that its latest event is of; infinite: none has come."""
+        """When its latest token came; infinite: none has."""
 
 
 class StreamProgress:
@@ -33,64 +62,159 @@ class StreamProgress:
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
-        self.tokens_per_event = 1.0
-        """Above 1 where the engine gathers tokens before it sends them."""
-        self._step = 0
-        self._ended_s = -inf
+        self._texts = TextTokens()
+        self._step = 0.0
+        """Steps as the quickest streams show them."""
+        self._pace = [0.0, 0.0]
+        """Tokens of streams, and the steps in which they had them."""
+        self._burst = 1.0
+        """Tokens that come together."""
+        self._guesses = 0
+        """How often steps may turn out to have been counted too far."""
+        self._untold = 0.0
+        """Steps, of which a part has no end yet."""
+        self._count = 0
+        self._since_s = self._ended_s = -inf
         self._gap_s = _FIRST_GAP_S
-        self._ends_s: list[float] = []
+        self._ends: list[tuple[float, int]] = []
 
     def open(self, request_id: str) -> Stream:
         """A request whose answer is a stream goes to the engine."""
         stream = self.streams[request_id] = Stream()
         return stream
 
-    def came(self, stream: Stream, events: int, now_s: float) -> None:
-        """So many of its events have come."""
+    def came(self, stream: Stream, part: Part, now_s: float) -> None:
+        """A part of it has come."""
         past_s = min(_LONG_S, now_s - self._ended_s)
-        again = stream.step == self._step
-        if not events or (again and past_s <= _SAME_STEP_S):
+        together = past_s <= max(_SAME_STEP_S, _SAME_STEP * self._gap_s)
+        is_first = not stream.tokens
+        tokens = self._tokens_of(stream, part, together)
+        if tokens <= 0.0:
             return
-        if not stream.events:
-            events = 1  # the first ones tell who speaks
-        if again or (not stream.events and self._begins(past_s)):
-            self._end_steps(events if past_s < _MOST_GAPS * self._gap_s else 1, past_s, now_s)
-        stream.step, stream.came_s = self._step, self._ended_s
-        if not stream.events:
-            stream.first_step = self._step
-        stream.events += events
+        if is_first:
+            steps = self._first_steps(past_s)
+        else:
+            if past_s > self._gap_s / 2:
+                self._take_back(stream.seen + tokens)
+            steps = stream.seen + tokens - self._step
+            self._learn_pace(stream, tokens, max(0.0, steps))
+        if steps > _SLIGHT:
+            ended = self._end_steps(steps, now_s, together)
+            if ended and not is_first:
+                gap_s = min(past_s / ended, _MOST_GAPS * self._gap_s)
+                self._gap_s += _GAP_RATE * (gap_s - self._gap_s)
+        if is_first:
+            stream.first_end = self._count + (self._untold >= 1.0)
+        stream.tokens += tokens
+        stream.seen = self._step
+        stream.came_s = now_s if steps > _SLIGHT else self._ended_s
 
-    def _end_steps(self, steps: int, past_s: float, now_s: float) -> None:
-        """So many have ended since the latest; events that are read together came one by one."""
-        self._gap_s += _GAP_RATE * (min(past_s / steps, _MOST_GAPS * self._gap_s) - self._gap_s)
+    def _tokens_of(self, stream: Stream, part: Part, together: bool) -> float:
+        """The new tokens of a part; the first one tells who speaks, and has a token with it."""
+        if part.stated and (stream.is_stated or stream.tokens <= 1.0):  # not at its end alone
+            stream.is_stated = True
+            return part.stated - stream.tokens
+        if not part.texts:
+            if not stream.tokens:
+                return float(min(part.events, 1))
+            is_more = not (stream.text_bytes or (together and stream.seen == self._step))
+            return float(part.events if is_more else 0)
+        tokens = self._texts.tokens(part)
+        if stream.tokens and not stream.text_bytes:
+            tokens -= 1.0  # which was told of before its text came
+        stream.text_bytes += part.text_bytes
+        return tokens
+
+    def _first_steps(self, past_s: float) -> float:
+        """The steps up to the one that gave a stream its first token, as far as time shows: engines
+        tell of new requests last, so others may have told of the same step."""
+        seen = [each.seen for each in self.streams.values() if each.tokens]
+        self._guesses = min(self._guesses + len(seen), _MOST_GUESSES * len(seen))
+        if not seen or (self._burst < _SEVERAL and self._step not in seen):
+            return 1.0
+        if self._burst < _SEVERAL:
+            return float(past_s > self._gap_s / 2)
+        return float(min(int(self._burst), int(past_s / self._gap_s)))
+
+    def _take_back(self, step: float) -> None:
+        """A stream had a token in that step, later than any end is known: where that is no new
+        step, others had been counted too far, as it may happen where a stream began between the
+        events of others."""
+        more = 1.0 + self._step - step
+        exact = self._evenness == 1.0 and not self._texts.has_several
+        if not (exact and self._guesses and 1.0 <= more <= _MOST_TAKEN_BACK):
+            return
+        self._guesses -= 1
+        for each in self.streams.values():
+            if each.seen > self._step - more:
+                each.seen -= more
+        self._step -= more
+        self._untold -= more
+
+    def _learn_pace(self, stream: Stream, tokens: float, more: float) -> None:
+        self._burst = max(tokens, _BURST_KEPT * self._burst)
+        steps = self._step + more - stream.seen
+        if tokens > _LEAST_PACE * steps:
+            had, made = self._pace
+            self._pace = [_PACE_KEPT * had + tokens, _PACE_KEPT * made + steps]
+
+    @property
+    def _evenness(self) -> float:
+        """Steps, as streams have them in the mean, for each of the quickest streams'."""
+        tokens, steps = self._pace
+        if steps < _PACE_STEPS or tokens > _EVEN_PACE * steps:
+            return 1.0
+        return tokens / steps
+
+    def _end_steps(self, steps: float, now_s: float, together: bool) -> int:
+        """So many have ended since the latest; how many of those are told of from now on."""
         self._step += steps
-        self._ends_s += [now_s - past_s * left / steps for left in range(steps - 1, -1, -1)]
-        del self._ends_s[:-_MOST_ENDS]
+        self._untold += steps * self._evenness
+        whole = int(self._untold + _SLIGHT)
+        if whole < (self._burst if self._texts.has_several else 1):
+            return 0
+        self._untold -= whole
+        before = 0
+        if together and self._ends:
+            before = self._ends.pop()[1]
+        else:
+            self._count += 1
+        self._ends.append((now_s, before + whole))
+        del self._ends[:-_MOST_ENDS]
         self._ended_s = now_s
+        return whole
 
-    def close(self, request_id: str, output_tokens: int, now_s: float) -> float:
-        """The answer has ended, with so many tokens, 0: nobody knows; how long ago it had the last
-        one, as far as its stream shows."""
+    def close(self, request_id: str, output_tokens: float, now_s: float) -> float:
+        """The answer has ended, with so many tokens of a sequence, 0: nobody knows; how long ago it
+        had the last one, as far as its stream shows."""
         stream = self.streams.pop(request_id, None)
-        if stream is not None and output_tokens and stream.events >= _LEARN_EVENTS:
-            seen = output_tokens / stream.events
-            self.tokens_per_event += _LEARN_RATE * (max(1.0, seen) - self.tokens_per_event)
-        return max(0.0, now_s - stream.came_s) if stream is not None else 0.0
+        if stream is None:
+            return 0.0
+        if stream.text_bytes and output_tokens >= _LEARN_TOKENS:
+            self._texts.learn(stream.text_bytes, output_tokens)
+        return max(0.0, now_s - stream.came_s)
 
-    def _begins(self, past_s: float) -> bool:
-        """Whether the first event of a stream is the first of its step: engines tell of new
-        requests last, so it is not where others have just told of the same step."""
-        if past_s > self._gap_s / 2:
-            return True
-        return not any(each.step == self._step for each in self.streams.values())
+    def tokens(self) -> list[int]:
+        """What each stream has had at the latest end: also what is still to come of the steps that
+        others have shown."""
+        return [self._tokens_by_now(stream) for stream in self.streams.values()]
 
-    def first_steps(self) -> list[int]:
-        """Of each stream the number of the step that gave it its first token, among those that
-        `take` gives next, counted from 1; 0: none of them."""
-        taken = self._step - len(self._ends_s)
-        return [max(0, stream.first_step - taken) for stream in self.streams.values()]
+    def _tokens_by_now(self, stream: Stream) -> int:
+        if not stream.tokens:
+            return 0
+        unseen = min(self._burst - 1.0, (self._step - stream.seen) * self._evenness)
+        return max(1, round(stream.tokens + unseen - int(self._untold)))
 
-    def take(self, now_s: float) -> list[float]:
-        """How long ago the steps ended of which nobody was told yet, the oldest first."""
-        ends_s, self._ends_s = self._ends_s, []
-        return [now_s - end_s for end_s in ends_s]
+    def first_ends(self) -> list[int]:
+        """Of each stream the number of the end of the step that gave it its first token, among
+        those that `take` gives next, counted from 1; 0: none of them."""
+        taken = self._count - len(self._ends)
+        return [max(0, stream.first_end - taken) for stream in self.streams.values()]
+
+    def take(self, now_s: float) -> Ends:
+        """What nobody was told of yet."""
+        ends, self._ends = self._ends, []
+        since_ago_s = max(0.0, now_s - self._since_s) if self._since_s > -inf else 0.0
+        self._since_s = self._ended_s
+        ago_s, steps = [now_s - end_s for end_s, _ in ends], [steps for _, steps in ends]
+        return Ends(ago_s, steps, min(_LONG_S, since_ago_s))

@@ -89,7 +89,7 @@ class Calibration:
     def tell(self, kind: Hashable, prediction: Prediction) -> Told | None:
         """None for a prediction without quantiles before there are answers to such."""
         ttft, e2e = self._kinds.get(_kind(kind, prediction)) or (_Latency(), _Latency())
-        if not prediction.e2e_quantiles and not (ttft.is_known and e2e.is_known):
+        if not _has_quantiles(prediction) and not (ttft.is_known and e2e.is_known):
             return None
         of_ttft, of_e2e = _quantiles(prediction)
         return Told(ttft.tell(of_ttft), e2e.tell(of_e2e))
@@ -109,14 +109,18 @@ class Calibration:
                 latency.observe(quantiles, seen)
 
 
+def _has_quantiles(prediction: Prediction) -> bool:
+    return bool(prediction.ttft_quantiles and prediction.e2e_quantiles)
+
+
 def _kind(kind: Hashable, prediction: Prediction) -> Hashable:
-    return kind, bool(prediction.e2e_quantiles)
+    return kind, _has_quantiles(prediction)
 
 
 def _quantiles(prediction: Prediction) -> tuple[Quantiles, Quantiles]:
     """Of TTFT and e2e latency. One rollout, for lack of time, has none: there all are what it
     says, and the answers to such predictions tell how far quantiles are from that."""
-    if prediction.e2e_quantiles:
+    if _has_quantiles(prediction):
         return prediction.ttft_quantiles, prediction.e2e_quantiles
     ttft, e2e = (
         tuple((level, seconds) for level in _LEVELS)
@@ -190,7 +194,7 @@ class _Ratios:
             weight *= left / (left - 1)
         place = max(0.0, passed + wanted / weight - 1.0)
         if place > len(whole) - 1:  # so many have not been seen to end
-            return max(whole[-1], *self._cut[-1:])
+            return max(whole[-1:] + self._cut[-1:])
         before, part = int(place), place % 1.0
         after = min(before + 1, len(whole) - 1)
         return whole[before] + part * (whole[after] - whole[before])

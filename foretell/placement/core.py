@@ -182,6 +182,8 @@ class PlacementCore:
             budget.took(plan, len(predicted.answers), predicted.took_s)
         if missing := len(picked) - len(predicted.answers):
             state.do(do.Degraded(request.key, "predictor", missing))
+        if doubted := sum(answer.is_doubted for answer in predicted.answers):
+            state.do(do.Degraded(request.key, "accuracy", doubted))
         request.single = plan.single
         candidates = state.candidates.of(picked, predicted.answers, now_s)
         self._choose(request, candidates, predicted.inputs)

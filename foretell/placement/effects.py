@@ -89,7 +89,7 @@ class Degraded:
     """A placement does without predictions that it wanted; to be counted."""
 
     key: str
-    missing: Literal["predictor", "budget"]
+    missing: Literal["predictor", "budget", "accuracy"]
     count: int = 1
 
 

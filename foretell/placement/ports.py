@@ -20,6 +20,8 @@ class Answer(NamedTuple):
     instance_id: str
     load: Load | None = None
     prediction: Prediction | None = None
+    is_doubted: bool = False
+    """There was a prediction, which is not to be gone by."""
 
 
 class Predicted(NamedTuple):

@@ -160,18 +160,20 @@ class Notice(_message.Message):
     def __init__(self, reserved: _Optional[_Union[RequestSpec, _Mapping]] = ..., ended: _Optional[_Union[RequestEnded, _Mapping]] = ..., spending: _Optional[_Union[Spending, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., age_s: _Optional[float] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("steps_ago_s", "request_id", "tokens", "tokens_per_event", "first_step")
+    __slots__ = ("steps_ago_s", "request_id", "tokens", "first_step", "steps", "since_ago_s")
     STEPS_AGO_S_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_PER_EVENT_FIELD_NUMBER: _ClassVar[int]
     FIRST_STEP_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_AGO_S_FIELD_NUMBER: _ClassVar[int]
     steps_ago_s: _containers.RepeatedScalarFieldContainer[float]
     request_id: _containers.RepeatedScalarFieldContainer[str]
     tokens: _containers.RepeatedScalarFieldContainer[int]
-    tokens_per_event: float
     first_step: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, steps_ago_s: _Optional[_Iterable[float]] = ..., request_id: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., tokens_per_event: _Optional[float] = ..., first_step: _Optional[_Iterable[int]] = ...) -> None: ...
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    since_ago_s: float
+    def __init__(self, steps_ago_s: _Optional[_Iterable[float]] = ..., request_id: _Optional[_Iterable[str]] = ..., tokens: _Optional[_Iterable[int]] = ..., first_step: _Optional[_Iterable[int]] = ..., steps: _Optional[_Iterable[int]] = ..., since_ago_s: _Optional[float] = ...) -> None: ...
 
 class Spending(_message.Message):
     __slots__ = ("replica", "number", "spent")

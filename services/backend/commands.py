@@ -103,7 +103,7 @@ def visible_gpus(places: str, visible: str) -> str:
     """The GPUs at these `places` among those `visible`, both comma-separated.
 
     Empty where nothing is to change: no places are given, or fewer GPUs are visible than they need,
-    because whoever started this process has chosen already.
+    because the GPUs of this process were chosen by what started it.
     """
     if not places or not visible:
         return places

@@ -19,7 +19,7 @@ class SnapshotPublisher:
 
     def __init__(self, endpoint: str, heartbeat_s: float = HEARTBEAT_S) -> None:
         """`endpoint` is `shm://` and the path of a file; ValueError where it is not."""
-        path = path_of(endpoint)  # whoever of several processes is first makes its folder
+        path = path_of(endpoint)  # the first of several processes makes its folder
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._heartbeat_s = heartbeat_s
         self._log = LogWriter(path)

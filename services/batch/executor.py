@@ -224,7 +224,7 @@ class Executor:
             logger.warning("line %d of %s cannot be read: %s", place.line, batch.id, error)
             record = None
         except asyncio.CancelledError:
-            self._land(batch.id, place.line)
+            self._leave_flight(batch.id, place.line)
             raise
         except Exception:  # a defect, which must not keep the batch from its end
             logger.exception("line %d of %s failed", place.line, batch.id)
@@ -236,7 +236,7 @@ class Executor:
         await asyncio.sleep(_LOOK_S)
         with suppress(DatabaseError):
             await self._stored(self.work.give_back, batch.id, [place.line])
-        self._land(batch.id, place.line)
+        self._leave_flight(batch.id, place.line)
 
     async def _record_of(self, batch: Batch, place: FilePlace) -> Record:
         """Have a line answered, however long it takes: the batch's expiry ends it."""
@@ -271,8 +271,8 @@ class Executor:
         finally:
             self.unsent -= 1
 
-    def _land(self, batch_id: str, line: int) -> None:
-        """A line is not on its way any more."""
+    def _leave_flight(self, batch_id: str, line: int) -> None:
+        """A line is no longer in flight."""
         flights = self._flights.get(batch_id, {})
         flights.pop(line, None)
         if not flights:
@@ -293,7 +293,7 @@ class Executor:
             for batch_id, ended in waiting.items():
                 await self._complete(batch_id, ended)
                 for line, _ in ended:
-                    self._land(batch_id, line)
+                    self._leave_flight(batch_id, line)
 
     async def _complete(self, batch_id: str, ended: list[tuple[int, Record]]) -> None:
         while True:

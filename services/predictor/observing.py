@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from math import isfinite
+from math import inf, isfinite
 
 from foretell.engine.observed import ObservedEngine
 from foretell.engine.seen_limits import Evidence, evidence_of, longest_of
@@ -23,6 +23,7 @@ _MOST_BYTES = 1 << 20
 _MODELS_EVERY = 30  # looks at its metrics between two at its models
 _TELL_SOON_S = 0.02
 _MOST_AGO_S = 60.0
+_MOST_STEPS = 4096
 
 
 class Observing:
@@ -55,15 +56,16 @@ class Observing:
     def progressed(self, seen: predictor_pb2.Progress) -> None:
         """A sender tells what it has seen of its streams."""
         now_s = time.time()
-        per_event = seen.tokens_per_event if 1.0 <= seen.tokens_per_event < 1e4 else 1.0
-        tokens = {
-            key: round(events * per_event) if events > 1 else events
-            for key, events in zip(seen.request_id, seen.tokens, strict=False)
-        }
-        ends_s = [now_s - _ago(ago_s) for ago_s in seen.steps_ago_s]
+        tokens = dict(zip(seen.request_id, seen.tokens, strict=False))
         first = dict(zip(seen.request_id, seen.first_step, strict=False))
+        steps = seen.steps or [1] * len(seen.steps_ago_s)  # of a scheduler of an earlier version
+        ends = [
+            (now_s - _ago(ago_s), min(count, _MOST_STEPS))
+            for ago_s, count in zip(seen.steps_ago_s, steps, strict=False)
+        ]
+        since_s = now_s - _ago(seen.since_ago_s) if seen.since_ago_s > 0 else inf
         try:
-            self._engine.progressed(sorted(ends_s), tokens, per_event, first)
+            self._engine.progressed(sorted(ends), tokens, first, since_s)
         except ImpossibleState:
             self._begin_again()
         self._tell()

@@ -1,7 +1,7 @@
 """A database in SQLite or Postgres: a transaction is durable when its block ends.
 
-In both of them one transaction changes the database at a time, whoever began it, so that whatever
-one has read is still so when it writes.
+In both of them one transaction changes the database at a time, so that what one has read is still
+true when it writes.
 """
 
 import contextlib

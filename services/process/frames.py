@@ -46,7 +46,7 @@ def frames_port(port: int) -> int:
 def with_free_port(address: str) -> str:
     """`address` with a free port in place of 0; that for frames beside it is free too.
 
-    An address that is not of this machine is returned as it is: whoever binds it says why not.
+    An address that is not of this machine is returned as it is: binding it says what is wrong.
     """
     host, _, port = address.rpartition(":")
     if address.startswith("unix:") or port != "0":
@@ -61,13 +61,14 @@ def with_free_port(address: str) -> str:
 
 
 def hello_of(traffic: Traffic) -> bytes:
-    """The first frame of whoever opens a stream."""
+    """The first frame of the client of a stream."""
     hello = predictor_pb2.Hello(version=FRAMES_VERSION, secret=traffic.secret.encode())
     return hello.SerializeToString()
 
 
 class FrameStream(asyncio.Protocol):
-    """One end of a stream of frames. Subclasses say what becomes of them."""
+    """One end of a stream of frames. Subclasses say what becomes of them. When it has ended, it may
+    be opened again."""
 
     def __init__(self) -> None:
         self.most_bytes = MAX_FRAME_BYTES
@@ -101,7 +102,7 @@ class FrameStream(asyncio.Protocol):
             self._transport.close()
 
     def read_on(self, wanted: bool) -> None:
-        """Whether frames are taken from the other end; those that have come are."""
+        """Whether to read frames from the other end; those that have arrived are still handled."""
         transport = self._transport
         if transport is None or transport.is_closing() or transport.is_reading() == wanted:
             return
@@ -118,10 +119,12 @@ class FrameStream(asyncio.Protocol):
         """The stream is open."""
 
     def ended(self) -> None:
-        """The stream has ended, whoever ended it."""
+        """The stream has ended, by either end."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        self.congested = False
+        self._read.clear()
         self.began()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,7 +157,7 @@ class FrameStream(asyncio.Protocol):
 
 
 class ServedStream(FrameStream):
-    """The end of whoever listens: nothing is heard before a hello with the shared secret."""
+    """The server's end: nothing is read before a hello with the shared secret."""
 
     def __init__(self, traffic: Traffic, most_bytes: int) -> None:
         """`most_bytes`: the largest frame after the hello."""
@@ -227,7 +230,7 @@ async def serve_frames(
 async def open_frames(
     make: Callable[[], FrameStream], address: str, traffic: Traffic
 ) -> FrameStream:
-    """A stream to whoever listens on `address`; OSError where nobody does."""
+    """A stream to the server at `address`; OSError where there is none."""
     loop, path = asyncio.get_running_loop(), _path(address)
     try:
         if path is not None:

@@ -18,7 +18,7 @@ _HEAD_START_S = 3.0
 """Longest time by which those that start first are ahead of the others."""
 
 AtEnd = Literal["restart", "leave", "fail"]
-"""What the end of a program that has served means: another life, nothing, or the end of all."""
+"""What happens when a program that has served ends: it is restarted, nothing, or all end."""
 State = Literal["starting", "ready", "restarting", "dead", "stopped"]
 Serves = Callable[[], Awaitable[bool]]
 
@@ -123,8 +123,8 @@ class Keeper:
                 if pending.isdisjoint(keeping):
                     raise ChildFailed("every process has ended, and none may be restarted")
         finally:
-            # Whoever still starts or restarts a program must be through with it before the
-            # programs are ended: each task is waited for, not only the first that fails.
+            # Tasks that still start or restart a program must finish before the programs are ended:
+            # each task is waited for, not only the first that fails.
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -162,7 +162,7 @@ class Keeper:
                     await self.kept[name].served.wait()
 
     async def _live_once(self, kept: Kept) -> tuple[Child, str]:
-        """One life of a program, from its start to its end; returns how it ended."""
+        """Run a program once, from its start to its end; returns how it ended."""
         child = await self._spawn(kept)
         self._set(kept, "starting", f"started with pid {child.pid}")
         if why := await kept.program.until_serving(child):

@@ -1,6 +1,6 @@
 """Who may call a predictor, the tagger or the batch service: those that know the shared secret.
 
-Through unix sockets and the loopback no secret is needed: whoever is there is on the host. Where
+Through unix sockets and the loopback no secret is needed, as callers are on the same host. Where
 there is one, it is demanded there, too.
 """
 

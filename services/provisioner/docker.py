@@ -1,7 +1,7 @@
 """Starts and stops the containers of engines and predictors, which Compose has made.
 
-What a container is, is said once, in the compose file. Here nothing is made or removed, so a proxy
-before the engine's socket may refuse everything but the three calls below.
+Containers are described in the compose file alone. Nothing is created or removed here, so a proxy
+in front of Docker's socket may refuse everything but the three calls below.
 """
 
 import json

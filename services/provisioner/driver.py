@@ -1,4 +1,4 @@
-"""Who makes engines run and ends them, and how its orders are carried out beside decisions."""
+"""What starts and ends engines, and how its orders are carried out in the background."""
 
 import asyncio
 import logging
@@ -19,10 +19,9 @@ class DriverFailed(Exception):
 class EngineDriver(Protocol):
     """Engines on some platform, each in a place that has a name and is ready made.
 
-    Drivers remember nothing: the engines that are wanted are in the provisioner's file, and what
-    runs is asked of the platform. So whatever step a provisioner is killed at, the next one goes on
-    there. Calls may be repeated and cancelled at any time. What they raise is logged, and they are
-    repeated.
+    Drivers keep no state: the wanted engines are in the provisioner's file, and the platform is
+    asked what runs. So at whatever step a provisioner is killed, the next one continues from there.
+    Calls may be repeated and cancelled at any time. Their errors are logged, and they are repeated.
     """
 
     last_first: bool
@@ -45,7 +44,7 @@ class EngineDriver(Protocol):
         ...
 
     async def close(self) -> None:
-        """Nothing is asked of it any more."""
+        """Close its connections; it is not called again."""
         ...
 
 
@@ -89,7 +88,7 @@ class Orders:
             raise OSError(f"the driver does not say what runs: {error!r}") from error
 
     async def close(self) -> None:
-        """Leave off: the next provisioner finds what was done and goes on there."""
+        """Stop; the next provisioner finds what was done and continues from there."""
         tasks = [task for task in (self._look, *self._underway.values()) if task is not None]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The instances that decisions are about, and who carries decisions out."""
+"""The instances that decisions are about, and what carries decisions out."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ class FleetView:
 
 
 class EngineFleet(Protocol):
-    """Instances as they are, and hands that change them."""
+    """The instances, and how decisions about them are carried out."""
 
     async def look(self, now_s: float) -> list[FleetView]:
         """All that there are."""

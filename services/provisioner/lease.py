@@ -147,7 +147,7 @@ class FileLease(Lease):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._path = folder / "lease.json"
-        self._witness: IO[str] | None = None
+        self._holder_lock: IO[str] | None = None
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -162,8 +162,8 @@ class FileLease(Lease):
         if not held.holder:
             return True
         try:
-            with self._witness_path(held.epoch).open("r", encoding="utf-8") as witness:
-                fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with self._holder_lock_path(held.epoch).open("r", encoding="utf-8") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileNotFoundError:
             return True
         except BlockingIOError:
@@ -182,24 +182,24 @@ class FileLease(Lease):
             if self._read() != held:
                 return False
             if epoch != held.epoch:
-                self._bear_witness(epoch)
-                self._witness_path(held.epoch).unlink(missing_ok=True)
+                self._lock_as_holder(epoch)
+                self._holder_lock_path(held.epoch).unlink(missing_ok=True)
             lease = {"epoch": epoch, "holder": holder, "renewals": held.version + 1}
             write_whole(self._path, json.dumps(lease))
             return True
 
-    def _bear_witness(self, epoch: int) -> None:
-        if self._witness is not None:
-            self._witness.close()
-        self._witness = self._witness_path(epoch).open("w", encoding="utf-8")
-        fcntl.flock(self._witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    def _lock_as_holder(self, epoch: int) -> None:
+        if self._holder_lock is not None:
+            self._holder_lock.close()
+        self._holder_lock = self._holder_lock_path(epoch).open("w", encoding="utf-8")
+        fcntl.flock(self._holder_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def release(self) -> None:
         super().release()
-        if self._witness is not None:
-            self._witness.close()
+        if self._holder_lock is not None:
+            self._holder_lock.close()
 
-    def _witness_path(self, epoch: int) -> Path:
+    def _holder_lock_path(self, epoch: int) -> Path:
         return self._folder / f"holder-{epoch}.lock"
 
     @contextmanager

@@ -1,7 +1,7 @@
 """Engines that are started and stopped: a driver runs those that the state names, or `foretell up`.
 
-All that is known is in one file, which is replaced whole: whoever takes over after a crash, at
-whatever step, finds every engine that is wanted and goes on with it.
+The whole state is in one file, which is replaced atomically: a replica that takes over after a
+crash, at any step, finds every engine that is wanted and continues with it.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The autoscaler hook: the desired number is posted to whoever can start and stop instances.
+"""The autoscaler hook: the desired number is posted to what can start and stop instances.
 
 Messages and answers are signed as the specification Standard Webhooks 1.0 has it: HMAC-SHA256 over
 id, timestamp and body, with `v1,` and its base64 in `webhook-signature`. The id is the idempotency

@@ -100,7 +100,7 @@ async def serve(
             stub = tagger_pb2_grpc.TaggerStub(channel)
             tagger = TaggerClient(settings.tagger, traffic, settings.tagger_wait_ms / 1e3)
             tagger.start()
-            stack.callback(tagger.close)
+            stack.callback(tagger.stop)
         pool = Pool(
             "[]" if is_discovered(settings.instances) else settings.instances,
             probes,
@@ -239,12 +239,18 @@ def _length_model(settings: SchedulerSettings) -> str:
     return settings.length_model
 
 
-def main() -> None:
+def prepared() -> SchedulerSettings:
+    """The settings, once all is imported and logs are written."""
     settings = runtime.load_settings(SchedulerSettings)
     setup_logging(settings.log_level, settings.log_format)
     open_model(_length_model(settings))  # which imports nearly all that is ever imported
     gc.freeze()  # what was imported stays: collections need not look at it again and again
     gc.set_threshold(10_000, 20, 20)  # requests end without them: what is freed has few circles
+    return settings
+
+
+def main() -> None:
+    settings = prepared()
     runtime.run(lambda stop: serve(settings, stop))
 
 

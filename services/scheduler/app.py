@@ -152,7 +152,7 @@ class App:
 
     def _metrics(self, _: Headers) -> Response:
         placer, metrics = self.shared.placer, self.metrics
-        show_instances(metrics, placer.predictors)
+        show_instances(metrics, placer.predictors, self.shared.pool.instances.values())
         metrics.over_share.set(placer.core.shares.held)
         metrics.late.set(placer.core.yielding.held)
         text = generate_latest(metrics.registry)

@@ -18,6 +18,7 @@ from foretell.config.instances import InstanceConfig, Members
 from foretell.discovery import Ask, ProtocolError, Refused, Watch, of_endpoint_slice, of_pod
 from foretell.discovery.watch import GONE, WATCH_S, Read
 from foretell.services.process.kubernetes import KubernetesApi
+from foretell.services.process.peer import read_bounded
 from foretell.services.scheduler.metrics import SchedulerMetrics
 
 logger = logging.getLogger(__name__)
@@ -115,7 +116,7 @@ class Discovery:
             if answer.status != 200:
                 raise Refused(answer.status)
             if not ask.watches:
-                self._heard(self._watch.page(json.loads(await _whole(answer))))
+                self._heard(self._watch.page(json.loads(await read_bounded(answer, _MOST_BYTES))))
                 return
             self._heard(changed=False)
             async for line in _lines(answer):
@@ -168,15 +169,6 @@ async def discovering(
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await api.close()
-
-
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for part in answer.content.iter_any():
-        body += part
-        if len(body) > _MOST_BYTES:
-            raise ProtocolError("a page of a list is too long")
-    return bytes(body)
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[Any]:

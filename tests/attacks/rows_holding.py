@@ -32,15 +32,14 @@ def _flood(sock: socket.socket, data: bytes, seconds: float) -> None:
 
 
 def _at_once(world: World, number: int, data: bytes, seconds: float) -> None:
-    """So many connections flood; others are served meanwhile."""
+    """So many connections flood."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(world.connect()) for _ in range(number)]
         floods = [threading.Thread(target=_flood, args=(each, data, seconds)) for each in socks]
-        with world.watched():
-            for each in floods:
-                each.start()
-            for each in floods:
-                each.join()
+        for each in floods:
+            each.start()
+        for each in floods:
+            each.join()
 
 
 def pages_unread(world: World) -> None:
@@ -79,7 +78,7 @@ def upgrade_and_close(world: World) -> None:
 
 
 def idle(world: World) -> None:
-    with contextlib.ExitStack() as stack, world.watched():
+    with contextlib.ExitStack() as stack:
         for begun in (b"", GET[:10], CODED, with_headers(b"content-length: 9")) * 50:
             stack.enter_context(world.connect()).sendall(begun)
         time.sleep(0.5)
@@ -134,7 +133,7 @@ def all_places(world: World) -> None:
     assert found.count(200) == 40
 
 
-def _raw(world: World, *, stream: bool) -> socket.socket:
+def asked(world: World, *, stream: bool) -> socket.socket:
     """A connection that has asked for a completion."""
     body = json.dumps({"model": "test-model", "prompt": "x", "stream": stream}).encode()
     sock = world.connect(START_S)
@@ -142,7 +141,7 @@ def _raw(world: World, *, stream: bool) -> socket.socket:
     return sock
 
 
-def _read_all(sock: socket.socket) -> int:
+def read_all(sock: socket.socket) -> int:
     """How many bytes come, and none of them is kept."""
     read = 0
     with contextlib.suppress(ConnectionError):
@@ -152,7 +151,8 @@ def _read_all(sock: socket.socket) -> int:
 
 
 @contextlib.contextmanager
-def _answering(world: World, *parts: bytes) -> Iterator[None]:
+def answering(world: World, *parts: bytes) -> Iterator[None]:
+    """The engine answers with these, and closes its connection."""
     world.engine.script, world.engine.then_closes = parts, True
     try:
         yield
@@ -165,27 +165,25 @@ def long_answer(world: World) -> None:
     size = 300 * _MIB
     head = OK + b'content-length: %d\r\n\r\n{"a":"' % (size + 8)
     with (
-        _answering(world, head, *[b"x" * _MIB] * 300, b'"}'),
-        world.watched(),
-        _raw(world, stream=False) as sock,
+        answering(world, head, *[b"x" * _MIB] * 300, b'"}'),
+        asked(world, stream=False) as sock,
     ):
-        assert _read_all(sock) > size
+        assert read_all(sock) > size
 
 
 def long_answer_unread(world: World) -> None:
     head = OK + b'content-length: %d\r\n\r\n{"a":"' % (300 * _MIB)
-    with _answering(world, head, *[b"x" * _MIB] * 300), _raw(world, stream=False):
+    with answering(world, head, *[b"x" * _MIB] * 300), asked(world, stream=False):
         time.sleep(1.5)
 
 
 def long_line(world: World) -> None:
     """A stream whose first line does not end."""
     with (
-        _answering(world, STREAM, *[chunk(b"data: " + b"x" * _MIB)] * 64),
-        world.watched(),
-        _raw(world, stream=True) as sock,
+        answering(world, STREAM, *[chunk(b"data: " + b"x" * _MIB)] * 64),
+        asked(world, stream=True) as sock,
     ):
-        _read_all(sock)
+        read_all(sock)
 
 
 def bytes_of_an_event(world: World) -> None:
@@ -193,27 +191,25 @@ def bytes_of_an_event(world: World) -> None:
     large = chunk(b'data: {"choices":[{"index":0,"text":"' + b"x" * 3 * _MIB)
     single = [chunk(b"x")] * 3000
     with (
-        _answering(world, STREAM + chunk(EVENT), large, *single),
-        world.watched(),
-        _raw(world, stream=True) as sock,
+        answering(world, STREAM + chunk(EVENT), large, *single),
+        asked(world, stream=True) as sock,
     ):
-        _read_all(sock)
+        read_all(sock)
 
 
 def bytes_of_an_answer(world: World) -> None:
     whole = [bytes([each]) for each in CHUNKED[:-5]]
     with (
-        _answering(world, *whole, *[chunk(b" ")] * 3000, b"0\r\n\r\n"),
-        world.watched(),
-        _raw(world, stream=False) as sock,
+        answering(world, *whole, *[chunk(b" ")] * 3000, b"0\r\n\r\n"),
+        asked(world, stream=False) as sock,
     ):
-        assert _read_all(sock) > 3000
+        assert read_all(sock) > 3000
 
 
 def endless_trailers_of_many(world: World) -> None:
     parts = (ENGINE_CODED, b"0\r\n", *[b"a: " + b"b" * 1000 + b"\r\n"] * 20_000)
-    with _answering(world, *parts), world.watched(), _raw(world, stream=False) as sock:
-        assert _read_all(sock) < 10_000
+    with answering(world, *parts), asked(world, stream=False) as sock:
+        assert read_all(sock) < 10_000
 
 
 def half_closed_for_long(world: World) -> None:
@@ -221,7 +217,7 @@ def half_closed_for_long(world: World) -> None:
     world.engine.hold.clear()
     threading.Timer(1.5, world.engine.hold.set).start()
     try:
-        with _raw(world, stream=False) as sock:
+        with asked(world, stream=False) as sock:
             sock.shutdown(socket.SHUT_WR)
             got = b""
             while data := sock.recv(1 << 16):
@@ -241,9 +237,8 @@ def large_bodies(world: World, kind: str) -> None:
     }[kind]
     messages = [{"role": "user", "content": content}]
     body = json.dumps({"model": "test-model", "messages": messages}).encode()
-    with world.watched():
-        for _ in range(3):
-            assert world.ask("POST", "/v1/chat/completions", body)[0] == 200
+    for _ in range(3):
+        assert world.ask("POST", "/v1/chat/completions", body)[0] == 200
 
 
 def descriptors(world: World) -> None:

@@ -58,7 +58,7 @@ def rows(kind: type) -> list[Any]:
 
 @pytest.mark.parametrize("row", rows(Bytes))
 def test_a_client(world: World, row: Bytes) -> None:
-    with world.bounded(), world.connect() as sock:
+    with world.bounded(row.name), world.connect() as sock:
         found = exchanged(
             sock, row.sent, len(row.statuses) if row.kept else 0, half_closed=row.half_closed
         )
@@ -68,7 +68,7 @@ def test_a_client(world: World, row: Bytes) -> None:
 @pytest.mark.parametrize("row", rows(Answer))
 def test_an_engine(world: World, row: Answer) -> None:
     engine = world.engine
-    with world.bounded():
+    with world.bounded(row.name):
         world.generate()  # there is a connection that could be used again
         engine.script, engine.then_closes = row.sent, row.then_closes
         try:
@@ -115,7 +115,7 @@ def _joined(chunks: bytes) -> bytes:
 @pytest.mark.parametrize("row", rows(Script))
 def test_a_script(request: pytest.FixtureRequest, row: Script) -> None:
     world: World = request.getfixturevalue("world_with_keys" if row.keys else "world")
-    with world.bounded(row.most_mib):
+    with world.bounded(row.name, row.most_mib):
         row.run(world)
 
 

@@ -1,5 +1,6 @@
 """The predictors that a scheduler follows, in a pool of several, over real sockets."""
 
+import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from math import inf
@@ -50,12 +51,13 @@ def predictors_of(
 async def test_an_engine_is_at_work_from_its_first_step_until_it_is_not_followed(
     tmp_path: Path,
 ) -> None:
+    time = asyncio.get_running_loop().time
     async with AsyncExitStack() as stack:
         pool, (here,) = await started(stack, tmp_path, 1)
         here.service.hear(snapshot(sequence=1))
         followed = predictors_of(stack, pool, [])
         followed.follow("e0")
-        await until(lambda: followed.calibration_steps("e0") is not None)
+        await until(lambda: followed.predict_one(request("a"), "e0", time()) is not None)
         assert followed.worked_s("e0") == -inf
         stepped = snapshot(sequence=2)
         here.service.hear(replace(stepped, taken_unix_s=stepped.taken_unix_s + 0.1))

@@ -13,6 +13,8 @@ from engines import answer, engines
 from schedulers import Scheduler, running, until
 
 from foretell.config import PredictorSettings
+from foretell.engine.doubt import DOUBTED, Doubt
+from foretell.model import Prediction
 from foretell.services.predictor.__main__ import serve as serve_predictor
 
 pytestmark = pytest.mark.timeout(600)
@@ -130,3 +132,33 @@ async def test_an_engine_like_sglang_says_how_many_it_serves_and_gets_no_fields(
             sent = [each.body for each in engine.received if each.path == "/v1/completions"]
             assert sent
             assert all("vllm_xargs" not in each for each in sent)
+
+
+async def test_an_engine_whose_predictions_are_far_off_is_placed_by_load_until_they_are_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, times = Doubt.add, 10.0
+
+    def add_as_if(self: Doubt, prediction: Prediction, *_: float) -> None:
+        add(self, prediction, 0.0, times * (prediction.ttft_s + prediction.tpot_s), 2.0)
+
+    monkeypatch.setattr(Doubt, "add", add_as_if)
+    async with (
+        running_engine(tmp_path, speedup=8.0, noise_ratio=0.0) as engine,
+        observing(tmp_path, engine.url) as address,
+    ):
+        instances = members(engine.url, address, "openai")
+        async with running(tmp_path, instances=instances, policy="slo") as scheduler:
+            await scheduler.until(shows(approximations=["observed from outside"], healthy=True))
+            while (await scheduler.status())["instances"][0]["unpredicted"] != DOUBTED:
+                await ask(scheduler, 20, stream=True)
+            headers = await ask(scheduler, 20, stream=True)
+            assert "x-foretell-predicted-e2e-s" not in headers
+            assert await scheduler.metric("foretell_degraded_total", missing="accuracy") > 0
+            assert await scheduler.metric("foretell_engine_unpredicted", reason=DOUBTED) == 1
+            told = (await scheduler.client.get(f"/explain/{headers['x-request-id']}")).json()
+            assert told["attempts"][0]["because"].endswith(DOUBTED)
+            times = 1.0
+            while (await scheduler.status())["instances"][0]["unpredicted"]:
+                await ask(scheduler, 20, stream=True)
+            assert float((await ask(scheduler, 20, stream=True))["x-foretell-predicted-e2e-s"]) > 0

@@ -98,7 +98,7 @@ async def test_a_head_that_is_refused_is_answered_over_tls_too(tmp_path: Path, o
 async def test_a_renewed_certificate_is_shown_to_new_clients_without_a_restart(
     tmp_path: Path, old: Files, new: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.http.tls._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("foretell.services.process.reread.LOOK_EVERY_S", 0.0)
     shown = str(tmp_path / "shown.pem"), str(tmp_path / "shown.key")
 
     def replace(file: int, source: Files) -> None:

@@ -121,7 +121,7 @@ async def replica(address: str, traffic: Traffic = OPEN) -> AsyncIterator[Replic
     try:
         yield found
     finally:
-        found.following.close()
+        found.following.stop()
 
 
 async def test_an_idle_engine_is_not_believed_to_be_slow_for_ever(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Pa
         here.service.hear(snapshot(running=5, sequence=2))
         await until(lambda: one.running() == 5)
         assert one.reserved() == 1  # and once only
-        seen = one.following.ended(request("a"), answered=True)
+        seen = one.following.complete(request("a"), answered=True)
         assert seen is not None
         assert one.reserved() == 1  # the predictor still tells of it
         assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.Seen)
@@ -216,12 +216,12 @@ async def test_a_predictor_that_comes_back_is_told_what_is_on_its_way(tmp_path: 
         await until(one.is_fresh)
         one.following.reserve(request("a"))
         one.following.reserve(request("b"))
-        waiting = one.following.ended(request("b"), answered=True)
+        waiting = one.following.complete(request("b"), answered=True)
         assert waiting is not None
         await here.stop()
         assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.Seen())
         assert not one.following.reserve(request("c"))  # so it has to be called, if it can
-        assert one.following.ended(request("nobody"), answered=True) is None
+        assert one.following.complete(request("nobody"), answered=True) is None
         assert one.running() == 4  # believed for as long as it is not stale
         fresh = Sidecar(here.address, OPEN)
         await fresh.start()
@@ -396,9 +396,7 @@ async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) 
             return len(streams) >= times
 
         async with replica(address) as one:
-            await until(lambda: one.following._stream is not None)
-            stream = one.following._stream
-            assert stream is not None
+            await until(lambda: one.following.is_open)
             told = 0
             while one.following.reserve(
                 request(f"r{told}", prefix=prefix, prefix_chunk_tokens=1.0)
@@ -406,7 +404,7 @@ async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) 
                 told += 1
                 assert told < 1000, "everything was kept for a predictor that does not read"
                 await asyncio.sleep(0)
-            assert not stream.is_open  # so it is called, and followed again once it reads
+            assert not one.following.is_open  # so it is called, and followed again once it reads
             await until(lambda: followed(2))
         for each in streams:
             each.close()

@@ -17,6 +17,7 @@ from foretell.engine.seen_limits import (
     evidence_of,
     longest_of,
 )
+from foretell.engine.stream_text import Part
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
 from foretell.model.limits import Limits, limits_of
@@ -82,8 +83,13 @@ class Truth:
         self.begin()
 
     def report(self) -> None:
-        self.observed.progressed(self.ends, self.tokens, 1.0, self.first)
+        self.observed.progressed(each(self.ends), self.tokens, self.first)
         self.ends, self.first = [], {}
+
+
+def each(ends: list[float]) -> list[tuple[float, int]]:
+    """Ends of one step each."""
+    return [(end_s, 1) for end_s in ends]
 
 
 def spec(rng: Random, name: str) -> RequestSpec:
@@ -153,8 +159,8 @@ def test_what_another_observer_has_told_of_already_counts_once() -> None:
     for name in ("one", "other"):
         observed.sent(RequestSpec(name, 20, 200, LengthEstimate(50.0)), NOW)
     ends = [NOW + 0.02 + 0.012 * i for i in range(8)]
-    observed.progressed(ends, {"one": 8})
-    observed.progressed([end + 0.001 for end in ends], {"other": 7})
+    observed.progressed(each(ends), {"one": 8})
+    observed.progressed(each([end + 0.001 for end in ends]), {"other": 7})
     rows = observed.snapshot(ends[-1]).running
     assert {row.request_id: row.output_tokens for row in rows} == {"one": 8, "other": 7}
 
@@ -164,7 +170,7 @@ def test_an_engine_that_runs_more_than_was_thought_has_more_seats() -> None:
     for name in "abc":
         observed.sent(RequestSpec(name, 20, 200, LengthEstimate(50.0)), NOW)
     before = observed.snapshot(NOW).engine_run_id
-    observed.progressed([NOW + 0.02 * i for i in range(1, 9)], {"a": 8, "b": 8, "c": 6})
+    observed.progressed(each([NOW + 0.02 * i for i in range(1, 9)]), {"a": 8, "b": 8, "c": 6})
     snapshot = observed.snapshot(NOW + 0.2)
     assert {row.request_id: row.output_tokens for row in snapshot.running} == {
         "a": 8,
@@ -181,7 +187,7 @@ def test_who_has_no_token_when_the_twin_has_given_it_many_still_waits() -> None:
         observed.sent(RequestSpec(name, 20, 200, LengthEstimate(50.0)), NOW)
     for last in (4, 8):
         ends = [NOW + 0.02 * i for i in range(last - 3, last + 1)]
-        observed.progressed(ends, {"runs": last, "waits": 0})
+        observed.progressed(each(ends), {"runs": last, "waits": 0})
     rows = observed.snapshot(NOW + 0.2)
     state = {row.request_id: row.output_tokens for row in (*rows.running, *rows.waiting)}
     assert state == {"runs": 8, "waits": 0}
@@ -238,7 +244,7 @@ def test_how_long_requests_are_on_their_way_is_learned_where_the_engine_was_idle
 
 def test_ends_of_steps_that_nobody_is_known_to_make_teach_nothing() -> None:
     observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
-    observed.progressed([NOW, NOW + 0.1], {"unknown": 3})
+    observed.progressed(each([NOW, NOW + 0.1]), {"unknown": 3})
     assert observed.snapshot(NOW + 0.2).completed_steps == ()
 
 
@@ -247,10 +253,12 @@ def test_events_that_come_together_are_of_one_step() -> None:
     one, other = progress.open("one"), progress.open("other")
     for step in range(5):
         for stream in (one, other):
-            progress.came(stream, 1, 10.0 + 0.02 * step + (0.002 if stream is other else 0.0))
-    ago = progress.take(10.1)
-    assert ago == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02])
-    assert (one.events, other.events) == (5, 5)
+            at_s = 10.0 + 0.02 * step + (0.002 if stream is other else 0.0)
+            progress.came(stream, Part(), at_s)
+    assert progress.tokens() == [5, 5]
+    told = progress.take(10.1)
+    assert told.ago_s == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02])
+    assert told.steps == [1] * 5
     assert progress.close("other", 5, 10.1) == pytest.approx(0.02)
 
 
@@ -258,19 +266,9 @@ def test_the_first_and_the_last_events_of_a_stream_are_one_token_each() -> None:
     progress = StreamProgress()
     stream = progress.open("one")
     for at_s in (1.0, 1.0001, 1.02, 1.04, 1.0401):
-        progress.came(stream, 1, at_s)
-    assert stream.events == 3
-    assert len(progress.take(1.1)) == 3
-
-
-def test_an_engine_that_gathers_tokens_is_found_out_by_their_number() -> None:
-    progress = StreamProgress()
-    for request in range(20):
-        stream = progress.open(f"r{request}")
-        for step in range(10):
-            progress.came(stream, 1, request + 0.05 * step)
-        progress.close(f"r{request}", 40, request + 0.5)
-    assert progress.tokens_per_event == pytest.approx(4.0, rel=0.05)
+        progress.came(stream, Part(), at_s)
+    assert progress.tokens() == [3]
+    assert len(progress.take(1.1).ago_s) == 3
 
 
 def test_metrics_tell_of_load_and_limits() -> None:

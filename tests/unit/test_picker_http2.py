@@ -7,8 +7,9 @@ import pytest
 from hpack import Encoder
 
 from foretell.services.scheduler.envoy import http2
-from foretell.services.scheduler.envoy.frames import CREDIT, TURN_S, Turns
+from foretell.services.scheduler.envoy.frames import CREDIT
 from foretell.services.scheduler.envoy.http2 import Connection, Stream
+from foretell.services.scheduler.turns import TURN_S, Turns
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9

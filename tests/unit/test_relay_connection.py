@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from foretell.services.scheduler.relay.connection import Connection
+from foretell.services.scheduler.turns import Turns
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nX-A: one\r\nx-a: two\r\n\r\nbody"
 ENDLESS = b"HTTP/1.1 200 OK\r\n\r\n"
@@ -75,7 +76,7 @@ class Heard:
 
 def opened(read_timeout_s: float = 60.0) -> tuple[Connection, Wire, Heard]:
     connection, wire, heard = (
-        Connection(read_timeout_s, lambda _: None, lambda _: None),
+        Connection(read_timeout_s, lambda _: None, lambda _: None, Turns(lambda: 0.0)),
         Wire(),
         Heard(),
     )
@@ -215,7 +216,7 @@ async def test_whoever_wants_to_hear_no_more_is_told_nothing() -> None:
 
 async def test_the_first_reason_of_a_loss_is_told_and_its_owner_hears_of_it_once() -> None:
     lost: list[Connection] = []
-    connection, heard = Connection(60.0, lambda _: None, lost.append), Heard()
+    connection, heard = Connection(60.0, lambda _: None, lost.append, Turns()), Heard()
     connection.connection_made(Wire())
     connection.send(b"head", b"body", heard)
     connection.engine_down()
@@ -299,7 +300,7 @@ async def test_a_connection_on_which_something_waits_is_not_silent() -> None:
             return ours if name == "socket" else default
 
     with ours, theirs:
-        connection = Connection(60.0, lambda _: None, lambda _: None)
+        connection = Connection(60.0, lambda _: None, lambda _: None, Turns())
         connection.connection_made(Real())
         assert connection.is_silent
         theirs.sendall(b"x")

@@ -16,12 +16,11 @@ from foretell.model import Slo
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.api.parsing import (
     MAX_SEQUENCES,
-    MOST_BRACKETS,
-    MOST_VALUES,
     ApiRequest,
     for_engine,
     parse,
 )
+from foretell.services.scheduler.api.shortened import shortened
 from foretell.services.scheduler.api.slo import Terms
 from foretell.services.scheduler.api.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
 
@@ -218,11 +217,6 @@ def test_empty_conversations_are_the_engines_to_judge() -> None:
         assert parse(ENDPOINTS["/v1/responses"], json.dumps(body).encode()).text == ""
 
 
-def test_many_values_are_refused_as_many_objects_are() -> None:
-    raw = b'{"model": "m", "prompt": [' + b"1," * MOST_VALUES + b"1]}"
-    assert refusal(COMPLETIONS, raw).code == "request_too_large"
-
-
 def test_the_only_model_is_meant_where_none_is_named() -> None:
     for body in ({}, {"model": None}, {"model": ""}):
         raw = json.dumps({"prompt": "x", **body}).encode()
@@ -391,12 +385,34 @@ def test_kinds_of_requests_are_told_apart(fields: dict[str, Any], kind: str) -> 
     assert chat(**fields).kind == kind
 
 
-def test_a_body_of_countless_small_objects_is_not_parsed() -> None:
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b",".join([b"[]"] * 200_000),
+        b",".join([b"1"] * 3_000_000),
+        b"{%b}" % b",".join(b'"%x" :0' % i for i in range(200_000)),
+        b"9" * 30_000_000,
+        b'"\\ud800",' + b",".join([b"1.5"] * 300_000),
+        b'"\\ud800",' + b"9" * 4_000_000,
+    ],
+    ids=("arrays", "values", "keys", "digits", "values, slowly", "digits, slowly"),
+)
+async def test_a_body_of_countless_values_is_not_parsed(junk: bytes) -> None:
     """It would take half a second, in which nobody else is answered."""
-    junk = b",".join([b"[]"] * (MOST_BRACKETS + 1))
     raw = b'{"model": "m", "prompt": "x", "junk": [%b]}' % junk
-    assert refusal(COMPLETIONS, raw).code == "request_too_large"
+    with pytest.raises(ApiError) as caught:
+        parse(COMPLETIONS, raw, await shortened(raw))
+    assert caught.value.code == "request_too_large"
     assert gc.isenabled()
-    code = "{[()]}\n" * 60_000
-    assert completion(prompt=code).text == code
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["{[()]}, {a: b}\n" * 250_000, [100_000] * 1_000_000, ["{[()]}, \ud800"] * 1000],
+    ids=("text", "token ids", "lone surrogates"),
+)
+async def test_what_a_context_holds_is_read(prompt: Any) -> None:
+    raw = json.dumps({"model": "m", "prompt": prompt}).encode()
+    request = parse(COMPLETIONS, raw, await shortened(raw))
+    assert request.body["prompt"] == prompt
     assert gc.isenabled()

@@ -72,7 +72,7 @@ async def test_a_picture_goes_and_the_text_after_it_stays() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": parts}], "max_tokens": 7}
     raw = orjson.dumps(body)
     short = await shortened(raw)
-    assert len(short) < 200_000
+    assert len(short.text) < 200_000
     request = parse(CHAT, raw, short)
     assert (request.text, request.max_tokens) == ("why?", 7)
     sent = json.loads(for_engine(request, "r", 1.0))
@@ -83,7 +83,7 @@ async def test_no_more_text_is_read_than_any_context_has() -> None:
     raw = orjson.dumps(
         {"model": "m", "messages": [{"role": "user", "content": "a b " * (4 << 20)}]}
     )
-    assert MOST_TEXT <= len(await shortened(raw)) < 2 * MOST_TEXT
+    assert MOST_TEXT <= len((await shortened(raw)).text) < 2 * MOST_TEXT
 
 
 async def test_others_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:

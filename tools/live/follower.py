@@ -41,7 +41,7 @@ class Follower:
 
     async def ended(self, spec: RequestSpec, *, answered: bool = True) -> Seen:
         """The request has ended; what the predictor saw of it."""
-        seen = self._following.ended(spec, answered=answered)
+        seen = self._following.complete(spec, answered=answered)
         if seen is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_SEEN_WITHIN_S):
@@ -50,7 +50,7 @@ class Follower:
 
     def close(self) -> None:
         """Follow no longer."""
-        self._following.close()
+        self._following.stop()
 
     def _shown(self, shown: bool) -> None:
         if shown:

@@ -34,12 +34,14 @@ class UpFlags:
     ] = None
     envoy: Annotated[
         bool | None,
-        typer.Option("--envoy", help="Let an Envoy carry the bytes, and place for it."),
+        typer.Option(
+            "--envoy", help="Put an Envoy in front, which asks the schedulers where requests go."
+        ),
     ] = None
     provision: Annotated[
         str | None,
         typer.Option(
-            metavar="MIN:MAX", help="Let engines come and go, so many at least and at most."
+            metavar="MIN:MAX", help="Let a provisioner start and stop engines within these bounds."
         ),
     ] = None
     policy: Annotated[str | None, typer.Option(help="Placement policy; default slo.")] = None

@@ -194,7 +194,7 @@ class EngineLoop:
         """Step until nothing is left to do; fails after `limit` iterations."""
         result: list[Iteration] = []
         while self.busy:
-            assert len(result) < limit, "the engine does not come to rest"
+            assert len(result) < limit, "the engine does not become idle"
             result.append(self.step())
         return result
 

@@ -128,7 +128,7 @@ def record(
         if snapshots is not None and isinstance(loop, SnapshotLoop) and loop.snapshot:
             snapshots[step], loop.snapshot = loop.snapshot, None
         step += 1
-    raise AssertionError("the engine does not come to rest")
+    raise AssertionError("the engine does not become idle")
 
 
 def _in_format(did: Iteration, aborted: list[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from foretell.services.scheduler.api.output import (
     dynamo_priority,
     output_terms,
 )
-from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT
+from foretell.services.scheduler.api.shortened import MOST_TEXT, Short, too_much
 from foretell.services.scheduler.api.slo import NO_TERMS, Terms
 from foretell.services.scheduler.api.surface import (
     MAX_SEQUENCES,
@@ -36,13 +36,10 @@ from foretell.services.scheduler.api.surface import (
     content_text,
 )
 
-MOST_VALUES = 2_000_000
-"""Commas in a body, those in its texts included: each may be a number that takes time to make."""
-MOST_BRACKETS = 300_000
-"""Brackets in a body, those in its texts included: each may be an object that takes time to make.
-Texts of programs have some 2 of them in 100 characters."""
 MOST_READ_BYTES = 16 << 20
 """Of a body, without the middles of its pictures and of texts that are too long."""
+_MOST_SLOW_WORK = 2_000_000
+"""Of what orjson refuses."""
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
 _CODES = {
     "missing": "missing_required_parameter",
@@ -118,7 +115,7 @@ def wants_usage(body: dict[str, Any]) -> bool:
 def parse(
     endpoint: Endpoint,
     raw: bytes,
-    short: bytes = b"",
+    short: Short | None = None,
     *,
     content_type: str = JSON,
     request_id: str = "",
@@ -130,14 +127,14 @@ def parse(
     among: frozenset[str] | None = None,
 ) -> ApiRequest:
     """Validate a request body; raises `ApiError`. A form is passed on as it is. `short`: what
-    `shortened` leaves of it, if that was asked. `only` gives the model that is meant where none is
+    `shortened` leaves of a long one. `only` gives the model that is meant where none is
     named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the tenant has at
     least `least_priority`."""
     if endpoint.is_form:
         told = form_fields(content_type, raw)
         body: dict[str, Any] = {name: told.get(name) for name in ("model", "stream")}
     else:
-        body = _json_object(short or raw)
+        body = _json_object(raw, short)
     try:
         fields = endpoint.read(body)
     except ValidationError as error:
@@ -270,6 +267,8 @@ def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
     if not theirs:
         return orjson.dumps(ours)
     kept = {name: value for name, value in theirs.items() if name not in _OURS_ALONE}
+    with suppress(TypeError):  # for lone surrogates and large numbers
+        return orjson.dumps(kept | ours)
     try:
         return json.dumps(kept | ours, separators=(",", ":")).encode()
     except RecursionError as error:  # what the parser just managed may be too deep from here
@@ -278,24 +277,20 @@ def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
         ) from error
 
 
-def _json_object(raw: bytes) -> dict[str, Any]:
-    large = len(raw) > LARGE_BYTES
-    if large and (
-        len(raw) > MOST_READ_BYTES
-        or raw.count(b"{") + raw.count(b"[") > MOST_BRACKETS
-        or raw.count(b",") > MOST_VALUES
-    ):
-        raise invalid(
-            "your request has too many objects, arrays and values", code="request_too_large"
-        )
-    if large:
+def _json_object(raw: bytes, short: Short | None) -> dict[str, Any]:
+    text, work = short or (raw, 0)
+    if short is not None:
+        if len(text) > MOST_READ_BYTES:
+            raise too_much()
         gc.disable()  # it would look again and again at what is just being made
     try:
-        body = orjson.loads(raw)
+        body = orjson.loads(text)
     except orjson.JSONDecodeError:
-        body = _parsed_slowly(raw)
+        if work > _MOST_SLOW_WORK:
+            raise too_much() from None
+        body = _parsed_slowly(text)
     finally:
-        if large:
+        if short is not None:
             gc.enable()
     if not isinstance(body, dict):
         raise invalid("the body of your request must be a JSON object", code="json_invalid")

@@ -6,34 +6,67 @@ To make objects of 40 MB at once holds everyone else up for 200 ms; this goes ov
 
 import asyncio
 import re
+from typing import NamedTuple
+
+from foretell.services.scheduler.api.errors import ApiError, invalid
 
 LARGE_BYTES = 1 << 18
 """Shorter bodies are read as they are."""
 MOST_TEXT = 4 << 20
 """Bytes of text that are kept where it could be left out: no context is as long."""
+MOST_WORK = 20_000_000
+"""Of what is read at once, by `work_of`: 50 ms in which everyone else waits. A million token ids
+are less."""
 _WINDOW_BYTES = 1 << 16
-_PAUSE_BYTES = 1 << 20
+_PAUSE_BYTES = 1 << 18
 """Others get their turn after so much."""
 _LONGEST_ESCAPE = 6
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
 
-async def shortened(body: bytes) -> bytes:
+class Short(NamedTuple):
+    """What placement reads of a long body."""
+
+    text: bytes
+    work: int
+    """`work_of` all that is no text in it."""
+
+
+def work_of(text: bytes) -> int:
+    """What it takes to make values of JSON, in some 3 ns: keys, objects and arrays take longer than
+    strings, those longer than numbers, and those longer than what stands in them."""
+    things = text.count(b":") + text.count(b"{") + text.count(b"[")
+    return len(text) + 8 * text.count(b",") + 16 * text.count(b'"') + 128 * things
+
+
+async def shortened(body: bytes) -> Short:
     """JSON that has what placement reads of `body`, if that is JSON. It has every key and value,
-    and is JSON only if `body` is, but for strings longer than a window, which may lack parts."""
-    if len(body) <= LARGE_BYTES:
-        return body
+    and is JSON only if `body` is, but for strings longer than a window, which may lack parts.
+
+    Raises `ApiError` where that is more than `MOST_WORK`.
+    """
     cutter = Cutter(body)
-    while not cutter.go_on():  # noqa: ASYNC110 - nobody else would tell
-        await asyncio.sleep(0)
-    return b"".join(cutter.kept)
+    is_whole = False
+    while not is_whole:
+        is_whole = cutter.go_on()
+        if cutter.work > MOST_WORK:
+            raise too_much()
+        await asyncio.sleep(0)  # others get their turn
+    is_cut = sum(map(len, cutter.kept)) < len(body)
+    return Short(b"".join(cutter.kept) if is_cut else body, cutter.work)
+
+
+def too_much() -> ApiError:
+    text = "your request has too many objects, arrays and values"
+    return invalid(text, code="request_too_large")
 
 
 class Cutter:
     """Goes over a body, window by window: one without a quote, inside of a string, can go."""
 
     def __init__(self, body: bytes, window_bytes: int = _WINDOW_BYTES) -> None:
-        self.kept: list[bytes] = []
+        self.kept: list[memoryview] = []
+        self.work = 0
         self._body, self._at = body, 0
         self._window_bytes = window_bytes
         self._in_string = False
@@ -60,10 +93,11 @@ class Cutter:
             if _HIGH_SURROGATE.fullmatch(masked, cut - _LONGEST_ESCAPE, cut):
                 cut -= _LONGEST_ESCAPE  # nor between two that are one character
             window, end = window[:cut], begin + cut
-        quotes = masked.count(b'"', 0, len(window))
-        if not self._in_string or quotes or self._keep(window):
-            self.kept.append(window)
-        self._in_string ^= bool(quotes & 1)
+        between = masked[: len(window)].split(b'"')
+        self.work += work_of(b'""'.join(between[self._in_string :: 2]))
+        if not self._in_string or len(between) > 1 or self._keep(window):
+            self.kept.append(memoryview(self._body)[begin:end])
+        self._in_string ^= len(between) % 2 == 0
         self._at = end
 
     def _keep(self, window: bytes) -> bool:

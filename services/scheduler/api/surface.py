@@ -173,7 +173,7 @@ def completion_prompts(body: Body) -> Prompts:
     if prompt is None:
         raise invalid("'prompt' is required", "prompt", "missing_required_parameter")
     if (isinstance(prompt, str) and prompt) or _token_ids(prompt):
-        prompt = [prompt]
+        return [prompt]
     good = isinstance(prompt, list) and prompt
     if good and all(isinstance(item, str) for item in prompt):
         return list(prompt)
@@ -188,11 +188,7 @@ def completion_prompts(body: Body) -> Prompts:
 
 
 def _token_ids(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(type(item) is int and item >= 0 for item in value)
-    )
+    return isinstance(value, list) and set(map(type, value)) == {int} and min(value) >= 0
 
 
 _TABLE = (

@@ -26,8 +26,8 @@ from foretell.services.scheduler.envoy.frames import (
     EARNED_BY_ANSWER,
     SMALL_BYTES,
     Frames,
-    Turns,
 )
+from foretell.services.scheduler.turns import Turns
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ from foretell.services.process.traffic import METADATA_KEY, is_loopback
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.envoy.frames import Turns
 from foretell.services.scheduler.envoy.http2 import (
     NOT_FOUND,
     UNAUTHENTICATED,
@@ -21,6 +20,7 @@ from foretell.services.scheduler.envoy.http2 import (
     Connection,
     Stream,
 )
+from foretell.services.scheduler.turns import Turns
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 _PROCESS = f"/{_SERVICE}/Process"

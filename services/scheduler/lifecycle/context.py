@@ -98,7 +98,7 @@ class RequestContext(Placing):
         request = parse(
             self.endpoint,
             body,
-            await shortened(body) if len(body) > LARGE_BYTES and not is_form else b"",
+            await shortened(body) if len(body) > LARGE_BYTES and not is_form else None,
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,

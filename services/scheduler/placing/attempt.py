@@ -54,6 +54,9 @@ class Attempt:
     """To decide, the time in which it was held included."""
     told: Told | None = None
     """What its client is told of that; None without quantiles: then the means."""
+    withheld: Prediction | None = None
+    """What was predicted of an engine whose predictions are not gone by, to be compared with what
+    happens."""
     tagged: bool = False
     """The tagger was asked about it."""
     carrier: Carrier | None = None

@@ -106,6 +106,5 @@ def _inputs(request: ApiRequest) -> frozenset[str]:
         content = message.get("content")
         if isinstance(content, list):
             kinds |= {str(part.get("type")) for part in content if isinstance(part, dict)}
-    if not kinds:
-        return frozenset()
-    return frozenset(kind for kind in KINDS if any(kind in each for each in kinds))
+    told = "\n".join(kinds)
+    return frozenset(kind for kind in KINDS if kind in told)

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from foretell import wire
+from foretell.engine.doubt import Doubt
 from foretell.engine.progress import StreamProgress
 from foretell.engine.published import SnapshotError
 from foretell.engine.seen_limits import OBSERVED, TELL_EVERY_S
 from foretell.engine.snapshot_cache import FollowedEngine
+from foretell.engine.stream_text import part_of
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec
 from foretell.services.process.traffic import Traffic
@@ -26,14 +28,12 @@ _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
 
-_DONE = b"[DONE]\n\n"
-"""The end of a stream: what is read together with it is of its last token."""
-
+Watch = Callable[[bytes, int], None]
 Seen = predictor_pb2.Seen
 
 
 class Following(Peer):
-    """One followed predictor, from `start` to `close`."""
+    """One followed predictor, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -59,16 +59,18 @@ class Following(Peer):
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
+        self.doubt = Doubt()
+        """Whether predictions for the engine may be gone by."""
         self._progress = StreamProgress()
         self._telling: asyncio.TimerHandle | None = None
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Follow no longer."""
         if self._telling is not None:
             self._telling.cancel()
         if self._unsent:
             self._send()
-        super().close()
+        super().stop()
 
     def pass_on(self, spending: predictor_pb2.Spending) -> None:
         """Tell all other schedulers that follow this predictor."""
@@ -87,18 +89,18 @@ class Following(Peer):
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
-    def watch(self, request_id: str) -> Callable[[bytes], None] | None:
-        """A stream goes to the engine: who wants to see its bytes as they come, of engines that
-        tell nothing themselves; otherwise nobody."""
+    def watch(self, spec: RequestSpec) -> Watch | None:
+        """A stream goes to the engine: who wants to see its bytes as they come, and the tokens that
+        its events have stated so far, of engines that tell nothing themselves; otherwise nobody."""
         if not self._observes:
             return None
-        progress, stream = self._progress, self._progress.open(request_id)
+        progress, stream = self._progress, self._progress.open(spec.request_id)
         if self._telling is None:
             self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
 
-        def came(data: bytes) -> None:
-            events = 1 if data.endswith(_DONE) else data.count(b"\n\n")
-            progress.came(stream, events, self._loop.time())
+        def came(data: bytes, stated: int) -> None:
+            part = part_of(data, stated / spec.sequences)
+            progress.came(stream, part, self._loop.time())
 
         return came
 
@@ -110,21 +112,22 @@ class Following(Peer):
 
     def _tell_progress(self) -> None:
         progress, self._telling = self._progress, None
-        first_steps = progress.first_steps()
-        steps_ago_s = progress.take(self._loop.time())
-        if not (progress.streams or steps_ago_s):
+        first_ends = progress.first_ends()
+        ends = progress.take(self._loop.time())
+        if not (progress.streams or ends.ago_s):
             return
         self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
         told = predictor_pb2.Progress(
-            steps_ago_s=steps_ago_s,
+            steps_ago_s=ends.ago_s,
             request_id=progress.streams,
-            tokens=[stream.events for stream in progress.streams.values()],
-            tokens_per_event=progress.tokens_per_event,
-            first_step=first_steps,
+            tokens=progress.tokens(),
+            first_step=first_ends,
+            steps=ends.steps,
+            since_ago_s=ends.since_ago_s,
         )
         self._notify(predictor_pb2.Notice(progress=told))
 
-    def ended(
+    def complete(
         self, request: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> "asyncio.Future[Seen | None] | None":
         """The request has ended; the future is what the predictor has seen of it.
@@ -133,8 +136,9 @@ class Following(Peer):
         """
         request_id = request.request_id
         self.engine.ended(request_id)
-        age_s = self._progress.close(request_id, output_tokens, self._loop.time())
-        if self._stream is None:
+        tokens_each = output_tokens / request.sequences
+        age_s = self._progress.close(request_id, tokens_each, self._loop.time())
+        if not self.is_open:
             return None
         found = self._waiting[request_id] = self._loop.create_future()
         found.add_done_callback(lambda _: self._waiting.pop(request_id, None))
@@ -150,14 +154,16 @@ class Following(Peer):
 
     def began(self) -> None:
         """Say what is on its way."""
+        super().began()
         self._reader = Reader(packed_tables, NO_TABLES)
         self._heard_s = self._loop.time()
         for request, age_s in self.engine.begin(self._heard_s):
             reserved = wire.request_to_proto(request)
             self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
-    def broke(self) -> None:
-        """The stream has ended."""
+    def ended(self) -> None:
+        """Nothing more is seen of requests that are over."""
+        super().ended()
         self._unsent.clear()
         self._show(False)
         for found in self._waiting.values():
@@ -204,12 +210,11 @@ class Following(Peer):
             self._gathering.cancel()
             self._gathering = None
         unsent, self._unsent = self._unsent, []
-        if self._stream is None:
+        if self.congested:  # a predictor that hangs must not take memory
+            self.close()
+        if not self.is_open:
             return False
-        if self._stream.congested:  # a predictor that hangs must not take memory
-            self._stream.close()
-            return False
-        self._stream.send(*unsent)
+        self.send(*unsent)
         return True
 
     def _show(self, shown: bool) -> None:

@@ -34,7 +34,6 @@ from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
-from foretell.telemetry import series
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
@@ -87,7 +86,6 @@ class Placer:
         self._tagger = tagger
         self._metrics = metrics
         self._placement_s = metrics.placement.labels(policy.name)
-        self._degradations = series(metrics.degraded)
         self._background = background
         self._keys = unique_ids()
         self._requests: dict[str, Placing] = {}
@@ -329,6 +327,7 @@ class Placer:
             tagged=placing.tagged,
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - placing.began_s,
+            withheld=self.predictors.withheld(effect.key, effect.instance_id),
         )
         placing.is_sent = True
         self.traces.add(placing.trace, attempt)
@@ -356,6 +355,7 @@ class Placer:
             inputs=None,
             prediction=None,
             told=None,
+            withheld=None,
         )
         self.traces.add(placing.trace, another)
         return another
@@ -376,7 +376,7 @@ class Placer:
 
     def degraded(self, effect: effects.Degraded) -> None:
         """Count it."""
-        self._degradations(effect.missing).inc(effect.count)
+        self._metrics.degraded.labels(effect.missing).inc(effect.count)
 
 
 def _decided(placing: Placing) -> None:

@@ -20,7 +20,8 @@ from foretell.placement.events import (
     InstanceTakenBack,
     InstanceUp,
 )
-from foretell.services.process.folders import file_version
+from foretell.services.process.peer import read_bounded
+from foretell.services.process.reread import Reread
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, Instance
@@ -56,11 +57,8 @@ class Pool:
         self.instances: dict[str, Instance] = {}
         self.listener: Callable[[Event], None] = lambda event: None
         """Is told which instances are up, down and removed."""
-        self._source = source
         self.traffic = traffic
-        self._version = (0, 0)  # of the file that was read
         self._began_s = time.monotonic()
-        self._complaint = ""
         self._first_seen_unix_s: dict[str, int] = {}
         self._listed: dict[str, dict[str, object]] = {}
         self._client = client
@@ -70,16 +68,24 @@ class Pool:
         self._timeout_s = health_timeout_s
         self._failures = health_failures
         self._wakes = wakes
+        self._file: Reread | None = None
         try:
-            self.take(parse_members(self._read()))
+            if source.lstrip().startswith(("[", "{")):
+                self.take(parse_members(source))
+            else:
+                path = Path(source)
+                self._file = Reread("instances", lambda: self._read(path), path)
         except ValueError as error:
             raise SystemExit(str(error)) from error
+        except OSError as error:
+            raise SystemExit(f"instances: cannot read {source}: {error.strerror}") from error
 
     async def run(self) -> None:
         """Probe all instances, again and again, until cancelled."""
         async with asyncio.TaskGroup() as probes:
             while True:
-                self._reload()
+                if self._file is not None:
+                    self._file.look()
                 for instance in self.instances.values():
                     # Each at its own pace: one that hangs must not delay news of the others.
                     if instance.probing is None or instance.probing.done():
@@ -121,7 +127,7 @@ class Pool:
         return not heard
 
     def _want(self, model: str) -> None:
-        """Whoever sleeps and serves the model is to be waked, if nobody else is up who does."""
+        """Have sleeping engines waked that serve the model, if no other one that does is up."""
         serving = [each for each in self.instances.values() if model in each.names]
         if not any(each.healthy for each in serving):
             for each in serving:
@@ -233,13 +239,7 @@ class Pool:
         url = f"{instance.config.url}/{path}"
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
-            body = bytearray()
-            async for part in answer.content.iter_any():
-                body += part
-                if len(body) > _MOST_PROBE_BYTES:
-                    text = f"an answer to a probe has more than {_MOST_PROBE_BYTES} bytes"
-                    raise ValueError(text)
-            return bytes(body)
+            return await read_bounded(answer, _MOST_PROBE_BYTES)
 
     async def _check_rest(self, instance: Instance) -> None:
         """Raise `Resting` if it rests. What it knows nothing of, it is not asked again."""
@@ -295,33 +295,11 @@ class Pool:
         for engine in ORDER:
             self._metrics.healthy.remove(instance_id, engine)
 
-    def _read(self) -> str:
-        if self._source.lstrip().startswith(("[", "{")):
-            return self._source
-        path = Path(self._source)
-        try:
-            self._version = file_version(path)
-            text = path.read_text()
-        except OSError as error:
-            raise SystemExit(f"instances: cannot read {path}: {error.strerror}") from error
-        is_cluster = path.suffix in (".yaml", ".yml")
-        folder = path.absolute().parent
-        return json.dumps(instances_of_cluster(text, folder)) if is_cluster else text
-
-    def _reload(self) -> None:
-        """Take in a changed instances file; a broken one is reported and the old kept."""
-        if self._source.lstrip().startswith(("[", "{")):
-            return
-        try:
-            if file_version(Path(self._source)) == self._version:
-                return
-            self.take(parse_members(self._read()))
-        except (OSError, ValueError, SystemExit) as error:
-            if str(error) != self._complaint:  # once, not at every probe
-                logger.warning("instances file not taken in, the old list stays: %s", error)
-            self._complaint = str(error)
-        else:
-            self._complaint = ""
+    def _read(self, path: Path) -> None:
+        text = path.read_text()
+        if path.suffix in (".yaml", ".yml"):
+            text = json.dumps(instances_of_cluster(text, path.absolute().parent))
+        self.take(parse_members(text))
 
     def take(self, members: Members) -> None:
         """From now on these are the instances; those that stay keep what is known of them."""

@@ -10,7 +10,9 @@ from heapq import nsmallest
 from math import inf
 from typing import TypeVar
 
-from foretell.engine.predictor import EnginePredictor, Lane
+from foretell.engine.doubt import DOUBTED
+from foretell.engine.predictor import Lane
+from foretell.engine.seen_limits import OBSERVED
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.kernel.compiled import ImpossibleState
 from foretell.length.distribution import knots
@@ -21,7 +23,7 @@ from foretell.placement.ports import Predicted, Wait
 from foretell.policy import Needs
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.following import Following
+from foretell.services.scheduler.placing.following import Following, Watch
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.v1 import predictor_pb2
@@ -67,6 +69,7 @@ class Predictors:
         self._cached = CachedPredictions(self._cache, time.perf_counter)
         self._refused = metrics.snapshots_refused
         self._followed: dict[str, Following] = {}
+        self._withheld: tuple[str, dict[str, Prediction]] = "", {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Is told what another replica tells all."""
         self._clock = asyncio.get_running_loop().time
@@ -111,7 +114,7 @@ class Predictors:
         """Follow that instance's predictor no longer."""
         following = self._followed.pop(instance_id, None)
         if following is not None:
-            following.close()
+            following.stop()
             self._cache.leave(instance_id)
             self._shown(instance_id, shown=False)
 
@@ -132,32 +135,14 @@ class Predictors:
         found = self._pool.instances
         return [found[each] for each in self._followed if each in found]
 
-    def calibration_steps(self, instance_id: str) -> int | None:
-        """Steps of that engine that its predictions have learnt from; None: nothing was heard."""
-        known = self._known(instance_id)
-        return None if known is None else known.calibration_steps
-
-    def approximations(self, instance_id: str) -> tuple[str, ...]:
-        """What that engine does that predictions do not model, as far as anything was heard."""
-        known = self._known(instance_id)
-        return () if known is None else known.engine_config.approximations
-
-    def _known(self, instance_id: str) -> EnginePredictor | None:
-        following = self._followed.get(instance_id)
-        return None if following is None else following.engine.predictor
-
     def unpredicted(self, instance: Instance) -> str:
         """Why nothing is predicted of it, as far as that is known; else empty."""
         if not instance.config.predictor:
             return "it has no predictor: placed by what is outstanding"
         following = self._followed.get(instance.config.instance_id)
-        return following.unpredicted if following is not None else ""
-
-    def all_unpredicted(self) -> dict[str, str]:
-        """Why, by instance, of those of which nothing is predicted."""
-        found = self._pool.instances.items()
-        reasons = {name: self.unpredicted(instance) for name, instance in found}
-        return {name: reason for name, reason in reasons.items() if reason}
+        if following is None:
+            return ""
+        return DOUBTED if following.doubt.is_doubted else following.unpredicted
 
     def predict(
         self,
@@ -174,12 +159,49 @@ class Predictors:
             self._cached.predict, needs=needs, with_quantiles=with_quantiles, single=single
         )
         ask = partial(wanted, spec, instance_ids, now_s)
-        return self._if_possible(ask, spec.x_request_id, instance_ids) or Predicted()
+        predicted = self._if_possible(ask, spec.x_request_id, instance_ids) or Predicted()
+        return self._without_doubted(spec.request_id, predicted)
+
+    def _without_doubted(self, key: str, predicted: Predicted) -> Predicted:
+        """The same without the predictions that are not to be gone by, which are remembered until
+        the next placement."""
+        found = {
+            each.instance_id: each.prediction
+            for each in predicted.answers
+            if each.prediction is not None and self._is_doubted(each.instance_id)
+        }
+        self._withheld = key, found
+        if not found:
+            return predicted
+        answers = [
+            each._replace(prediction=None, is_doubted=True) if each.instance_id in found else each
+            for each in predicted.answers
+        ]
+        return predicted._replace(answers=answers)
+
+    def withheld(self, key: str, instance_id: str) -> Prediction | None:
+        """What was predicted of a request that is just being placed there, and not gone by."""
+        last, found = self._withheld
+        return found.get(instance_id) if key == last else None
+
+    def judge(
+        self, instance: Instance, prediction: Prediction, ttft_s: float, e2e_s: float, tokens: float
+    ) -> None:
+        """What came of a prediction for an engine; 0: not known. Only those of engines that are
+        observed may come to be doubted: others tell themselves how they are."""
+        following = self._following(instance)
+        if following is not None and OBSERVED in prediction.approximations:
+            following.doubt.add(prediction, ttft_s, e2e_s, tokens)
+
+    def _is_doubted(self, instance_id: str) -> bool:
+        following = self._followed.get(instance_id)
+        return following is not None and following.doubt.is_doubted
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
         """As `ports.Predict` has it."""
         ask = partial(self._cached.wait, spec, instance_id, now_s)
-        return self._if_possible(ask, spec.x_request_id, (instance_id,)) or Wait()
+        found = self._if_possible(ask, spec.x_request_id, (instance_id,)) or Wait()
+        return found._replace(wait_s=None) if self._is_doubted(instance_id) else found
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
         """As `ports.Predict` has it."""
@@ -225,10 +247,10 @@ class Predictors:
         if following is not None:
             following.revise(spec)
 
-    def watch(self, instance: Instance, request_id: str) -> Callable[[bytes], None] | None:
+    def watch(self, instance: Instance, spec: RequestSpec) -> Watch | None:
         """As `Following.watch` has it."""
         following = self._following(instance)
-        return None if following is None else following.watch(request_id)
+        return None if following is None else following.watch(spec)
 
     def _swap(self) -> None:
         """In a pool too large to follow all, follow one drawn at random in place of the fullest.
@@ -260,7 +282,7 @@ class Predictors:
         following = self._following(instance)
         if following is None:
             return None
-        seen = following.ended(spec, answered=answered, output_tokens=output_tokens)
+        seen = following.complete(spec, answered=answered, output_tokens=output_tokens)
         if seen is None:
             return None
         with suppress(TimeoutError):

@@ -60,7 +60,7 @@ class TaggerClient(Peer):
     def ask(self, key: str, describe: Describe) -> None:
         """Ask about a request, unless later ones come before there is time for it. `describe` is
         called when it is sent."""
-        if self._stream is not None:
+        if self.is_open:
             self._unsent.append((key, describe))
             self._send_soon()
 
@@ -69,7 +69,7 @@ class TaggerClient(Peer):
         at once where an earlier answer is overdue."""
         self.ask(key, describe)
         is_late = bool(self._sent) and self._sent_s < self._loop.time() - self.wait_s
-        if self._stream is None or is_late:
+        if not self.is_open or is_late:
             return None
         answered: asyncio.Future[LengthEstimate | None] = self._loop.create_future()
         self._waiting[key] = answered
@@ -92,8 +92,9 @@ class TaggerClient(Peer):
             self._answered(refusal.number, None)
         self._send_soon()
 
-    def broke(self) -> None:
+    def ended(self) -> None:
         """What was asked is forgotten."""
+        super().ended()
         if self._pacing is not None:
             self._pacing.cancel()
             self._pacing = None
@@ -117,13 +118,13 @@ class TaggerClient(Peer):
 
     def _send_soon(self) -> None:
         """What comes within the next moment goes together."""
-        if self._unsent and not self._sent and self._pacing is None and self._stream is not None:
+        if self._unsent and not self._sent and self._pacing is None and self.is_open:
             pace_s = 0.0 if self.wait_s else _PACE_S
             self._pacing = self._loop.call_later(pace_s, self._send)
 
     def _send(self) -> None:
         self._pacing = None
-        if self._stream is None:
+        if not self.is_open:
             return
         first, waiting = self._next_number, list(self._unsent)
         self._unsent.clear()
@@ -132,4 +133,4 @@ class TaggerClient(Peer):
         self._sent_s = self._loop.time()
         requests = [describe() for _, describe in waiting]
         message = tagger_pb2.TagBatch(requests=requests, first=first)
-        self._stream.send(message.SerializeToString())
+        self.send(message.SerializeToString())

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from foretell.engine.doubt import DOUBTED
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import Load, Prediction
 from foretell.placement.explanation import Considered, explain
@@ -74,7 +75,7 @@ def _happened(attempt: Attempt) -> dict[str, Any]:
 def _because(attempt: Attempt, because: str) -> str:
     chosen = attempt.decision.chosen.instance_id
     if attempt.instance_id == chosen:
-        return because
+        return f"{because}; {chosen}: {DOUBTED}" if attempt.withheld is not None else because
     return f"the gateway sent it to {attempt.instance_id}, having tried {chosen} in vain"
 
 

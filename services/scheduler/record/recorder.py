@@ -18,7 +18,6 @@ from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.tenants.quota import Grant
-from foretell.telemetry import series
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
@@ -127,23 +126,11 @@ class Recorder:
         self._predictors = predictors
         self._background = background
         self._metrics = metrics
-        self._requests = series(metrics.requests)
-        self._slo_requests = series(metrics.slo_requests)
-        self._tenant_tokens = series(metrics.tenant_tokens)
-        self._length_level = series(metrics.length_level)
-        self._e2e, self._e2e_error = series(metrics.e2e), series(metrics.e2e_error)
-        self._ttft, self._ttft_error = series(metrics.ttft), series(metrics.ttft_error)
-        self._told_p90 = series(metrics.told_p90)
-        self._tpot, self._length_error = series(metrics.tpot), series(metrics.length_error)
-        self._prompt_tokens = series(metrics.prompt_tokens)
-        self._output_tokens = series(metrics.output_tokens)
-        self._cached_tokens = series(metrics.cached_tokens)
-        self._predicted_cached_tokens = series(metrics.predicted_cached_tokens)
 
     def count(self, status: int, model: str = "", attempt: Attempt | None = None) -> None:
         """Count a request that has ended; `attempt` is its last one."""
         instance_id, policy = (attempt.instance_id, attempt.policy) if attempt else ("", "")
-        self._requests(model, instance_id, policy, str(status)).inc()
+        self._metrics.requests.labels(model, instance_id, policy, str(status)).inc()
 
     def count_failure(self, instance_id: str, reason: str, *, in_mid_answer: bool) -> None:
         metrics = self._metrics
@@ -178,14 +165,14 @@ class Recorder:
             self._observe(request, attempt)
         if outcome is not None:
             attempt.met_targets = outcome == "met"
-            self._slo_requests(request.model, attempt.policy, outcome).inc()
+            self._metrics.slo_requests.labels(request.model, attempt.policy, outcome).inc()
         if attempt.status < 400 and (attempt.finished or attempt.abandoned):
             self._feedback.learn(request, attempt)
         self._request_log.ended(request, attempt, outcome)
 
     def record_rejection(self, request: ApiRequest, refusal: SloUnattainable) -> None:
         """Account for a request that was not admitted."""
-        self._slo_requests(request.model, self._policy, "rejected").inc()
+        self._metrics.slo_requests.labels(request.model, self._policy, "rejected").inc()
         self._request_log.rejected(request, self._policy, refusal)
 
     async def _complete(self, attempt: Attempt) -> None:
@@ -212,40 +199,45 @@ class Recorder:
 
     def _observe(self, request: ApiRequest, attempt: Attempt) -> None:
         """Count an answer; latencies only of one that no other engine had begun."""
-        prediction, spec = attempt.prediction, attempt.spec
+        metrics, prediction, spec = self._metrics, attempt.prediction, attempt.spec
         ttft_s, e2e_s, tokens = attempt.ttft_s, attempt.e2e_s, attempt.tokens_each
         instance_id, job_class = attempt.instance_id, request.job_class.value
-        self._tenant_tokens(request.tenant).inc(attempt.prompt_tokens + attempt.output_tokens)
-        self._prompt_tokens(instance_id, job_class).inc(attempt.prompt_tokens)
-        self._output_tokens(instance_id, job_class).inc(attempt.output_tokens)
+        metrics.tenant_tokens.labels(request.tenant).inc(
+            attempt.prompt_tokens + attempt.output_tokens
+        )
+        metrics.prompt_tokens.labels(instance_id, job_class).inc(attempt.prompt_tokens)
+        metrics.output_tokens.labels(instance_id, job_class).inc(attempt.output_tokens)
         # Also where nothing is known: a series without samples looks like a broken query.
-        cached = self._cached_tokens(instance_id, job_class)
-        predicted = self._predicted_cached_tokens(instance_id, job_class)
+        cached = metrics.cached_tokens.labels(instance_id, job_class)
+        predicted = metrics.predicted_cached_tokens.labels(instance_id, job_class)
         if attempt.cached_tokens is not None:
             cached.inc(attempt.cached_tokens)
             predicted.inc(prediction.cached_tokens if prediction else 0)
         if attempt.continued:
             return
+        if (judged := prediction or attempt.withheld) is not None:
+            shown_s = ttft_s if request.stream else 0.0  # otherwise the twin has made it up
+            self._predictors.judge(attempt.instance, judged, shown_s, e2e_s, tokens)
         labels = request.model, instance_id, attempt.policy, job_class
         errors = request.model, instance_id, attempt.instance.kind
-        self._e2e(*labels).observe(e2e_s)
+        metrics.e2e.labels(*labels).observe(e2e_s)
         if attempt.told is not None and e2e_s > 0:
-            self._told_p90("e2e", str(e2e_s <= attempt.told.e2e.p90_s)).inc()
+            metrics.told_p90.labels("e2e", str(e2e_s <= attempt.told.e2e.p90_s)).inc()
         if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
-            self._e2e_error(*errors).observe(prediction.e2e_s / e2e_s - 1)
+            metrics.e2e_error.labels(*errors).observe(prediction.e2e_s / e2e_s - 1)
         if ttft_s:
-            self._ttft(*labels).observe(ttft_s)
+            metrics.ttft.labels(*labels).observe(ttft_s)
             if attempt.told is not None and request.stream:
-                self._told_p90("ttft", str(ttft_s <= attempt.told.ttft.p90_s)).inc()
+                metrics.told_p90.labels("ttft", str(ttft_s <= attempt.told.ttft.p90_s)).inc()
             if prediction is not None and isfinite(prediction.ttft_s):
-                self._ttft_error(*errors).observe(prediction.ttft_s / ttft_s - 1)
+                metrics.ttft_error.labels(*errors).observe(prediction.ttft_s / ttft_s - 1)
             if tokens > 1:
-                self._tpot(*labels).observe((e2e_s - ttft_s) / (tokens - 1))
+                metrics.tpot.labels(*labels).observe((e2e_s - ttft_s) / (tokens - 1))
         if attempt.output_tokens:
-            self._length_error(*errors).observe(spec.length.expected_tokens / tokens - 1)
+            metrics.length_error.labels(*errors).observe(spec.length.expected_tokens / tokens - 1)
             level = level_of(spec.length, attempt.output_tokens)
             if level is not None and spec.sequences == 1 and not attempt.truncated:
-                self._length_level(request.model).observe(level)
+                metrics.length_level.labels(request.model).observe(level)
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:

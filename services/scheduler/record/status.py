@@ -15,7 +15,9 @@ from foretell.services.scheduler.placing.predictors import Predictors
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
 
 
-def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
+def show_instances(
+    metrics: SchedulerMetrics, predictors: Predictors, instances: Iterable[Instance]
+) -> None:
     """Set the gauges of all instances that are followed; of others nothing is known here."""
     gauges = (
         metrics.followed,
@@ -31,8 +33,9 @@ def show_instances(metrics: SchedulerMetrics, predictors: Predictors) -> None:
     )
     for gauge in gauges:
         gauge.clear()
-    for instance_id, reason in predictors.all_unpredicted().items():
-        metrics.unpredicted.labels(instance_id, reason).set(1)
+    for each in instances:
+        if reason := predictors.unpredicted(each):
+            metrics.unpredicted.labels(each.config.instance_id, reason).set(1)
     for instance_id, prediction in predicted_now(predictors).items():
         metrics.followed.labels(instance_id).set(prediction is not None)
         if prediction is None:
@@ -79,7 +82,7 @@ def _status(
     predicted: Mapping[str, Prediction | None],
     answers: Mapping[str, dict[str, list[float]]],
 ) -> dict[str, object]:
-    instance_id, predictors = instance.config.instance_id, placer.predictors
+    instance_id = instance.config.instance_id
     outstanding, dispatched = placer.counts(instance_id)
     prediction = predicted.get(instance_id)
     load = prediction and prediction.load
@@ -89,9 +92,9 @@ def _status(
         "healthy": instance.healthy,
         "draining": instance.config.draining,
         "emulated": instance.emulated,
-        "calibration_steps": predictors.calibration_steps(instance_id),
-        "approximations": predictors.approximations(instance_id),
-        "unpredicted": predictors.unpredicted(instance),
+        "calibration_steps": prediction and prediction.calibration_steps,
+        "approximations": prediction.approximations if prediction else (),
+        "unpredicted": placer.predictors.unpredicted(instance),
         "model_names": sorted(instance.model_names),
         "outstanding": outstanding,
         "dispatched_total": dispatched,

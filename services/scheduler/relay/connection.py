@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import sys
 import termios
 from collections.abc import Callable, Mapping
@@ -12,6 +13,9 @@ import httptools
 
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
 from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
+from foretell.services.scheduler.turns import Turns
+
+logger = logging.getLogger(__name__)
 
 ENGINE_DOWN = "engine_down"
 _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chunks=sys.maxsize)
@@ -19,6 +23,10 @@ _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chu
 _BEGIN, _END = b"HTTP/1.", b"\r\n\r\n"
 _NO_BYTES = bytes(4)
 _BODILESS = (204, 304)
+_SMALL_BYTES = 1 << 12
+"""A read of no more is handed on at once, as nearly all are."""
+_SLICE_BYTES = 1 << 13
+"""Of longer ones so much at a time, in turn with other engines': 3 bytes may be an event."""
 
 
 class Listener(Protocol):
@@ -28,7 +36,7 @@ class Listener(Protocol):
         """The status and the headers, by their names in lower case."""
 
     def data(self, data: bytes) -> None:
-        """What one read brought of the body, at least one byte."""
+        """What comes of the body, at least one byte."""
 
     def end(self) -> None:
         """The body is whole."""
@@ -45,6 +53,7 @@ class Connection(asyncio.Protocol):
         read_timeout_s: float,
         on_free: Callable[["Connection"], None],
         on_lost: Callable[["Connection"], None],
+        turns: Turns,
     ) -> None:
         """`on_free` is called when it is released and may carry the next request."""
         self.idle_since_s = 0.0
@@ -69,6 +78,12 @@ class Connection(asyncio.Protocol):
         """None, once the head has come: its end is that of the connection."""
         self._spare_bytes = 0
         """What may still come of heads: of the answer's own, and of others before it."""
+        self._unread, self._at = b"", 0
+        """What has come and waits for its turn; then nothing more is read."""
+        self._turns = turns
+        self._asked = False
+        self._ended: bool | None = None
+        """Nothing follows what waits; whether that is as HTTP wants it."""
         self._descriptor = -1
         self._paused = False
         self._done = True
@@ -115,23 +130,21 @@ class Connection(asyncio.Protocol):
             self.lose("given_up")
 
     def pause(self) -> None:
-        assert self._transport is not None
-        if not self._paused and not self._transport.is_closing():
-            self._paused = True
-            self._transport.pause_reading()
+        self._paused = True
+        self._set_reading()
 
     def resume(self) -> None:
-        assert self._transport is not None
-        if self._paused and not self._transport.is_closing():
+        if self._paused:
             self._paused = False
             self._silent_since_s = self._loop.time()
-            self._transport.resume_reading()
+            self._go_on()
 
     def lose(self, reason: str) -> None:
         """Close the connection; whoever waits for an answer is told `reason`."""
         if self._lost:
             return
         self._lost = True
+        self._unread, self._at = b"", 0
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -150,7 +163,7 @@ class Connection(asyncio.Protocol):
         if self._done:
             return
         since_s = max(self._silent_since_s, self.heard_s)
-        silent_s = 0.0 if self._paused else self._loop.time() - since_s
+        silent_s = 0.0 if self._paused or self._waits else self._loop.time() - since_s
         if silent_s < self._timeout_s:
             self._timer = self._loop.call_later(self._timeout_s - silent_s, self._check_silence)
         else:
@@ -168,6 +181,60 @@ class Connection(asyncio.Protocol):
             self.lose("connection_lost")
             return
         self.heard_s = self._loop.time()
+        if len(data) <= _SMALL_BYTES and not self._waits:
+            self._take(data)
+        else:
+            self._unread, self._at = self._unread[self._at :] + data, 0
+        if self._waits:
+            self._go_on()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ended = exc is None
+        if not self._waits:
+            self._close()
+
+    # --- a turn ---
+
+    @property
+    def _waits(self) -> bool:
+        """Something of what has come was not handed on."""
+        return self._at < len(self._unread)
+
+    def _go_on(self) -> None:
+        if self._waits and not self._paused and not self._asked:
+            self._asked = True
+            self._turns.ask(self._take_slice)
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        if self._paused or self._waits:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _take_slice(self) -> bool:
+        """Hand a slice on; whether there is another one."""
+        if self._waits and not self._paused:
+            data = self._unread[self._at : self._at + _SLICE_BYTES]
+            self._at += len(data)
+            try:
+                self._take(data)
+            except Exception:  # the last line of defence: other engines wait for their turn
+                logger.exception("the scheduler failed")
+                self.lose("connection_lost")
+        self._asked = self._waits and not self._paused
+        if not self._asked and not self._lost:
+            if self._ended is not None and not self._waits:
+                self._close()
+            else:
+                self._set_reading()
+        return self._asked
+
+    def _take(self, data: bytes) -> None:
+        """Hand on what this brings of the body."""
         try:
             if not self._status:
                 data = self._take_head(data)
@@ -182,11 +249,11 @@ class Connection(asyncio.Protocol):
             self._listener.data(content)
         if body is not None and body.done:
             self._end()
-            if at < len(data) or not self._keep_alive:
+            if at < len(data) or self._waits or not self._keep_alive:
                 self.lose("connection_lost")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        if exc is None and self._status and self._body is None and not self._done:
+    def _close(self) -> None:
+        if self._ended and self._status and self._body is None and not self._done:
             self._end()  # a body without a length ends with its connection
         self.lose("connection_lost")
 

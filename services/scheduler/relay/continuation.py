@@ -100,6 +100,11 @@ class Progress:
         return max(map(len, self.output_ids))
 
     @property
+    def stated_tokens(self) -> int:
+        """The tokens of all choices whose ids the engine has stated; 0 where it does not."""
+        return sum(len(choice.ids) for choice in self._choices) if self.can_go_on else 0
+
+    @property
     def to_resume(self) -> list[list[int]]:
         """What the next engine gets of each choice. One that has ended lacks its last token: it
         ends with it again, as no request can begin at its end."""

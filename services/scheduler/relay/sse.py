@@ -7,20 +7,27 @@ from typing import Any
 import orjson
 
 from foretell.services.scheduler.api.errors import ApiError
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, work_of
 
 DATA = b"data: "
 BLANK = b"\n\n"
 _FIELDS = (b"data", b"event", b"id", b"retry")
 """The fields of server-sent events; a line that begins with a colon is a comment."""
+_MOST_WORK, _MOST_SLOW_WORK = 10_000_000, 2_000_000
+"""Of what is read at once, by `work_of`; of that which orjson refuses."""
 NAMES_FIRST = ("id", "object", "created", "model")
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in `text`; None if it is none."""
+    """The JSON object in `text`; None if it is none, or is long and has so many values that
+    everyone else would have to wait."""
+    work = work_of(text) if len(text) > LARGE_BYTES else 0
+    if work > _MOST_WORK:
+        return None
     try:
         answer = orjson.loads(text)
     except orjson.JSONDecodeError:
-        answer = _parsed_slowly(text)
+        answer = _parsed_slowly(text) if work < _MOST_SLOW_WORK else None
     return answer if isinstance(answer, dict) else None
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from foretell.services.scheduler.api.shortened import LARGE_BYTES
 from foretell.services.scheduler.relay import sse
 from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (
@@ -30,6 +31,8 @@ LONGEST_EVENT_BYTES = 4 << 20
 """A longer event is handed out in parts and not read, and nobody can go on with its stream."""
 MOST_WAITING_BYTES = 1 << 20
 """What is held of a stream before its first event that says something; beyond that it goes out."""
+_MOST_LINES = 10_000
+"""Of a long event: each takes time."""
 _OBJECT = DATA + b"{"
 _ERROR = b'"error"'
 """In every event that tells about a failure, and in no text: its quotes are escaped."""
@@ -165,7 +168,8 @@ class StreamFraming:
             if (taken := self._taken(part)) is not None:
                 shown.append(taken)
                 continue
-            end = self._follow(part, shown, events)
+            dear = len(part) > LARGE_BYTES and part.count(b"\n") > _MOST_LINES
+            end = ("not_events", None) if dear else self._follow(part, shown, events)
             if end is not None:
                 break
         if any(shown):

@@ -98,7 +98,7 @@ class Transfer:
         self._said = bytearray()
         self._engine_headers: Mapping[bytes, bytes] = {}
         self._streamed = False
-        self._watch: Callable[[bytes], None] | None = None
+        self._watch: Callable[[bytes, int], None] | None = None
         """Who looks at the stream of an engine that tells nothing of itself."""
         self._begun = False
         self._pass_on: Callable[[bytes], bytes | None] | None = None
@@ -122,7 +122,7 @@ class Transfer:
             output_ids = progress.to_resume
         body = context.body(with_ids=progress is not None, output_ids=output_ids)
         if request.stream:
-            self._watch = context.placer.predictors.watch(instance, attempt.spec.request_id)
+            self._watch = context.placer.predictors.watch(instance, attempt.spec)
         path, kind = request.endpoint.path, request.content_type
         try:
             upstream = await engines.post(
@@ -208,8 +208,13 @@ class Transfer:
             self._framing = WholeFraming(any_form=True, at_once=self._streamed)
 
     def data(self, data: bytes) -> None:
-        if self._watch is not None and self._streamed:
-            self._watch(data)
+        watch = self._watch if self._streamed else None
+        self._relay(data)
+        if watch is not None:
+            stated = self._progress.stated_tokens if self._progress is not None else 0
+            watch(data, stated or self._attempt.output_tokens)
+
+    def _relay(self, data: bytes) -> None:
         if self._pass_on is not None:
             shown = self._pass_on(data)
             if shown is not None:

@@ -12,6 +12,7 @@ from yarl import URL
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import engine_authorization
 from foretell.services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
+from foretell.services.scheduler.turns import Turns
 
 # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
 _KEEP_ALIVE_S = 2.0
@@ -30,6 +31,7 @@ class EngineClient:
         self.authorization = engine_authorization(api_key)
         self.connect_timeout_s = connect_timeout_s
         self.read_timeout_s = read_timeout_s
+        self.turns = Turns()
         # An instance that is taken off the list takes its connections with it.
         self._engines: WeakKeyDictionary[Instance, _Engine] = WeakKeyDictionary()
 
@@ -124,7 +126,9 @@ class _Engine:
                 when_down.add(give_up)
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: Connection(self._client.read_timeout_s, self.keep, self._forget),
+                        lambda: Connection(
+                            self._client.read_timeout_s, self.keep, self._forget, self._client.turns
+                        ),
                         self._host,
                         self._port,
                         ssl=self._ssl,

@@ -3,21 +3,16 @@
 import asyncio
 import hashlib
 import hmac
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from foretell.config.keys import is_key_file, read_api_keys
-from foretell.services.process.folders import file_version
+from foretell.services.process.reread import LOOK_EVERY_S, Reread
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
 from foretell.services.scheduler.tenants.spending import Spending
-
-logger = logging.getLogger(__name__)
-
-_LOOK_EVERY_S = 1.0
 
 
 class ApiKeys:
@@ -34,22 +29,19 @@ class ApiKeys:
     ) -> None:
         """`keys` is a list separated by commas, whose tenants are called by their positions from 1.
         `file` names keys (`foretell.config.keys`), or has one in each line: then it counts only
-        where `keys` are those in it. ValueError if it cannot be read. Whoever knows the secret of
-        `traffic` may call on behalf of any tenant."""
+        where `keys` are those in it. ValueError if it cannot be read. A caller with the secret
+        of `traffic` may call on behalf of any tenant."""
         listed = [key.strip() for key in keys.split(",") if key.strip()]
         self._tenants = _listed(listed)
-        self._clock = clock
         self._traffic = traffic
         text = Path(file).read_text() if file else ""
         counts = is_key_file(text) or (bool(listed) and text.split() == listed)
-        self._file = Path(file) if counts else None
-        self._complaint = ""
         self.spending = Spending(self._limited)
         """What callers with limits spend, here and at other replicas."""
-        self._version = (0, 0)
-        self._looked_s = clock()
-        if self._file is not None:
-            self._read(self._file)
+        self._file: Reread | None = None
+        if counts:
+            path = Path(file)
+            self._file = Reread("API keys", lambda: self._read(path), path, clock=clock)
 
     @property
     def needed(self) -> bool:
@@ -61,7 +53,8 @@ class ApiKeys:
         `ApiError` 401 if the headers hold none of the keys."""
         if not self.needed:
             return NOBODY
-        self._look()
+        if self._file is not None:
+            self._file.look()
         behalf = self._traffic.tenant(headers)
         if behalf is not None:
             return self._without_limits(behalf)
@@ -89,9 +82,10 @@ class ApiKeys:
             raise ApiError(403, text, code="admin_key_needed")
 
     async def watch(self) -> None:
-        while True:
-            await asyncio.sleep(_LOOK_EVERY_S)
-            self._look()
+        """Look at the file while nobody calls, too, until cancelled."""
+        while self._file is not None:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._file.look()
 
     def _limited(self) -> list[Tenant]:
         return [each for each in self._tenants.values() if each.key is not None]
@@ -108,22 +102,7 @@ class ApiKeys:
         no_limits = {"requests_per_min": 0, "tokens_per_min": 0, "concurrency": 0}
         return Tenant(name, known.key.model_copy(update=no_limits))
 
-    def _look(self) -> None:
-        now_s = self._clock()
-        if self._file is None or now_s < self._looked_s + _LOOK_EVERY_S:
-            return
-        self._looked_s = now_s
-        try:
-            if file_version(self._file) != self._version:
-                self._read(self._file)
-                logger.info("%d API keys read again from %s", len(self._tenants), self._file)
-        except (OSError, ValueError) as error:
-            if str(error) != self._complaint:  # once, not at every look
-                logger.warning("API keys not taken in, the old ones stay: %s", error)
-            self._complaint = str(error)
-
     def _read(self, file: Path) -> None:
-        self._version = file_version(file)
         text = file.read_text()
         if not is_key_file(text):
             if not text.split():

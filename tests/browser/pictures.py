@@ -1,4 +1,4 @@
-"""`python -m foretell.tools.console_pictures` takes the pictures of the console that the docs show.
+"""`python -m tests.browser.pictures` takes the pictures of the console that the docs show.
 
 A cluster must be running, with requests: `make run` in one terminal, `foretell demo` in another.
 """

@@ -1,0 +1,77 @@
+"""How many tokens the events of streams have, by their texts, where nothing states it."""
+
+import re
+from typing import NamedTuple
+
+_DONE = b"[DONE]\n\n"
+"""The end of a stream: what is read together with it is of its last token."""
+_NAMES = rb"content|text|reasoning|reasoning_content|arguments"
+_TEXT = re.compile(rb'"(?:' + _NAMES + rb')":\s?"((?:[^"\\]|\\.)+)"')
+_DELTA = re.compile(rb'"delta":\s?"((?:[^"\\]|\\.)+)"')
+_RESPONSES = b'"type":"response.'
+"""In events of the Responses API, whose last ones repeat the whole text."""
+_BYTES_PER_TOKEN = 4.0
+_SURELY, _SURELY_LEARNT = 2.5, 1.25
+"""An event that has text for so many tokens on average has several: before it is known how many
+bytes a token has, and afterwards."""
+_RATE, _QUICK_RATE, _ANOTHER = 1 / 32, 1 / 4, 2.2
+"""The text of an event is learnt slowly, unless the latest have so many times as much or as little:
+then the engine, or a proxy, does otherwise now."""
+_KEPT = 0.95
+
+
+class Part(NamedTuple):
+    """What came of a stream at once."""
+
+    events: int = 1
+    texts: int = 0
+    """Pieces of text, one for each event that has any."""
+    text_bytes: int = 0
+    stated: float = 0.0
+    """Tokens of one sequence so far, as the engine states them; 0: it does not."""
+
+
+def part_of(data: bytes, stated: float) -> Part:
+    """The part that arrived as `data`; texts are counted only where no tokens are stated."""
+    is_last = data.endswith(_DONE)
+    events = 1 if is_last else data.count(b"\n\n") or data.count(b"\r\n\r\n")
+    if stated:
+        return Part(events, stated=stated)
+    found = (_DELTA if _RESPONSES in data else _TEXT).findall(data)
+    return Part(events, len(found), sum(map(len, found)))
+
+
+class TextTokens:
+    """Learns from streams whose tokens were told at their end how many bytes a token has."""
+
+    def __init__(self) -> None:
+        self._bytes = self._tokens = 0.0
+        self._per_event = self._latest = 0.0
+        self.has_several = False
+        """Events have text for several tokens: how many is not known exactly."""
+
+    @property
+    def _bytes_per_token(self) -> float:
+        return self._bytes / self._tokens if self._tokens else _BYTES_PER_TOKEN
+
+    def tokens(self, part: Part) -> float:
+        """The tokens of a part that has text: one for each event, unless events have several."""
+        self._see(part.text_bytes / part.texts)
+        each_bytes = self._bytes_per_token
+        least = _SURELY_LEARNT if self._tokens else _SURELY
+        self.has_several = self._per_event >= least * each_bytes
+        return max(1.0, part.text_bytes / each_bytes) if self.has_several else part.texts
+
+    def _see(self, event_bytes: float) -> None:
+        self._latest += _QUICK_RATE * (event_bytes - self._latest)
+        if not self._per_event:
+            self._per_event = self._latest = event_bytes
+        elif self._latest / _ANOTHER < self._per_event < self._latest * _ANOTHER:
+            self._per_event += _RATE * (event_bytes - self._per_event)
+        else:
+            self._per_event = self._latest
+
+    def learn(self, text_bytes: int, tokens: float) -> None:
+        """A stream had so many in total."""
+        self._bytes = _KEPT * self._bytes + text_bytes
+        self._tokens = _KEPT * self._tokens + tokens
