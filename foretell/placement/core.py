@@ -158,8 +158,7 @@ class PlacementCore:
 
     def _place_who_waited(self) -> None:
         """Another instance may get requests: place those that it serves."""
-        waiting = [self._requests[key] for key in self.without_instance]
-        for request in waiting:
+        for request in [self._requests[key] for key in self.without_instance]:
             if self._state.eligible(request):
                 del self.without_instance[request.key]
                 request.ticket = 0
@@ -202,8 +201,7 @@ class PlacementCore:
         spec = self._state.with_time_left(request)
         if spec.slo.given and request.arrived.late == "reject" and request.attempt == 1:
             told = [c.prediction for c in candidates if c.prediction is not None]
-            why = unattainable(spec.slo, told)
-            if why is not None:
+            if (why := unattainable(spec.slo, told)) is not None:
                 self._refuse(request, "late", why)
                 return
         if not self.yielding.begins(request, spec, candidates):
