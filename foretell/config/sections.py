@@ -97,8 +97,9 @@ class TargetsSection(Section):
     tpot_target_ms: float = Field(0.0, ge=0)
     """TPOT target of requests without the header `x-foretell-tpot-target-ms`; 0: none."""
     late_requests: Literal["serve", "reject"] = "serve"
-    """Whether a request that no engine is predicted to start within its TTFT target is served or
-    rejected with status 429. The header `x-foretell-when-late` overrides this."""
+    """Whether a request that no engine is predicted to start within its TTFT target is served,
+    later where others can still be in time, or rejected with status 429. The header
+    `x-foretell-when-late` overrides this."""
 
 
 def bracketed(host: str) -> str:

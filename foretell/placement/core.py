@@ -19,6 +19,7 @@ from foretell.placement.retries import LONGEST_PAUSE_S, LOOK_AGAIN, RetryBudget
 from foretell.placement.shares import MOST_HELD, has_room
 from foretell.placement.silence import Silences
 from foretell.placement.state import State
+from foretell.placement.yielding import Yielding
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 
@@ -55,6 +56,7 @@ class PlacementCore:
         self._budgets = self._state.budgets
         self.shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
+        self.yielding = Yielding(self._state)
         self._silences = Silences()
         self._budget = RetryBudget()
         self.without_instance: dict[str, None] = {}
@@ -120,16 +122,15 @@ class PlacementCore:
             return
         request.spec = replace(request.spec, length=event.length)
         request.trial = replace(request.trial, length=event.length)
-        if request.lease is not None:
-            instance_id = request.lease.instance.instance_id
-            self._state.do(do.Revise(request.key, request.trial, instance_id))
+        if lease := request.lease:
+            self._state.do(do.Revise(request.key, request.trial, lease.instance.instance_id))
 
     def _place(self, request: Request) -> None:
         """Begin an attempt."""
         if not self._state.eligible(request):
             self._await_instance(request)
             return
-        if request.stage is not Stage.SHARE:
+        if request.stage not in (Stage.SHARE, Stage.YIELD):
             request.next_attempt()
             if not request.failures and self.shares.must_wait(request.arrived.tenant):
                 self._hold(request)
@@ -157,8 +158,7 @@ class PlacementCore:
 
     def _place_who_waited(self) -> None:
         """Another instance may get requests: place those that it serves."""
-        waiting = [self._requests[key] for key in self.without_instance]
-        for request in waiting:
+        for request in [self._requests[key] for key in self.without_instance]:
             if self._state.eligible(request):
                 del self.without_instance[request.key]
                 request.ticket = 0
@@ -191,7 +191,6 @@ class PlacementCore:
         self, request: Request, candidates: Sequence[Candidate], inputs: "PredictionInputs | None"
     ) -> None:
         """The policy chooses; `inputs` are what was predicted from."""
-        arrived = request.arrived
         if self._state.is_over_share(request):
             candidates = [each for each in candidates if has_room(each.load)]
             if not candidates:
@@ -200,13 +199,13 @@ class PlacementCore:
         draw = self._state.random()
         self._recalls.rank(request, candidates)
         spec = self._state.with_time_left(request)
-        if spec.slo.given and arrived.late == "reject" and request.attempt == 1:
+        if spec.slo.given and request.arrived.late == "reject" and request.attempt == 1:
             told = [c.prediction for c in candidates if c.prediction is not None]
-            why = unattainable(spec.slo, told)
-            if why is not None:
+            if (why := unattainable(spec.slo, told)) is not None:
                 self._refuse(request, "late", why)
                 return
-        self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
+        if not self.yielding.begins(request, spec, candidates):
+            self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
 
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
         chosen = decision.chosen
@@ -240,11 +239,12 @@ class PlacementCore:
 
     def _release(self) -> None:
         """There may be room: look again for an instance, for one after the other."""
-        while (key := self.shares.take_next()) is not None:
-            request = self._requests[key]
-            self._place(request)
-            if request.stage is Stage.SHARE:
-                break
+        for waiting, stage in ((self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)):
+            while (key := waiting.take_next()) is not None:
+                request = self._requests[key]
+                self._place(request)
+                if request.stage is stage:
+                    break
 
     # Requests that wait in an engine's queue.
 
@@ -315,8 +315,7 @@ class PlacementCore:
                 return
             request.beyond_budget = not had_to_wait
             pause_s = 0.0 if had_to_wait else LONGEST_PAUSE_S
-        pause_s = max(pause_s, least_s)
-        if pause_s > 0:
+        if (pause_s := max(pause_s, least_s)) > 0:
             request.stage = Stage.RETRY
             self._state.wait(request, pause_s)
         else:
@@ -350,10 +349,10 @@ class PlacementCore:
 
     def _gone(self, event: on.Gone) -> None:
         request = self._requests[event.key]
-        sent = request.stage in (Stage.ANSWER, Stage.RECALL)
-        assert not sent, f"{event.key} is dispatched: tell its end"
+        assert not request.lease, f"{event.key} is dispatched: tell its end"
         del self._requests[event.key]
         self.without_instance.pop(event.key, None)
+        self.yielding.end(request)
         if request.stage is Stage.SHARE:
             self.shares.leave(request.arrived.tenant, event.key)
         self.shares.stop_trying(request.key)
@@ -371,11 +370,11 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is None or request.ticket != event.ticket:
             return
-        if request.stage is Stage.RETRY:
-            if request.beyond_budget:
-                self._retry(request)
-            else:
-                self._place(request)
+        if request.stage is Stage.RETRY and request.beyond_budget:
+            self._retry(request)
+        elif request.stage in (Stage.RETRY, Stage.YIELD):
+            self.yielding.end(request)
+            self._place(request)
         elif request.stage is Stage.INSTANCE:
             del self.without_instance[request.key]
             self._refuse(request, "no_instance")

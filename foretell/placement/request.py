@@ -21,6 +21,8 @@ class Stage(Enum):
     """Nobody who serves it is up."""
     SHARE = "share"
     """Its tenant has more than its share, and no engine has room."""
+    YIELD = "yield"
+    """It will hardly be in time, and no engine has room."""
     ANSWER = "answer"
     """It is dispatched."""
     RECALL = "recall"

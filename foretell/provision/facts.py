@@ -58,7 +58,7 @@ class Facts:
     lengths: Sequence[tuple[int, float]] = ()
     """(prompt tokens, predicted output tokens) of a sample of them."""
     held: int = 0
-    """Requests that wait in the schedulers because no instance is up."""
+    """Requests that wait in the schedulers, for an instance or for room."""
     worst_e2e_s: float = 0.0
     """The longest e2e latency of the requests that ended; 0: none did."""
     worst_predicted_e2e_s: float = 0.0

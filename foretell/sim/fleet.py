@@ -114,13 +114,12 @@ class Fleet:
 
     def _facts(self) -> Facts:
         instances = [self._instance_facts(node) for node in self._nodes if self._here(node)]
-        none_up = not any(i.phase is Phase.READY for i in instances)
         facts = Facts(
             self._clock.now_s,
             instances,
             arrived=self._arrived,
             lengths=tuple(self._lengths),
-            held=self._schedulers.unplaced if none_up else 0,
+            held=self._schedulers.unplaced,
             worst_e2e_s=self._worst_e2e_s,
             worst_predicted_e2e_s=self._worst_predicted_e2e_s,
         )

@@ -154,6 +154,7 @@ class App:
         placer, metrics = self.shared.placer, self.metrics
         show_instances(metrics, placer.predictors, self.shared.pool.instances.values())
         metrics.over_share.set(placer.core.shares.held)
+        metrics.late.set(placer.core.yielding.held)
         text = generate_latest(metrics.registry)
         return Response(200, text, CONTENT_TYPE_LATEST)
 

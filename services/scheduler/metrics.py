@@ -44,6 +44,11 @@ class SchedulerMetrics(Declared):
             "requests",
             "Requests that wait because their caller has used more than its fair share.",
         )
+        self.late = self.gauge(
+            "foretell_requests_late",
+            "requests",
+            "Requests that wait for room because they will hardly meet their TTFT target.",
+        )
         self.log_lines_lost = self.counter(
             "foretell_request_log_lines_lost_total",
             "lines",

@@ -11,6 +11,8 @@ from engines import MODEL, Exchange, answer, close_before_headers, engines
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, serving
 
+from foretell.v1 import predictor_pb2
+
 TTFT, TPOT = "x-foretell-ttft-target-ms", "x-foretell-tpot-target-ms"
 REJECT = {"x-foretell-when-late": "reject"}
 A_DAY = "86400000"
@@ -47,10 +49,15 @@ async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path)
         assert await outcomes(scheduler) == {"met": 0, "missed": 0, "rejected": 1}
 
         in_time = await scheduler.complete(headers={TTFT: A_DAY, **REJECT}, stream=True)
-        patient = await scheduler.complete(headers={TTFT: "2000"}, stream=True)
+        makes_way = asyncio.create_task(scheduler.complete(headers={TTFT: "2000"}, stream=True))
+        await scheduler.until_metric("foretell_requests_late", 1)
         untargeted = await scheduler.complete(headers=REJECT, stream=True)
+        assert not makes_way.done()
+        predictor.predicted.load = predictor_pb2.Load(max_num_seqs=48, total_blocks=1056)
+        patient = await makes_way
         assert [r.status_code for r in (in_time, patient, untargeted)] == [200] * 3
-        assert predictor.with_quantiles == [True, True, True, False]
+        assert predictor.with_quantiles == [True, True, True, False, True]
+        assert await scheduler.metric("foretell_requests_late") == 0
         await until(lambda: len(log.read_text().splitlines()) == 4)
         assert (await scheduler.status())["in_progress"] == 0
         lines = [json.loads(line) for line in log.read_text().splitlines()]

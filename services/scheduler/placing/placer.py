@@ -176,7 +176,8 @@ class Placer:
 
     def demand(self) -> dict[str, object]:
         """What has come, what waits for an instance and how long answers took."""
-        return self._demand.told(time.perf_counter(), len(self.core.without_instance))
+        held = len(self.core.without_instance) + self.core.yielding.held
+        return self._demand.told(time.perf_counter(), held)
 
     def predicted_ends_s(self) -> list[float]:
         """When each request that is with an engine was predicted to end, as far as it was, in

@@ -1,0 +1,156 @@
+"""How many requests keep their targets, where these are of two or three classes?
+
+Four engines, or a few more, of the families of `bench.placement.yardstick`; the load is a part of
+the family's capacity, less the engines that are not there. Each request is of a class by chance.
+`slo` is told the targets. The others know nothing of targets: the same requests are judged by them.
+Finished runs are kept in build/ while the code is the same.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from random import Random
+
+from bench.placement.simulated import by_seed, figures, simulated
+from bench.placement.yardstick import BENCH as YARDSTICK
+from bench.placement.yardstick import BLOCK, DISPATCH_S, NETWORK_S, OURS, PUBLISH_S, family_of
+from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.runs import Kept, state_of_the_code
+from foretell.model import NO_SLO, Slo
+from foretell.tools.intervals import geometric_mean, ratio_interval
+from foretell.tools.simulate.options import SimulateOptions
+
+BENCH = Benchmark(
+    __file__,
+    __doc__,
+    takes="20 minutes",
+    paths={"TRACES": "folder of the traces"},
+    processes=1,
+)
+RIVALS = (BLOCK, "llumnix_minus", "least_outstanding")
+NAMES = ("chat", "bursts", "tides", "code", "unlike")
+SECONDS, SEEDS, LOADS, PART = 90.0, 5, (0.7, 0.9, 1.05), 3
+"""Of a family's engines there is one in `PART`."""
+CLASSES = (Slo(0.5, 0.05), Slo(5.0), Slo(30.0))
+"""Interactive, relaxed, in the background. The first alone may have a TPOT target."""
+CODE = Slo(1.0, 0.1)
+"""Interactive where a step computes more of prompts than of answers (*code*)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of the simulator."""
+
+    family: str
+    policy: str
+    load: float
+    classes: int
+    seed: int
+    seconds: float = SECONDS
+
+
+def run(case: Case, traces: Path, capacities_qps: dict[str, float]) -> Numbers:
+    """Shares of requests within their targets, of all and by class, and the figures of latency."""
+    family = family_of(case.family)
+    engines = [replace(each, instances=each.instances // PART) for each in family.engines]
+    options = SimulateOptions(
+        engines=tuple(engines),
+        policy=case.policy,
+        estimates="tagger",
+        publish_interval_s=PUBLISH_S,
+        network_delay_s=NETWORK_S,
+        dispatch_delay_s=DISPATCH_S,
+    )
+    qps = case.load * capacities_qps[case.family] / PART
+    arrivals = family.arrivals(traces, qps, int(qps * case.seconds), case.seed)
+    draws = Random(f"{case.seed} classes")
+    of = {a.request_id: int(case.classes * draws.random()) for a in arrivals}
+    told = case.policy == OURS
+    targets = [CODE if case.family == "code" else CLASSES[0], *CLASSES[1 : case.classes]]
+    coming = [replace(a, slo=targets[of[a.request_id]] if told else NO_SLO) for a in arrivals]
+    report = simulated(options, coming, case.seed, recall=told)
+    good = [0] * case.classes
+    for served in report.served:
+        number = of[served.request_id]
+        good[number] += targets[number].met(served.ttft_s, served.tpot_s)
+    came = [[*of.values()].count(number) for number in range(case.classes)]
+    shares = {f"good_{number}": good[number] / came[number] for number in range(case.classes)}
+    return {**asdict(case), "good": sum(good) / len(of), **shares, **figures(report)}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
+    parser.add_argument("--families", nargs="+", choices=NAMES, default=NAMES)
+    parser.add_argument("--loads", nargs="+", type=float, default=LOADS)
+    parser.add_argument("--classes", nargs="+", type=int, choices=(2, 3), default=(2, 3))
+
+
+def measure(options: argparse.Namespace) -> Numbers:
+    """Simulate what has not been simulated yet."""
+    seconds = SECONDS
+    if options.quick:
+        options.seeds, options.families, options.loads, seconds = 2, NAMES[:1], LOADS[-1:], 10.0
+    asked = [
+        Case(family, policy, load, classes, seed, seconds)
+        for load, classes, seed, family, policy in product(
+            options.loads,
+            options.classes,
+            range(1, options.seeds + 1),
+            options.families,
+            (OURS, *RIVALS),
+        )
+    ]
+    work = partial(run, traces=options.traces, capacities_qps=YARDSTICK.read()["capacities_qps"])
+    kept = Kept(BENCH.kept, state_of_the_code())
+    return {"rows": kept.all_of(work, asked, options.processes, "runs")}
+
+
+def tables(numbers: Numbers) -> Blocks:
+    """Shares in time, and how many times as many as by the strongest rival."""
+    rows = numbers["rows"]
+    text = (
+        "*Laboratory*: simulated, lengths as the tagger says. *In time*: requests within their "
+        "targets, means over seeds, and in brackets by class. *Ratio*: of these to those of the "
+        "strongest rival (the one with the highest mean), seed by seed: geometric mean with its "
+        "95% interval (Student's t). TTFT and e2e: the mean latencies and P99 TTFT over those of "
+        "that rival.\n"
+    )
+    header = ("family, load, classes", "seeds", "`slo` in time", "strongest rival", "ratio")
+    lines = [_line(rows, *each) for each in dict.fromkeys(map(_setting, rows))]
+    table = markdown_table((*header, "mean TTFT", "P99 TTFT", "mean e2e"), lines)
+    return {"tables": "\n".join([made_by(numbers), text, table])}
+
+
+def _setting(row: Numbers) -> tuple[str, float, int]:
+    return row["family"], row["load"], row["classes"]
+
+
+def _line(rows: Sequence[Numbers], family: str, load: float, classes: int) -> list[str]:
+    same = {"family": family, "load": load, "classes": classes}
+
+    def values(policy: str, figure: str) -> list[float]:
+        return by_seed(rows, figure, policy=policy, **same)
+
+    def in_time(policy: str) -> str:
+        names = ("good", *(f"good_{number}" for number in range(classes)))
+        mean, *each = (sum(found) / len(found) for found in (values(policy, n) for n in names))
+        return f"{mean:.1%} ({', '.join(f'{share:.0%}' for share in each)})"
+
+    def ratios(figure: str) -> list[float]:
+        pairs = zip(values(OURS, figure), values(rival, figure), strict=True)
+        return [ours / theirs for ours, theirs in pairs]
+
+    rival = max(RIVALS, key=lambda policy: sum(values(policy, "good")))
+    good = "{:.2f} ({:.2f} to {:.2f})".format(*ratio_interval(ratios("good")))
+    latencies = ("ttft_mean_s", "ttft_p99_s", "e2e_mean_s")
+    return [
+        f"{family}, {load:g}, {classes}",
+        f"{len(ratios('good'))}",
+        in_time(OURS),
+        f"`{rival}`: {in_time(rival)}",
+        good,
+        *(f"{geometric_mean(ratios(figure)):.2f}" for figure in latencies),
+    ]
