@@ -9,6 +9,7 @@ writes between markers, and what they show, written by hand around them.
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ class Benchmark:
         places = {getattr(options, _argument(name)): name for name in self.paths}
         arguments = [places.get(Path(text), text) for text in sys.argv[1:]]
         return {
-            "command": " ".join(["python", "-m", "bench", self.name, *arguments]),
+            "command": shlex.join(["python", "-m", "bench", self.name, *arguments]),
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
             "machine": describe_machine(*self.packages),
         }

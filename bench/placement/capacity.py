@@ -69,18 +69,18 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seeds", type=int, default=5, help="Number of seeds, 2 to 10.")
     parser.add_argument("--family", choices=names, default="chat")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
+    parser.add_argument("--knows", nargs="+", choices=KNOWN, default=[*KNOWN])
 
 
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the searches that are asked for and were not made yet; the family's others stay as they
     were written last."""
     seeds, close, seconds = range(1, options.seeds + 1), CLOSE, SECONDS
-    knowledge = list(KNOWN)
     if options.quick:
-        seeds, close, seconds, knowledge = range(1, 3), 2.0, 20.0, ["tagger"]
+        seeds, close, seconds, options.knows = range(1, 3), 2.0, 20.0, ["tagger"]
     cases = [
         Case(options.family, policy, knows, seed)
-        for seed, knows, policy in product(seeds, knowledge, options.policies)
+        for seed, knows, policy in product(seeds, options.knows, options.policies)
         if knows == "tagger" or policy not in WITHOUT_FORECASTS  # whom lengths do not concern
         if family_of(options.family).prefixes or policy not in SEE_PREFIXES
     ]

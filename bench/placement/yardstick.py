@@ -184,8 +184,8 @@ def tables(page: Numbers) -> Blocks:
                 [f"{family.name}, {qps:.1f}/s", role, *cells[:3], f"`{simple}`", *cells[3:]]
             )
         found = list(zip(*(_compared(page, each.name) for each in families), strict=True))
-        means = [geometric_mean([geometric_mean(x) for x in each]) for each in found]
-        cells = [f"**{mean:.2f}**" for mean in means]
+        seeds = [map(geometric_mean, zip(*each, strict=True)) for each in found]
+        cells = [f"**{_told([*ratios])}**" for ratios in seeds]
         if families:
             groups.append([f"**{len(families)}**", role, *cells[:3], "", *cells[3:]])
     names = [*COMPARED.values()]
@@ -205,10 +205,10 @@ def _shares(page: Numbers) -> list[str]:
     """How far policies come on the way from `round_robin` to the pool."""
     rows, figure = [], "ttft_p99_s"
     for family in _families(page):
-        seeds = {row["seed"] for row in page["rows"] if row["policy"] == POOL}
-        part = [r for r in page["rows"] if r["family"] == family.name and r["seed"] in seeds]
-        if any(row["policy"] == POOL for row in part):
-            found = {**page, "rows": part}
+        of_it = [row for row in page["rows"] if row["family"] == family.name]
+        seeds = {row["seed"] for row in of_it if row["policy"] == POOL}
+        if seeds:
+            found = {**page, "rows": [row for row in of_it if row["seed"] in seeds]}
             simple = best_of(found, family.name, figure, WITHOUT_FORECASTS)
             start, end, *each = (
                 geometric_mean(_values(found, family.name, policy, figure))
