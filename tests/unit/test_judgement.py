@@ -104,6 +104,7 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
         instance=INSTANCE,
         continued=False,
         headers=dict,
+        output_tokens=0,
     )
     raw = json.dumps({"model": "test-model", "prompt": "a", "stream": stream}).encode()
     request = parse(ENDPOINTS["/v1/completions"], raw)

@@ -36,6 +36,7 @@ async def begun() -> tuple[Any, Transfer, Mock, "asyncio.Task[None]"]:
         instance_id="engine-0",
         continued=False,
         headers=dict,
+        output_tokens=0,
     )
     request = SimpleNamespace(
         stream=True,
