@@ -67,7 +67,7 @@ CASES: dict[str, tuple[str, Callable[[], list[bytes]]]] = {
         _JSON,
         lambda: _event(b'{"choices":[{"index":0,"token_ids":%b}]}' % _list(b"1", 1_900_000)),
     ),
-    "small chunks": ("CVE-2025-58056", lambda: [CODED + chunk(b"{") + chunk(b" ") * 100_000]),
+    "small chunks": ("CVE-2023-39326 (Go)", lambda: [CODED + chunk(b"{") + chunk(b" ") * 100_000]),
     "an answer of many choices": (
         _JSON,
         lambda: _whole(b'{"choices":%b}' % _list(b"{}", 2_700_000)),

@@ -262,7 +262,7 @@ _ISSUE = "bug report on this project, November 2026"
 VECTORS: list[Vector] = [
     Script("hold: pages that are not read", _ISSUE, pages_unread),
     Script("hold: 16 MiB ahead", "RFC 9112, section 9.3.2", ahead),
-    Script("hold: small chunks", "CVE-2025-58056 and others of chunked bodies", small_chunks),
+    Script("hold: small chunks", "CVE-2023-39326 (Go)", small_chunks),
     Script("hold: 600 upgrades", _ISSUE, upgrades),
     Script("hold: the last of several upgrades closes", _ISSUE, upgrade_and_close),
     Script("hold: 200 connections that do nothing more", "CVE-2007-6750 (Slowloris)", idle),
@@ -285,5 +285,5 @@ VECTORS: list[Vector] = [
         )
         for kind in ("picture", "text", "quotes")
     ),
-    Script("hold: descriptors", "CVE-2011-4971 and others of EMFILE", descriptors),
+    Script("hold: descriptors", "accept(2), EMFILE", descriptors),
 ]

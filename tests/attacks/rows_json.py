@@ -144,7 +144,7 @@ def form(world: World, part: bytes, number: int, status: int, boundary: bytes = 
     assert world.ask("POST", "/v1/audio/translations", body, content_type=kind)[0] == status
 
 
-_FORM = "RFC 7578; CVE-2023-24816 and others of many parts"
+_FORM = "RFC 7578; CVE-2023-30798 (Starlette)"
 _EMPTY_PART = b'name="a"\r\n\r\n\r\n'
 
 VECTORS: list[Vector] = [
