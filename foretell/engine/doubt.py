@@ -1,10 +1,10 @@
-"""Whether an engine's predictions may be gone by, as its latest answers say.
+"""Whether an engine's predictions can be trusted, as its latest answers show.
 
-An engine that is observed from outside is known as far as its streams show it. Where they mislead,
-predictions may be off by several times, and placing by them is worse than by load. Errors of length
-estimates do not count: a latency is compared with what was predicted for an answer of its length.
-Waits for first tokens scatter, since they depend on the lengths of others' answers, so of TTFT only
-what predictions are off on the whole counts.
+Of an engine that is observed from outside only its streams are known. Where they mislead,
+predictions may be off by a factor of several, and placing by load is better than placing by them.
+Errors of length estimates do not count: a latency is compared with what was predicted for an answer
+of its length. TTFT scatters, since it depends on the lengths of others' answers, so only the bias
+of its predictions counts.
 """
 
 from collections import deque
@@ -15,12 +15,12 @@ from foretell.model import Prediction
 
 DOUBTED = "its latest predictions were off by more than a factor of 2: placed by load"
 _MOST, _AGAIN = log(2.0), log(1.6)
-"""The median of |log(predicted / actual)| of e2e latency, or that of log(predicted / actual) of
-TTFT, with which predictions are gone by no longer, and those with which they are again."""
+"""Medians of |log(predicted / actual)| of e2e latency, or of log(predicted / actual) of TTFT: above
+the first predictions are no longer used, below the second they are used again."""
 _ANSWERS, _FEWEST = 32, 12
 """The latest answers that count, and how many there must be."""
 _SLIGHT_S = 0.05
-"""Added to both latencies: milliseconds do not matter."""
+"""Added to both latencies, so that differences of milliseconds do not matter."""
 
 
 class Doubt:
