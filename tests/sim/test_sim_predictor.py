@@ -216,7 +216,7 @@ def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> No
             told = service.publish(OnlineStepTime(), now_s)
             assert told is not None
             assert_equal(snapshot, told, steps_in_flight(config))
-            for name in ("ttft_s", "e2e_s", "tpot_s", "preemptions", "added_ttft_s", "added_e2e_s"):
+            for name in ("ttft_s", "e2e_s", "tpot_s", "preempted_s", "added_ttft_s", "added_e2e_s"):
                 assert getattr(ours, name) == pytest.approx(
                     getattr(theirs, name), rel=1e-9, abs=1e-9
                 ), name
