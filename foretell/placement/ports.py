@@ -21,7 +21,7 @@ class Answer(NamedTuple):
     load: Load | None = None
     prediction: Prediction | None = None
     is_doubted: bool = False
-    """There was a prediction, which is not to be gone by."""
+    """There was a prediction, which cannot be trusted."""
 
 
 class Predicted(NamedTuple):

@@ -55,7 +55,7 @@ class Attempt:
     told: Told | None = None
     """What its client is told of that; None without quantiles: then the means."""
     withheld: Prediction | None = None
-    """What was predicted of an engine whose predictions are not gone by, to be compared with what
+    """What was predicted of an engine whose predictions are not trusted, to be compared with what
     happens."""
     tagged: bool = False
     """The tagger was asked about it."""

@@ -60,7 +60,7 @@ class Following(Peer):
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
         self.doubt = Doubt()
-        """Whether predictions for the engine may be gone by."""
+        """Whether predictions for the engine can be trusted."""
         self._progress = StreamProgress()
         self._telling: asyncio.TimerHandle | None = None
 

@@ -166,7 +166,7 @@ class Predictors:
         return self._without_doubted(spec.request_id, predicted)
 
     def _without_doubted(self, key: str, predicted: Predicted) -> Predicted:
-        """The same without the predictions that are not to be gone by, which are remembered until
+        """The same without the predictions that are not trusted, which are remembered until
         the next placement."""
         found = {
             each.instance_id: each.prediction
@@ -183,7 +183,7 @@ class Predictors:
         return predicted._replace(answers=answers)
 
     def withheld(self, key: str, instance_id: str) -> Prediction | None:
-        """What was predicted of a request that is just being placed there, and not gone by."""
+        """What was predicted of a request that is just being placed there, and not trusted."""
         last, found = self._withheld
         return found.get(instance_id) if key == last else None
 
