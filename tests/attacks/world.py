@@ -108,7 +108,7 @@ class World:
         return sock
 
     def ask(
-        self, method: str, path: str, body: bytes = b"", **headers: str
+        self, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """A request over a connection of its own: status, headers and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)

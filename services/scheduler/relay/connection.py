@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from foretell.services.scheduler.api.parsing import Spliced
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
 from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
 from foretell.services.scheduler.turns import Turns
@@ -104,7 +105,7 @@ class Connection(asyncio.Protocol):
         except OSError:
             return False
 
-    def send(self, head: bytes, body: bytes, listener: Listener) -> None:
+    def send(self, head: bytes, body: bytes | Spliced, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
         assert self._done
         assert not self._lost
@@ -116,7 +117,8 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
-        self._transport.writelines((head, body))
+        parts = (head, body) if isinstance(body, bytes) else (head, *body.parts)
+        self._transport.writelines(parts)
 
     def release(self) -> None:
         """The listener wants to hear no more. Unless the answer was read to its end this closes the
