@@ -293,6 +293,7 @@ def descriptors(world: World) -> None:
         assert "file descriptors run out" in (Path(name) / "log").read_text()
 
 
+KEYS = "world_with_keys"
 _ISSUE = "bug report on this project, November 2026"
 
 VECTORS: list[Vector] = [
@@ -303,9 +304,9 @@ VECTORS: list[Vector] = [
     Script("hold: the last of several upgrades closes", _ISSUE, upgrade_and_close),
     Script("hold: 200 connections that do nothing more", "CVE-2007-6750 (Slowloris)", idle),
     Script("hold: a body for nobody", "RFC 9110, section 15.5.14", body_for_nobody),
-    Script("hold: malformed bodies in all places", _ISSUE, malformed_bodies, keys=True),
-    Script("hold: all places for one caller", _ISSUE, all_places, keys=True),
-    Script("hold: all bytes of bodies for one caller", _ISSUE, declared_bodies, keys=True),
+    Script("hold: malformed bodies in all places", _ISSUE, malformed_bodies, world=KEYS),
+    Script("hold: all places for one caller", _ISSUE, all_places, world=KEYS),
+    Script("hold: all bytes of bodies for one caller", _ISSUE, declared_bodies, world=KEYS),
     Script("hold: an answer of 300 MB", _ISSUE, long_answer),
     Script("hold: an answer of 300 MB that is not read", _ISSUE, long_answer_unread),
     Script("hold: a line without end", "HTML, section 9.2.5", long_line),

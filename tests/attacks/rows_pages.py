@@ -13,7 +13,7 @@ _ISSUE = "bug report on this project, November 2026"
 _READERS = 40
 _TOLD_OF = 3000
 """Requests of the last minute."""
-_FOR_S = 2.0
+_FOR_S = 1.0
 _PATHS = ("/status", "/console/state", "/metrics", "/v1/models", "/explain/x", "/openapi.json")
 
 

@@ -97,6 +97,7 @@ class World:
         self, child: subprocess.Popen[bytes], port: int, engine: FakeEngine, folder: Path
     ) -> None:
         self.child, self.port, self.engine = child, port, engine
+        self.tls_port = 0
         self._others = folder / OTHERS
         self.picker = str(folder / "picker")
         """The path of the socket for gateways."""
@@ -229,8 +230,9 @@ def scheduler(
                 assert child.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < until_s
                 time.sleep(0.02)
-            port = int(json.loads(ready.read_text())["url"].rpartition(":")[2])
-            world = World(child, port, engine, folder)
+            facts = json.loads(ready.read_text())
+            world = World(child, int(facts["url"].rpartition(":")[2]), engine, folder)
+            world.tls_port = int(facts.get("https_url", ":0").rpartition(":")[2])
             while world.ask("GET", "/ready")[0] != 200:
                 assert time.monotonic() < until_s
                 time.sleep(0.02)
