@@ -17,6 +17,7 @@ from foretell.batch.states import SEALING, Batch, Status
 from foretell.services.batch.advance import record_id, seal, time_out, validate
 from foretell.services.batch.metrics import BatchMetrics
 from foretell.services.batch.ordering import Ordering
+from foretell.services.batch.room import Room
 from foretell.services.batch.store import Lost
 from foretell.services.batch.target import Endpoints, TryAgain
 from foretell.services.batch.work import LEASE_S, FilePlace, Work
@@ -55,6 +56,7 @@ class Executor:
         self._window = window
         self._ordering = ordering
         self._spacing = Spacing()
+        self._room = Room()
         self._thread = ThreadPoolExecutor(1, "batch-store")
         self._long = ThreadPoolExecutor(1, "batch-files")
         self._readers = ThreadPoolExecutor(_READERS, "batch-lines")
@@ -240,10 +242,18 @@ class Executor:
 
     async def _record_of(self, batch: Batch, place: FilePlace) -> Record:
         """Have a line answered, however long it takes: the batch's expiry ends it."""
+        async with self._room.of(batch.tenant, place.length_bytes):
+            loop = asyncio.get_running_loop()
+            read = loop.run_in_executor(self._readers, self._request_at, batch, place)
+            return await self._answered(batch, place, *await read)
+
+    def _request_at(self, batch: Batch, place: FilePlace) -> tuple[str, bytes]:
         where = batch.input_file_id, place.begin_bytes, place.length_bytes
-        loop = asyncio.get_running_loop()
-        raw = await loop.run_in_executor(self._readers, self.work.store.storage.read, *where)
-        custom_id, body = request_of(raw)
+        return request_of(self.work.store.storage.read(*where))
+
+    async def _answered(
+        self, batch: Batch, place: FilePlace, custom_id: str, body: bytes
+    ) -> Record:
         request_id = record_id(batch.id, place.line)
         pause_s = _FIRST_PAUSE_S
         failures = 0

@@ -5,9 +5,10 @@ import os
 from collections.abc import Awaitable
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
-from aiohttp import BodyPartReader, web
+from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from foretell.services.batch.advance import FILE_LIFETIME_S
 from foretell.services.batch.answers import AnswerRefused, FileLifetime, checked, invalid
@@ -17,6 +18,8 @@ T = TypeVar("T")
 MOST_FILE_BYTES = 200 << 20
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _MOST_FIELD_BYTES = 1024
+_MOST_LINES = 1000
+"""Of a form, outside of what its parts hold."""
 _PART_S = 60.0
 """Longest time until more of an upload must have come."""
 _PIECE_BYTES = 1 << 18
@@ -57,6 +60,24 @@ class Upload:
         self._ending.close()
 
 
+class _FewLines:
+    """A form's content, of which a bounded number of lines is read one by one: of what stands
+    before and between its parts, and of their headers."""
+
+    def __init__(self, content: StreamReader) -> None:
+        self._content = content
+        self._left = _MOST_LINES
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._content, name)
+
+    async def readline(self, **bounds: int) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError("too many lines")
+        return await self._content.readline(**bounds)
+
+
 async def received(
     request: web.Request, store: BatchStore, tenant: str, room_bytes: int
 ) -> StoredFile:
@@ -67,7 +88,7 @@ async def received(
     filename = ""
     fields: dict[str, str] = {}
     try:
-        form = await request.multipart()
+        form = MultipartReader(request.headers, cast(StreamReader, _FewLines(request.content)))
         while (part := await _soon(form.next())) is not None:
             if not isinstance(part, BodyPartReader):
                 raise invalid("a form within a form is not understood")
@@ -85,7 +106,7 @@ async def received(
         return await asyncio.to_thread(upload.finish, tenant, filename[:255], lifetime_s)
     except TimeoutError as error:
         raise AnswerRefused(408, f"nothing more of the file came within {_PART_S:.0f} s") from error
-    except (ValueError, AssertionError) as error:
+    except (ValueError, AssertionError, HttpProcessingError) as error:
         raise invalid("this is no valid form", code="form_invalid") from error
     finally:
         if upload is not None:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from costs import OTHERS
@@ -18,17 +20,22 @@ _EVERY_S = 0.005
 _ASKED = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-def port_of(ready: Path) -> int:
-    """The port at which this process serves; 0: it does not yet."""
-    told = json.loads(ready.read_text()) if ready.exists() else {"url": ":0"}
-    return int(told["url"].rpartition(":")[2])
+def facts_of(ready: Path) -> dict[str, str]:
+    """Where this process serves; empty: it does not yet."""
+    facts: dict[str, str] = json.loads(ready.read_text()) if ready.exists() else {}
+    return facts
 
 
 async def ask(ready: Path, told: int) -> None:
-    """Ask again and again, and write what each answer took to the file `told`."""
-    while not (port := port_of(ready)):  # noqa: ASYNC110 - nobody else would tell
+    """Ask this process again and again once it is ready, and write what each answer took to the
+    file `told`."""
+    while not (facts := facts_of(ready)):  # noqa: ASYNC110 - nobody else would tell
         await asyncio.sleep(_EVERY_S)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if "url" in facts:
+        connecting = asyncio.open_connection("127.0.0.1", int(facts["url"].rpartition(":")[2]))
+    else:
+        connecting = asyncio.open_unix_connection(facts["address"].removeprefix("unix:"))
+    reader, writer = await connecting
     while True:
         cpu_s, due_s = time.process_time(), time.monotonic() + _EVERY_S
         await asyncio.sleep(_EVERY_S)
@@ -39,18 +46,24 @@ async def ask(ready: Path, told: int) -> None:
         os.write(told, b"%.6f %.6f\n" % (cpu_s, wall_s))
 
 
-async def main(stop: asyncio.Event) -> None:
-    asking = asyncio.create_task(ask(ready, told))
-    try:
-        await serve(settings, stop, tuning=tuning)
-    finally:
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+def run(serve: Callable[[asyncio.Event], Awaitable[None]], ready_file: str) -> None:
+    """Serve, and have this client ask beside it."""
+
+    ready = Path(ready_file)
+    told = os.open(ready.with_name(OTHERS), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    async def main(stop: asyncio.Event) -> None:
+        asking = asyncio.create_task(ask(ready, told))
+        try:
+            await serve(stop)
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    runtime.run(main)
 
 
 if __name__ == "__main__":
     settings = prepared()
-    ready = Path(settings.ready_file)
-    told = os.open(ready.with_name(OTHERS), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     tuning = Tuning(placement=PlacementConfig(max_attempts=1, instance_wait_s=0.0))
-    runtime.run(main)
+    run(partial(serve, settings, tuning=tuning), settings.ready_file)

@@ -12,7 +12,7 @@ import pytest
 from beside import compare
 from rows_tls import encrypting
 from vectors import Answer, Bytes, Script, Vector
-from world import BOUND_S, FakeEngine, World, exchanged, scheduler
+from world import BOUND_S, FakeEngine, World, batch_service, exchanged, scheduler
 
 ROWS: list[Vector] = [
     each
@@ -50,6 +50,12 @@ def world_with_keys(
 def world_with_tls(engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("tls")
     with scheduler(folder, engine, *encrypting(folder)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def batches(engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with batch_service(tmp_path_factory.mktemp("batches"), engine) as made:
         yield made
 
 

@@ -218,11 +218,41 @@ def scheduler(
     """A scheduler's process; `prefix` is what starts it, such as `prlimit`."""
     ready = folder / "ready.json"
     instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
-    command = [
-        *(*prefix, sys.executable, str(Path(__file__).with_name("one_attempt.py")), "--port", "0"),
-        *("--ready-file", str(ready), "--engine-wait-s", "0"),
-        *("--instances", json.dumps(instances), "--picker", f"unix:{folder}/picker", *flags),
-    ]
+    asked = (
+        *("--port", "0", "--engine-wait-s", "0", "--instances", json.dumps(instances)),
+        *("--picker", f"unix:{folder}/picker", *flags),
+    )
+    with _process(folder, "one_attempt.py", *asked, prefix=prefix) as child:
+        facts = json.loads(ready.read_text())
+        world = World(child, int(facts["url"].rpartition(":")[2]), engine, folder)
+        world.tls_port = int(facts.get("https_url", ":0").rpartition(":")[2])
+        until_s = time.monotonic() + START_S
+        while world.ask("GET", "/ready")[0] != 200:
+            assert time.monotonic() < until_s
+            time.sleep(0.02)
+        yield world
+
+
+@contextlib.contextmanager
+def batch_service(folder: Path, engine: FakeEngine) -> Iterator[World]:
+    """A batch service's process behind a scheduler, through which clients reach it."""
+    (folder / "scheduler").mkdir()
+    where = f"unix:{folder}/batch/socket"
+    with scheduler(folder / "scheduler", engine, "--batches", where) as front:
+        url = f"http://127.0.0.1:{front.port}"
+        asked = ("--listen", where, "--folder", str(folder / "batches"), "--schedulers", url)
+        with _process(folder, "one_batch.py", *asked) as child:
+            yield World(child, front.port, engine, folder)
+
+
+@contextlib.contextmanager
+def _process(
+    folder: Path, name: str, *flags: str, prefix: Sequence[str] = ()
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is ready, and logs no trace until it ends."""
+    ready = folder / "ready.json"
+    script = str(Path(__file__).with_name(name))
+    command = [*prefix, sys.executable, script, "--ready-file", str(ready), *flags]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as child:
         try:
             until_s = time.monotonic() + START_S
@@ -230,13 +260,7 @@ def scheduler(
                 assert child.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < until_s
                 time.sleep(0.02)
-            facts = json.loads(ready.read_text())
-            world = World(child, int(facts["url"].rpartition(":")[2]), engine, folder)
-            world.tls_port = int(facts.get("https_url", ":0").rpartition(":")[2])
-            while world.ask("GET", "/ready")[0] != 200:
-                assert time.monotonic() < until_s
-                time.sleep(0.02)
-            yield world
+            yield child
             log_text = (folder / "log").read_text()
             assert "Traceback" not in log_text, log_text
         finally:

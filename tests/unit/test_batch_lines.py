@@ -67,6 +67,7 @@ def test_an_error_names_its_line_and_field(raw: bytes, code: str, param: str | N
 
 def test_errors_of_the_whole_file() -> None:
     assert [error.code for error in problems(b"\n", b" ")] == ["empty_file"]
+    assert problems(*[b"\n"] * 1_000_000)[0].code == "too_many_tasks", "nobody reads 200 MB of them"
     (error,) = problems(line("a"), line("b"), line("c"), most=2)
     assert (error.code, error.line) == ("too_many_tasks", 3)
     texts = line("a", url="/v1/embeddings", body={"model": "m", "input": ["x", "y", "z"]})
