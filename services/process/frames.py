@@ -31,7 +31,7 @@ _LENGTH_BYTES = 4
 
 
 def frames_address(address: str) -> str:
-    """Where the predictor or tagger that gRPC reaches at `address` takes streams of frames."""
+    """Where the predictor that gRPC reaches at `address` takes streams of frames."""
     if address.startswith("unix:"):
         return f"{address}.frames"
     host, _, port = address.rpartition(":")

@@ -13,8 +13,6 @@ from foretell import wire
 from foretell.model import Prediction, RequestSpec
 from foretell.placement.ports import Answer, Predicted
 from foretell.policy import Needs
-from foretell.services.process.frames import FrameStream, frames_address, serve_frames
-from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.placing import placer
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
@@ -174,51 +172,15 @@ class Tagger(tagger_pb2_grpc.TaggerServicer):
         self.asked: list[tagger_pb2.TagRequest] = []
         self.observed: list[tagger_pb2.Observation] = []
 
-    async def Tag(self, request: Any, context: Any) -> tagger_pb2.LengthEstimate:
-        self.asked.append(request)
+    async def TagMany(self, batch: Any, context: Any) -> tagger_pb2.EstimateBatch:
+        self.asked += batch.requests
         if self.hanging:
             await asyncio.Event().wait()
-        return self.estimate
+        return tagger_pb2.EstimateBatch(estimates=[self.estimate] * len(batch.requests))
 
     async def Observe(self, request: Any, context: Any) -> tagger_pb2.ObserveResponse:
         self.observed += request.observations
         return tagger_pb2.ObserveResponse()
-
-
-class _Stream(FrameStream):
-    """What a scheduler's stream to `tagger` is answered with; None: bytes of no message."""
-
-    def __init__(self, tagger: Tagger | None) -> None:
-        super().__init__()
-        self._tagger = tagger
-        self._greeted = False
-
-    def received(self, payload: bytes) -> None:
-        if self._tagger is None:
-            self.send(UNDECODABLE)
-        elif self._greeted:
-            batch = tagger_pb2.TagBatch.FromString(payload)
-            self._tagger.asked += batch.requests
-            if not self._tagger.hanging:
-                self.send(self._answer(batch, self._tagger.estimate).SerializeToString())
-        self._greeted = True
-
-    def _answer(
-        self, batch: tagger_pb2.TagBatch, length: tagger_pb2.LengthEstimate
-    ) -> tagger_pb2.EstimateBatch:
-        """`length` for every request, whether it makes sense or not."""
-        return tagger_pb2.EstimateBatch(
-            estimates=[
-                tagger_pb2.Estimates(
-                    source=length.source,
-                    levels=[each.level for each in length.quantiles],
-                    numbers=[number],
-                    expected_tokens=[length.expected_tokens],
-                    tokens=[each.tokens for each in length.quantiles],
-                )
-                for number in range(batch.first, batch.first + len(batch.requests))
-            ]
-        )
 
 
 class _Undecodable(grpc.GenericRpcHandler):
@@ -246,11 +208,9 @@ async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
         address = f"unix:{folder}/peer"
         server.add_insecure_port(address)
         await server.start()
-        streams, _ = await serve_frames(lambda: _Stream(peer), frames_address(address), OPEN)
         try:
             yield address
         finally:
-            streams.close()
             await server.stop(None)
 
 
