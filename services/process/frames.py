@@ -101,16 +101,6 @@ class FrameStream(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    def read_on(self, wanted: bool) -> None:
-        """Whether to read frames from the other end; those that have arrived are still handled."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
-            return
-        if wanted:
-            transport.resume_reading()
-        else:
-            transport.pause_reading()
-
     def received(self, payload: bytes) -> None:
         """A whole frame has come."""
         raise NotImplementedError

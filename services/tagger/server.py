@@ -14,7 +14,6 @@ import prometheus_client
 from foretell import wire
 from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
-from foretell.model import LengthEstimate
 from foretell.services.process import calls, runtime
 from foretell.services.process.logs import about
 from foretell.services.process.traffic import Traffic
@@ -70,7 +69,7 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         problem = tag_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        return wire.length_to_proto(await self._estimate(request))
+        return wire.length_to_proto(await self._estimators.estimate(request))
 
     async def TagMany(
         self, batch: tagger_pb2.TagBatch, context: _TagManyContext
@@ -95,17 +94,7 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         if problem := tag_problem(request):
             logger.debug("refused: %s", problem, extra=about(request.x_request_id))
             return tagger_pb2.LengthEstimate()
-        return wire.length_to_proto(await self._estimate(request))
-
-    def _estimate(self, request: tagger_pb2.TagRequest) -> asyncio.Future[LengthEstimate]:
-        answer: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
-
-        def tell(estimate: LengthEstimate) -> None:
-            if not answer.done():  # otherwise the caller has left
-                answer.set_result(estimate)
-
-        self._estimators.ask(request, tell)
-        return answer
+        return wire.length_to_proto(await self._estimators.estimate(request))
 
 
 async def serve(
