@@ -5,13 +5,13 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import grpc
 
 from foretell import wire
 from foretell.model import Prediction, RequestSpec
-from foretell.placement.ports import Answer, Predicted
+from foretell.placement.ports import Answer, Predicted, Wanted
 from foretell.policy import Needs
 from foretell.services.scheduler.placing import placer
 from foretell.services.scheduler.placing.instance import Instance
@@ -102,19 +102,16 @@ class ScriptedPredictors(Predictors):
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
-        wanted = {"needs": needs, "with_quantiles": with_quantiles, "single": single}
+        needs = wanted["needs"]
         if not any(map(self._scripted, instance_ids)):
-            return super().predict(spec, instance_ids, now_s, **wanted)  # type: ignore[arg-type]
+            return super().predict(spec, instance_ids, now_s, **wanted)
         answers = []
         for instance_id in instance_ids:
             peer = self._scripted(instance_id)
             if peer is None:
-                found = super().predict(spec, (instance_id,), now_s, **wanted)  # type: ignore[arg-type]
+                found = super().predict(spec, (instance_id,), now_s, **wanted)
                 answers += found.answers
                 continue
             peer.asked.append("load" if needs is Needs.LOAD else "prediction")
@@ -125,7 +122,7 @@ class ScriptedPredictors(Predictors):
                 answers.append(Answer(instance_id, said.load))
                 continue
             peer.externality.append(needs.externality)
-            peer.with_quantiles.append(with_quantiles)
+            peer.with_quantiles.append(wanted["with_quantiles"])
             answers.append(Answer(instance_id, said.load, said))
         return Predicted(answers)
 

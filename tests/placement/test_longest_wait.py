@@ -14,7 +14,7 @@ from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.ports import Answer, Predicted, Wait
 from foretell.placement.recall import REVIEW_PAUSE_S
-from foretell.policy import Needs, make_policy
+from foretell.policy import make_policy
 from foretell.policy.order import OVERTAKEN_PART
 from tests.sweeps import cases
 
@@ -161,10 +161,7 @@ class World:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: object,
     ) -> Predicted:
         """As `ports.Predict`."""
         return Predicted([self.engines[name].foretell(spec, now_s) for name in instance_ids])
