@@ -1,4 +1,4 @@
-"""What clients are told of predicted latencies: a value to plan with, and one that nine in ten keep
+"""Predicted latencies as clients get them: a value to plan with, and one that nine in ten keep
 to.
 
 Placement compares means. Those are no values to tell: a few answers that may become very long raise
@@ -13,7 +13,7 @@ An answer that nobody waited for to its end counts as one that took longer than 
 more often. That is right where those that are left at some moment would have gone on as others do.
 
 The value to plan with is the median, but at most twice what one in ten keeps to, so that one in ten
-is told more than twice its latency, and at least a fifth of the median.
+gets more than twice its latency, and at least a fifth of the median.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -62,7 +62,7 @@ class ToldLatency(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a client is told of one request, from the moment of its prediction."""
+    """What a client gets for one request, from the moment of its prediction."""
 
     ttft: ToldLatency
     e2e: ToldLatency

@@ -210,7 +210,7 @@ class FileLease(Lease):
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file: whoever reads it, also after a crash, finds the old text or the new one."""
+    """Replace a file: a reader, also after a crash, finds the old text or the new one."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)

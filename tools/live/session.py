@@ -34,7 +34,7 @@ class Session:
     seed: int
     secret_key: str = ""
     """The entry of `vllm_xargs` by which the engine alone learns of a request's length; empty: all
-    are told the lengths."""
+    know the lengths."""
     most_tokens: int = 0
     """What a request allows whose length is secret."""
     served: list[Served] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Session:
         )
 
     def _spec(self, request: Arrival) -> RequestSpec:
-        """What predictor and engine are told of a request."""
+        """What predictor and engine learn of a request."""
         name, prompt, output = request.request_id, request.prompt_tokens, request.output_tokens
         if not self.secret_key:
             return RequestSpec(name, prompt, output, LengthEstimate(float(output), source="hint"))

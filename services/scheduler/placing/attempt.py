@@ -53,7 +53,7 @@ class Attempt:
     took_s: float
     """To decide, the time in which it was held included."""
     told: Told | None = None
-    """What its client is told of that; None without quantiles: then the means."""
+    """What its client gets of that; None without quantiles: then the means."""
     withheld: Prediction | None = None
     """What was predicted of an engine whose predictions are not trusted, to be compared with what
     happens."""
@@ -116,7 +116,7 @@ class Attempt:
         return max(0.0, unix_s - self.placed_unix_s) if unix_s else 0.0
 
     def headers(self) -> dict[str, str]:
-        """What clients are told of it."""
+        """What clients get of it."""
         headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
         prediction = self.prediction
         if prediction is not None:

@@ -55,7 +55,7 @@ class Predictors:
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """Without `follows` none is followed. `listener` is told who is; `random` draws from
+        """Without `follows` none is followed. `listener` gets who is; `random` draws from
         [0, 1)."""
         self._pool = pool
         self._follows = follows
@@ -69,7 +69,7 @@ class Predictors:
         self._followed: dict[str, Following] = {}
         self._withheld: tuple[str, dict[str, Prediction]] = "", {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
-        """Is told what another replica tells all."""
+        """Gets what another replica sends to all."""
         self._clock = asyncio.get_running_loop().time
 
     def follow(self, instance_id: str) -> None:
