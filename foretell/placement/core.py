@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from foretell.length import says_more
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
 
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
+_HELD = (Stage.SHARE, Stage.YIELD)
 
 
 class PlacementCore:
@@ -49,6 +51,7 @@ class PlacementCore:
     ) -> None:
         """`random` draws uniformly from [0, 1)."""
         self.policy = policy
+        self._asks_predictors = policy.needs is not Needs.NOTHING
         self.config = config
         self._state = State(policy, config, random, predict)
         self.instances = self._state.instances
@@ -57,6 +60,7 @@ class PlacementCore:
         self.shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
         self.yielding = Yielding(self._state)
+        self._held = (self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)
         self._silences = Silences()
         self._budget = RetryBudget()
         self.without_instance: dict[str, None] = {}
@@ -109,7 +113,7 @@ class PlacementCore:
         assert key not in self._requests, f"{key} arrived twice"
         arrived_s = self._now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
-        if self.policy.needs is not Needs.NOTHING:
+        if self._asks_predictors:
             self._budgets.of(event.spec.priority).arrived(self._now_s, event.late_s)
         self._budget.arrived(self._now_s)
         self._recalls.arrived(request)
@@ -130,12 +134,12 @@ class PlacementCore:
         if not self._state.eligible(request):
             self._await_instance(request)
             return
-        if request.stage not in (Stage.SHARE, Stage.YIELD):
+        if request.stage not in _HELD:
             request.next_attempt()
             if not request.failures and self.shares.must_wait(request.arrived.tenant):
                 self._hold(request)
                 return
-        if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
+        if not self._asks_predictors or not request.arrived.foreseeable:
             eligible = self._state.open_to(request)
             self._choose(request, self._state.candidates.of(eligible, (), self._now_s), None)
         else:
@@ -204,26 +208,29 @@ class PlacementCore:
             if (why := unattainable(spec.slo, told)) is not None:
                 self._refuse(request, "late", why)
                 return
-        if not self.yielding.begins(request, spec, candidates):
+        may_yield = request.arrived.spec.slo.ttft_s < inf
+        if not (may_yield and self.yielding.begins(request, spec, candidates)):
             self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
 
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
         chosen = decision.chosen
         instance = self.instances[chosen.instance_id]
-        if not instance.by_priority and spec.priority != request.given_priority:
+        arrived, given = request.arrived, request.arrived.given_priority
+        given = arrived.spec.priority if given is None else given
+        if given != spec.priority and not instance.by_priority:
             # Its engine would refuse a priority that the client did not give.
-            spec = replace(spec, priority=request.given_priority)
+            spec = replace(spec, priority=given)
         self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)
-        if request.arrived.recallable:
+        if arrived.recallable:
             predicted_s = request.predicted_s(prediction)
             self._silences.sent(key, instance.instance_id, predicted_s, self._now_s)
         attempt, name = request.attempt, instance.instance_id
         if prediction is not None and not request.single:
             prediction = self._state.predict.predict_one(spec, name, self._now_s) or prediction
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
-        if request.arrived.foreseeable:  # at once: whoever is placed next must see it
+        if arrived.foreseeable:  # at once: whoever is placed next must see it
             self._state.predict.reserve(spec, name, self._now_s)
         self.shares.stop_trying(key)
 
@@ -239,8 +246,8 @@ class PlacementCore:
 
     def _release(self) -> None:
         """There may be room: look again for an instance, for one after the other."""
-        for waiting, stage in ((self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)):
-            while (key := waiting.take_next()) is not None:
+        for waiting, stage in self._held:
+            while waiting.held and (key := waiting.take_next()) is not None:
                 request = self._requests[key]
                 self._place(request)
                 if request.stage is stage:

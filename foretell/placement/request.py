@@ -73,12 +73,6 @@ class Request:
         """Its place among those that wait for their tenants' shares."""
         return Urgency(self.arrived.spec.priority, self.arrived_s)
 
-    @property
-    def given_priority(self) -> int:
-        """The priority that every engine reads in it."""
-        given = self.arrived.given_priority
-        return self.arrived.spec.priority if given is None else given
-
     def next_attempt(self) -> None:
         """It is tried once more, by an id of its own."""
         self.attempt += 1
