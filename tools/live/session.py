@@ -9,7 +9,7 @@ from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.tools.live.follower import Follower
 from foretell.tools.live.recording import Served
-from foretell.tools.live.stream import NoStream, StreamClient
+from foretell.tools.live.stream import NoStream, StreamClient, completion, random_prompt
 from foretell.workload import Arrival
 
 _REQUEST_DEADLINE_S = 300.0
@@ -17,7 +17,6 @@ _ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = (
     0.1,
     2.0,
 )  # foretell.services.scheduler.placing.pool's
-_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 
 
 @dataclass(slots=True)
@@ -101,20 +100,15 @@ class Session:
 
     def _body(self, spec: RequestSpec, output_tokens: int) -> dict[str, Any]:
         """The completion request, as the scheduler (`for_engine`) would send it on."""
-        draws = Random(f"{self.seed} {spec.request_id}")
-        return {
-            "model": self.model,
-            "prompt": draws.choices(
-                range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=spec.prompt_tokens
-            ),
-            "max_tokens": spec.max_tokens,
-            "ignore_eos": not self.secret_key,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "vllm_xargs": {
+        secret = {self.secret_key: output_tokens} if self.secret_key else {}
+        return completion(
+            self.model,
+            random_prompt(Random(f"{self.seed} {spec.request_id}"), spec.prompt_tokens),
+            spec.max_tokens,
+            {
                 "foretell_id": spec.request_id,
                 "foretell_predicted_tokens": round(spec.length.expected_tokens, 1),
-                **({self.secret_key: output_tokens} if self.secret_key else {}),
+                **secret,
             },
-        }
+            ignore_eos=not self.secret_key,
+        )
