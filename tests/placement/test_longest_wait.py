@@ -123,7 +123,7 @@ class World:
             self._tell(events.Started(chosen.key))
 
     def _check(self, chosen: Waiting, engine: Engine) -> None:
-        """Whoever is overtaken now, by who was sent here later, is overtaken rightly."""
+        """One that is overtaken now, by one that was sent here later, is overtaken rightly."""
         for other in engine.queue:
             if other.sent_s >= chosen.sent_s or chosen.spec.priority < 0:
                 continue
@@ -182,7 +182,7 @@ class World:
         return Wait(engine.wait_s(now_s, ahead))
 
 
-def test_whoever_goes_last_is_overtaken_for_a_while_only() -> None:
+def test_who_goes_last_is_overtaken_for_a_while_only() -> None:
     worlds = [World(seed) for seed in SEEDS]
     for world in worlds:
         world.run()
