@@ -4,18 +4,18 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import prometheus_client
 
 from foretell import wire
 from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
 from foretell.services.process import calls, runtime
 from foretell.services.process.logs import about
+from foretell.services.process.metrics_http import metrics_http
 from foretell.services.process.traffic import Traffic
 from foretell.services.tagger.batcher import MicroBatcher
 from foretell.services.tagger.estimators import Answerer, TaggerEstimators
@@ -117,7 +117,7 @@ async def serve(
     )
     port = calls.bind(traffic, server, settings.grpc_address)
     address = settings.listen or f"{settings.host}:{port}"
-    with _metrics_http(settings, metrics) as metrics_port:
+    with metrics_http(settings, metrics.registry) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:
             estimators = TaggerEstimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
@@ -153,28 +153,6 @@ async def _answerer(
         yield Answerer(model, batcher, metrics)
     finally:
         await batcher.close()
-
-
-@contextlib.contextmanager
-def _metrics_http(settings: TaggerSettings, metrics: TaggerMetrics) -> Iterator[int]:
-    """Serves /metrics from a thread; yields its port, -1 when none is wanted."""
-    if settings.metrics_port < 0:
-        yield -1
-        return
-    try:
-        server, thread = prometheus_client.start_http_server(
-            settings.metrics_port, settings.host, metrics.registry
-        )
-    except OSError as error:
-        raise SystemExit(
-            f"cannot listen on {settings.host}:{settings.metrics_port}: {error.strerror}"
-        ) from error
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _health_handler() -> "grpc.GenericRpcHandler[bytes, bytes]":
