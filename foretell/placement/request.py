@@ -60,13 +60,11 @@ class Request:
     better: Decision | None = None
     """Where it goes when its engine has given it back."""
 
-    def __post_init__(self) -> None:
-        self.trial = self.spec
+    key: str = field(init=False)
+    """The id by which events and effects name it."""
 
-    @property
-    def key(self) -> str:
-        """The id by which events and effects name it."""
-        return self.arrived.spec.request_id
+    def __post_init__(self) -> None:
+        self.trial, self.key = self.spec, self.arrived.spec.request_id
 
     @property
     def urgency(self) -> Urgency:
