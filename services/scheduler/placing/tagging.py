@@ -117,10 +117,10 @@ class TaggerClient(Peer):
             self.listener(key, estimate)
 
     def _send_soon(self) -> None:
-        """What comes within the next moment goes together."""
+        """What comes until then goes together."""
         if self._unsent and not self._sent and self._pacing is None and self.is_open:
-            pace_s = 0.0 if self.wait_s else _PACE_S
-            self._pacing = self._loop.call_later(pace_s, self._send)
+            due_s = 0.0 if self.wait_s else self._sent_s + _PACE_S
+            self._pacing = self._loop.call_at(due_s, self._send)
 
     def _send(self) -> None:
         self._pacing = None
