@@ -24,6 +24,9 @@ class Wire(asyncio.Transport):
         self.aborted = False
         self.paused = False
 
+    def write(self, data: Any) -> None:
+        self.written += data
+
     def writelines(self, list_of_data: Any) -> None:
         self.written += b"".join(list_of_data)
 

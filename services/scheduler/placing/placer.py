@@ -38,7 +38,7 @@ from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
 
-_NO_PREFIX = Prefix()
+_ONLINE, _NO_PREFIX = JobClass.ONLINE, Prefix()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class Placer:
             random=rng.random,
         )
         self.core = PlacementCore(policy, config, rng.random, self.predictors)
+        self._predicts = policy.needs.prediction
         self._clock = LoopClock()
         self._driver = Driver(self.core, self._clock, self, record)
         self._estimators = estimators
@@ -109,11 +110,11 @@ class Placer:
         keeper = self.kept.keeper(request, self._pool.instances)
         placing.arrived_s = placing.began_s = time.perf_counter()
         placing.key = key = next(self._keys)
-        placing.is_online = request.job_class is JobClass.ONLINE
+        placing.is_online = request.job_class is _ONLINE
         spec = self._described(request, key)
         tagger = self._tagger if request.text and spec.length.source != "hint" else None
         describe = partial(_described_to_tagger, placing, spec)
-        waits = self.core.policy.needs.prediction and tagger is not None and tagger.wait_s > 0
+        waits = self._predicts and tagger is not None and tagger.wait_s > 0
         if tagger is not None and waits:
             spec = replace(spec, length=await tagger.answer(key, describe) or spec.length)
         if placing.is_online:
@@ -251,7 +252,7 @@ class Placer:
         )
         longest = self._pool.max_model_len(model) if request.unending else None
         prefix = _NO_PREFIX
-        if self.core.policy.needs.prediction and request.endpoint.generates:
+        if self._predicts and request.endpoint.generates:
             prefix = prefix_of(request, prompt_tokens)
             if spoken_tokens := known.conversation_tokens.of(model, prefix.turn.before):
                 prompt_tokens, prefix = continued(prefix, prompt_tokens, spoken_tokens)
