@@ -56,8 +56,10 @@ class Attempt:
     """What its client is told of that; None without quantiles: then the means."""
     told_by: dict[Hashable, Prediction] = field(default_factory=dict)
     """The predictions that this was made from, by kind: answers teach what each is worth."""
+    expected: Told | None = None
+    """The same by what is known now: for comments in its stream."""
     is_told: bool = False
-    """Headers have said it: it stays as it is."""
+    """Headers have said what is told: it stays as it is."""
     withheld: Prediction | None = None
     """What was predicted of an engine whose predictions are not trusted, to be compared with what
     happens."""
@@ -122,15 +124,17 @@ class Attempt:
     def tell(
         self, calibration: Calibration, request: ApiRequest, length: LengthEstimate | None = None
     ) -> None:
-        """Make what its client will be told: by its prediction, or if the length was estimated once
-        more by what that would have been with it."""
+        """Make what its client is told from now on: by its prediction, or if the length was
+        estimated once more by what that would have been with it."""
         prediction = self.prediction
-        if prediction is None or self.is_told:
+        if prediction is None:
             return
         if length is not None:
             prediction = with_length(prediction, self.spec.length, length)
         kind = _kind(request, length or self.spec.length)
-        self.told, self.told_by[kind] = calibration.tell(kind, prediction), prediction
+        self.expected, self.told_by[kind] = calibration.tell(kind, prediction), prediction
+        if not self.is_told:
+            self.told = self.expected
 
     def headers(self) -> dict[str, str]:
         """The headers by which its client is told of it, now and for good."""
@@ -151,12 +155,12 @@ class Attempt:
 
     def left(self, now_unix_s: float) -> str:
         """What is left of its latencies now, for a comment in its stream; "" where not known."""
-        if self.told is None:
+        if self.expected is None:
             return ""
         passed_s = self.since_placed_s(now_unix_s)
-        parts = {"e2e": self.told.e2e.left(passed_s)}
+        parts = {"e2e": self.expected.e2e.left(passed_s)}
         if not self.first_byte_unix_s:
-            parts = {"ttft": self.told.ttft.left(passed_s), **parts}
+            parts = {"ttft": self.expected.ttft.left(passed_s), **parts}
         return "".join(
             f" {name}-left-s={left.median_s:.1f} {name}-left-p90-s={left.p90_s:.1f}"
             for name, left in parts.items()

@@ -355,6 +355,7 @@ class Placer:
             prediction=None,
             told=None,
             told_by={},
+            expected=None,
             withheld=None,
         )
         self.traces.add(placing.trace, another)
