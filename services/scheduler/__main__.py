@@ -28,7 +28,7 @@ from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
-from foretell.services.scheduler.lifecycle.context import Shared
+from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.conversation import PromptCounter
 from foretell.services.scheduler.placing.demand import Ends
@@ -159,6 +159,7 @@ async def serve(
             pool,
             _api_keys(settings, traffic),
             in_progress,
+            bodies_in_progress(settings.max_body_bytes),
             settings.max_body_bytes,
             default_terms(settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests),
             tracing,

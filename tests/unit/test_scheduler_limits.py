@@ -53,6 +53,22 @@ def test_who_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None
             assert told() == "3"
 
 
+def test_places_of_any_number_are_for_each_tenant() -> None:
+    """One that wants all leaves a fifth to another one, which leaves a part of that."""
+    bodies = InProgress(1000, what="bytes", refusal=(503, "too_much"))
+    for tenant, most in (("a", 800), ("b", 160)):
+        for _ in range(most // 40):
+            bodies.take(tenant, 40)
+        with pytest.raises(ApiError, match=str(most)) as refused:
+            bodies.take(tenant, 40)
+        assert (refused.value.status, refused.value.code) == (503, "too_much")
+    bodies.give_back("a", 800)
+    assert (bodies.of("a"), bodies.of("b"), bodies.now) == (0, 160, 160)
+    with pytest.raises(ApiError):
+        bodies.take("a", 841)
+    bodies.take("", 840)
+
+
 def test_a_request_that_fails_gives_its_place_back() -> None:
     in_progress = InProgress(limit=1)
     for _ in range(3):

@@ -13,6 +13,7 @@ from foretell.services.scheduler.api.parsing import (
     MAX_SEQUENCES,
     for_engine,
     parse,
+    values_of,
 )
 from foretell.services.scheduler.api.shortened import shortened
 from foretell.services.scheduler.api.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
@@ -264,7 +265,7 @@ async def test_a_body_of_countless_values_is_not_parsed(junk: bytes) -> None:
     """It would take half a second, in which nobody else is answered."""
     raw = b'{"model": "m", "prompt": "x", "junk": [%b]}' % junk
     with pytest.raises(ApiError) as caught:
-        parse(COMPLETIONS, raw, await shortened(raw))
+        parse(COMPLETIONS, raw, values_of(await shortened(raw)))
     assert caught.value.code == "request_too_large"
     assert gc.isenabled()
 
@@ -276,6 +277,6 @@ async def test_a_body_of_countless_values_is_not_parsed(junk: bytes) -> None:
 )
 async def test_what_a_context_holds_is_read(prompt: Any) -> None:
     raw = json.dumps({"model": "m", "prompt": prompt}).encode()
-    request = parse(COMPLETIONS, raw, await shortened(raw))
+    request = parse(COMPLETIONS, raw, values_of(await shortened(raw)))
     assert request.body["prompt"] == prompt
     assert gc.isenabled()

@@ -54,6 +54,7 @@ class TaggerClient:
         """Gets each request's key with what the length model says of it."""
         self._unsent = deque[tuple[str, Describe]](maxlen=_MOST_TOGETHER)
         self._called_s = inf  # when the call under way was made
+        self._due_s = 0.0  # when the next one may be made
         self._calling: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -85,13 +86,14 @@ class TaggerClient:
             del self._waiting[key]
 
     async def _call(self) -> None:
-        """Ask about all that is unsent; what comes within the next moment goes together."""
+        """Ask about all that is unsent; what comes until then goes together."""
         try:
             while self._unsent:
-                await asyncio.sleep(0.0 if self.wait_s else _PACE_S)
+                await asyncio.sleep(self._due_s - self._loop.time())
                 asked = list(self._unsent)
                 self._unsent.clear()
                 self._called_s = self._loop.time()
+                self._due_s = 0.0 if self.wait_s else self._called_s + _PACE_S
                 estimates = await self._estimates([describe() for _, describe in asked])
                 self._called_s = inf
                 for (key, _), estimate in zip(asked, estimates, strict=True):
