@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from foretell.length import says_more
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
 
 MOST_WITHOUT_INSTANCE = 1000
 """Requests that wait for an instance at most."""
+_HELD = (Stage.SHARE, Stage.YIELD)
 
 
 class PlacementCore:
@@ -49,6 +51,7 @@ class PlacementCore:
     ) -> None:
         """`random` draws uniformly from [0, 1)."""
         self.policy = policy
+        self._asks_predictors = policy.needs is not Needs.NOTHING
         self.config = config
         self._state = State(policy, config, random, predict)
         self.instances = self._state.instances
@@ -57,6 +60,7 @@ class PlacementCore:
         self.shares = self._state.shares
         self._recalls = Recalls(self._state, enabled=config.recall)
         self.yielding = Yielding(self._state)
+        self._held = (self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)
         self._silences = Silences()
         self._budget = RetryBudget()
         self.without_instance: dict[str, None] = {}
@@ -89,10 +93,6 @@ class PlacementCore:
         self._handlers[type(event)](event)
         return state.take_effects()
 
-    @property
-    def _now_s(self) -> float:
-        return self._state.now_s
-
     def stage(self, key: str) -> Stage | None:
         """The stage of a request; None when it has ended."""
         request = self._requests.get(key)
@@ -107,13 +107,14 @@ class PlacementCore:
     def _arrived(self, event: on.Arrived) -> None:
         key = event.spec.request_id
         assert key not in self._requests, f"{key} arrived twice"
-        arrived_s = self._now_s - event.waited_s
+        now_s = self._state.now_s
+        arrived_s = now_s - event.waited_s
         request = self._requests[key] = Request(event, arrived_s, event.spec)
-        if self.policy.needs is not Needs.NOTHING:
-            self._budgets.of(event.spec.priority).arrived(self._now_s, event.late_s)
-        self._budget.arrived(self._now_s)
+        if self._asks_predictors:
+            self._budgets.of(event.spec.priority).arrived(now_s, event.late_s)
+        self._budget.arrived(now_s)
         self._recalls.arrived(request)
-        self.shares.arrived(event.tenant, self._now_s)
+        self.shares.arrived(event.tenant, now_s)
         self._place(request)
 
     def _estimated(self, event: on.Estimated) -> None:
@@ -130,14 +131,14 @@ class PlacementCore:
         if not self._state.eligible(request):
             self._await_instance(request)
             return
-        if request.stage not in (Stage.SHARE, Stage.YIELD):
+        if request.stage not in _HELD:
             request.next_attempt()
             if not request.failures and self.shares.must_wait(request.arrived.tenant):
                 self._hold(request)
                 return
-        if self.policy.needs is Needs.NOTHING or not request.arrived.foreseeable:
+        if not self._asks_predictors or not request.arrived.foreseeable:
             eligible = self._state.open_to(request)
-            self._choose(request, self._state.candidates.of(eligible, (), self._now_s), None)
+            self._choose(request, self._state.candidates.of(eligible, (), self._state.now_s), None)
         else:
             self._predict(request)
 
@@ -146,14 +147,16 @@ class PlacementCore:
 
         At once, where the gateway has named who may get it: it may name others.
         """
-        request.instance_by_s = request.instance_by_s or self._now_s + self.config.instance_wait_s
+        request.instance_by_s = (
+            request.instance_by_s or self._state.now_s + self.config.instance_wait_s
+        )
         full = len(self.without_instance) >= MOST_WITHOUT_INSTANCE
-        if full or request.arrived.among is not None or self._now_s >= request.instance_by_s:
+        if full or request.arrived.among is not None or self._state.now_s >= request.instance_by_s:
             self._refuse(request, "no_instance")
             return
         request.stage = Stage.INSTANCE
         self.without_instance[request.key] = None
-        self._state.wait(request, request.instance_by_s - self._now_s)
+        self._state.wait(request, request.instance_by_s - self._state.now_s)
         self.shares.stop_trying(request.key)
 
     def _place_who_waited(self) -> None:
@@ -167,7 +170,7 @@ class PlacementCore:
     def _predict(self, request: Request) -> None:
         """Choose by what is predicted for the most promising instances, or by their loads where
         there is no time to predict."""
-        state, now_s = self._state, self._now_s
+        state, now_s = self._state, self._state.now_s
         eligible = state.candidates.known(state.open_to(request))
         budget = self._budgets.of(request.arrived.spec.priority)
         plan = budget.plan(len(eligible), now_s)
@@ -204,27 +207,32 @@ class PlacementCore:
             if (why := unattainable(spec.slo, told)) is not None:
                 self._refuse(request, "late", why)
                 return
-        if not self.yielding.begins(request, spec, candidates):
+        may_yield = request.arrived.spec.slo.ttft_s < inf
+        if not (may_yield and self.yielding.begins(request, spec, candidates)):
             self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
 
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
         chosen = decision.chosen
         instance = self.instances[chosen.instance_id]
-        if not instance.by_priority and spec.priority != request.given_priority:
+        arrived, given = request.arrived, request.arrived.given_priority
+        given = arrived.spec.priority if given is None else given
+        if given != spec.priority and not instance.by_priority:
             # Its engine would refuse a priority that the client did not give.
-            spec = replace(spec, priority=request.given_priority)
+            spec = replace(spec, priority=given)
         self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)
-        if request.arrived.recallable:
+        if arrived.recallable:
             predicted_s = request.predicted_s(prediction)
-            self._silences.sent(key, instance.instance_id, predicted_s, self._now_s)
+            self._silences.sent(key, instance.instance_id, predicted_s, self._state.now_s)
         attempt, name = request.attempt, instance.instance_id
         if prediction is not None and not request.single:
-            prediction = self._state.predict.predict_one(spec, name, self._now_s) or prediction
+            prediction = (
+                self._state.predict.predict_one(spec, name, self._state.now_s) or prediction
+            )
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
-        if request.arrived.foreseeable:  # at once: whoever is placed next must see it
-            self._state.predict.reserve(spec, name, self._now_s)
+        if arrived.foreseeable:  # at once: whoever is placed next must see it
+            self._state.predict.reserve(spec, name, self._state.now_s)
         self.shares.stop_trying(key)
 
     # Requests that wait until there is room, because their tenants have more than their shares.
@@ -239,8 +247,8 @@ class PlacementCore:
 
     def _release(self) -> None:
         """There may be room: look again for an instance, for one after the other."""
-        for waiting, stage in ((self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)):
-            while (key := waiting.take_next()) is not None:
+        for waiting, stage in self._held:
+            while waiting.held and (key := waiting.take_next()) is not None:
                 request = self._requests[key]
                 self._place(request)
                 if request.stage is stage:
@@ -252,14 +260,14 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is not None:
             self._recalls.keep(request)
-            self._silences.began(event.key, self._now_s, goes_on=event.goes_on)
+            self._silences.began(event.key, self._state.now_s, goes_on=event.goes_on)
             if request.lease is not None:
                 self.instances.answered(request.lease)
 
     def _recalled(self, event: on.Recalled) -> None:
         request = self._requests[event.key]
         decision = self._recalls.recalled(request)
-        self._silences.ended(event.key, self._now_s)
+        self._silences.ended(event.key, self._state.now_s)
         self._state.give_back(request)
         if decision.chosen.instance_id in self.instances.eligible(request.arrived.model):
             request.next_attempt()
@@ -272,11 +280,11 @@ class PlacementCore:
         request = self._requests[event.key]
         self._recalls.keep(request)
         lease = self._state.give_back(request)
-        cost_s = self._silences.ended(event.key, self._now_s)
+        cost_s = self._silences.ended(event.key, self._state.now_s)
         if event.unfit:
             self._place_elsewhere(request, lease, event.unfit)
             return
-        self.instances.failed(lease, self._now_s, cost_s)
+        self.instances.failed(lease, self._state.now_s, cost_s)
         request.avoid.add(lease.instance.instance_id)
         request.failures += 1
         if event.output_tokens:
@@ -308,7 +316,7 @@ class PlacementCore:
         one engine left behind is no load of its own where others serve.
         """
         had_to_wait, request.beyond_budget = request.beyond_budget, False
-        pause_s = self._budget.pause_s(self._now_s)
+        pause_s = self._budget.pause_s(self._state.now_s)
         if pause_s is None:
             if had_to_wait and not self.instances.work(request.arrived.model):
                 self._refuse(request, "retry_budget")
@@ -323,7 +331,7 @@ class PlacementCore:
 
     def _give_up_silent(self, event: on.InstanceUp) -> None:
         """The instance answers its probes, but perhaps nothing else."""
-        instance, now_s = self.instances[event.instance_id], self._now_s
+        instance, now_s = self.instances[event.instance_id], self._state.now_s
         late = self._silences.silent(
             event.instance_id, event.heard_s, event.worked_s, now_s, proven=instance.proven
         )
@@ -339,9 +347,9 @@ class PlacementCore:
         self._recalls.keep(request)
         lease = self._state.give_back(request)
         del self._requests[event.key]
-        self._silences.ended(event.key, self._now_s)
+        self._silences.ended(event.key, self._state.now_s)
         if event.broken:
-            self.instances.failed(lease, self._now_s)
+            self.instances.failed(lease, self._state.now_s)
         elif event.answered:
             self.instances.answered(lease)
         self._release()
@@ -382,7 +390,7 @@ class PlacementCore:
     # Instances.
 
     def _instance_up(self, event: on.InstanceUp) -> None:
-        name, models, now_s = event.instance_id, event.models, self._now_s
+        name, models, now_s = event.instance_id, event.models, self._state.now_s
         known = self.instances.get(name)
         if known is not None and not known.up:  # what failed there was another process
             for request in self._requests.values():

@@ -195,7 +195,7 @@ class Recalls:
     def keep(self, request: Request) -> None:
         """The request cannot be called back any more, should it have been about to."""
         self._unstarted.discard(request.key)
-        if request.stage is Stage.RECALL:
+        if request.key == self._recalled_key:
             self._recalled_key, request.stage, request.better = "", Stage.ANSWER, None
 
     def recalled(self, request: Request) -> Decision:

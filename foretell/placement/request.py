@@ -60,24 +60,16 @@ class Request:
     better: Decision | None = None
     """Where it goes when its engine has given it back."""
 
-    def __post_init__(self) -> None:
-        self.trial = self.spec
+    key: str = field(init=False)
+    """The id by which events and effects name it."""
 
-    @property
-    def key(self) -> str:
-        """The id by which events and effects name it."""
-        return self.arrived.spec.request_id
+    def __post_init__(self) -> None:
+        self.trial, self.key = self.spec, self.arrived.spec.request_id
 
     @property
     def urgency(self) -> Urgency:
         """Its place among those that wait for their tenants' shares."""
         return Urgency(self.arrived.spec.priority, self.arrived_s)
-
-    @property
-    def given_priority(self) -> int:
-        """The priority that every engine reads in it."""
-        given = self.arrived.given_priority
-        return self.arrived.spec.priority if given is None else given
 
     def next_attempt(self) -> None:
         """It is tried once more, by an id of its own."""

@@ -14,6 +14,8 @@ from foretell.placement.request import Request, Stage
 from foretell.placement.shares import Shares, work_of
 from foretell.policy import Needs, Policy
 
+_ANSWER = Stage.ANSWER
+
 
 class State:
     """The requests of one scheduler, the instances, and the effects of the event under way."""
@@ -98,13 +100,13 @@ class State:
 
     def lease(self, request: Request, instance: Instance, spec: RequestSpec) -> None:
         """The request is in progress at the instance from now on."""
-        request.lease, request.stage = instance.lease(self.now_s), Stage.ANSWER
+        request.lease, request.stage = instance.lease(self.now_s), _ANSWER
         request.work = work_of(spec)
         self.shares.sent(request.arrived.tenant, request.work)
 
     def give_back(self, request: Request) -> Lease:
         """The request is no longer in progress at its instance; the lease that it had."""
-        expect(request, Stage.ANSWER)
+        expect(request, _ANSWER)
         lease, request.lease = lease_of(request), None
         lease.give_back()
         self.shares.ended(request.arrived.tenant, request.work)

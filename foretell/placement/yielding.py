@@ -7,7 +7,6 @@ who is in time, not how late the others are.
 """
 
 from collections.abc import Collection, Sequence
-from math import inf
 
 from foretell.model import RequestSpec
 from foretell.placement.request import Request, Stage
@@ -29,22 +28,18 @@ class Yielding:
         self._state = state
         self._alike: dict[tuple[str, Collection[str] | None], dict[str, float]] = {}
         """The deadlines of those that may go to the same engines."""
-
-    @property
-    def held(self) -> int:
+        self.held = 0
         """Requests that wait."""
-        return sum(map(len, self._alike.values()))
 
     def begins(self, request: Request, spec: RequestSpec, candidates: Sequence[Candidate]) -> bool:
-        """Whether the request waits here from now on; `spec` has what is left of its targets.
+        """Whether the request, which has a target for its TTFT, waits here from now on; `spec` has
+        what is left of its targets.
 
         Not after a failed attempt, nor if it wants to be told, and not where an engine has room or
         nobody predicts.
         """
-        arrived = request.arrived
-        target_s, told = arrived.spec.slo.ttft_s, arrived.late == "reject"
-        wait_s = request.arrived_s + LONGEST_S - self._state.now_s
-        if target_s == inf or told or request.failures or wait_s <= 0.0:
+        arrived, wait_s = request.arrived, request.arrived_s + LONGEST_S - self._state.now_s
+        if arrived.late == "reject" or request.failures or wait_s <= 0.0:
             return False
         predictions = [c.prediction for c in candidates if c.prediction is not None]
         chances = (share_within(ttft_quantiles(each), spec.slo.ttft_s) for each in predictions)
@@ -54,7 +49,8 @@ class Yielding:
             return False
         request.stage = Stage.YIELD
         alike = self._alike.setdefault((arrived.model, arrived.among), {})
-        alike[request.key] = request.arrived_s + target_s
+        alike[request.key] = request.arrived_s + arrived.spec.slo.ttft_s
+        self.held += 1
         self._state.wait(request, wait_s)
         return True
 
@@ -62,8 +58,10 @@ class Yielding:
         """The request, if it waits here, does so no longer."""
         group = request.arrived.model, request.arrived.among
         alike = self._alike.get(group)
-        if alike is not None and alike.pop(request.key, None) is not None and not alike:
-            del self._alike[group]
+        if alike is not None and alike.pop(request.key, None) is not None:
+            self.held -= 1
+            if not alike:
+                del self._alike[group]
 
     def take_next(self) -> str | None:
         """Where an engine has room: the most urgent of those that wait for it.

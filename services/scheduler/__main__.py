@@ -98,8 +98,7 @@ async def serve(
         if settings.tagger:
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             stub = tagger_pb2_grpc.TaggerStub(channel)
-            tagger = TaggerClient(settings.tagger, traffic, settings.tagger_wait_ms / 1e3)
-            tagger.start()
+            tagger = TaggerClient(stub, settings.tagger_wait_ms / 1e3)
             stack.callback(tagger.stop)
         pool = Pool(
             "[]" if is_discovered(settings.instances) else settings.instances,

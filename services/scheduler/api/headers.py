@@ -38,6 +38,7 @@ _NOT_RETURNED = frozenset(
         *("content-length", "date", "server", "set-cookie", "x-request-id"),
     )
 )
+_NO_NAMES: frozenset[str] = frozenset()
 _OURS = "x-foretell-"
 _OURS_RETURNED = _OURS.encode()
 _EMULATED = b"x-foretell-emulated"
@@ -52,9 +53,9 @@ def request_id_of(headers: Mapping[str, str]) -> str:
 
 def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
     """The client's headers that its engine gets; not those that name what they are connected to."""
-    options, named = headers.get("connection", ""), set[str]()
+    options, named = headers.get("connection", ""), _NO_NAMES
     if options not in ("", "keep-alive"):  # as mostly
-        named = {each.strip().lower() for each in options.split(",")}
+        named = frozenset(each.strip().lower() for each in options.split(","))
     return {
         name: value
         for name, value in headers.items()

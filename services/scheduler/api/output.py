@@ -42,7 +42,9 @@ def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) ->
         min_tokens = max_tokens
     ignore_eos = body.get("ignore_eos") is True
     xargs = body.get("vllm_xargs")
-    hint_tokens = (xargs.get(HINT_FIELD, 0) if xargs else 0) or _dynamo_length(body)
+    hint_tokens = xargs.get(HINT_FIELD, 0) if xargs else 0
+    if not hint_tokens and "nvext" in body:
+        hint_tokens = max(0, _dynamo_hint(body, "osl"))
     goes_on = ignore_eos and not _stops(body)
     if max_tokens and (max_tokens in (1, min_tokens) or goes_on):
         hint_tokens = max_tokens
@@ -56,12 +58,8 @@ def dynamo_priority(body: dict[str, Any]) -> int:
     return -_dynamo_hint(body, "priority")
 
 
-def _dynamo_length(body: dict[str, Any]) -> int:
-    """The output length that they state, `nvext.agent_hints.osl`; 0: none."""
-    return max(0, _dynamo_hint(body, "osl"))
-
-
 def _dynamo_hint(body: dict[str, Any], name: str) -> int:
+    """A hint of such clients: "priority", or "osl", the output length in tokens; 0: none."""
     hints = nvext.get("agent_hints") if isinstance(nvext := body.get("nvext"), dict) else None
     told = hints.get(name) if isinstance(hints, dict) else None
     return told if type(told) is int and abs(told) < 2**31 else 0

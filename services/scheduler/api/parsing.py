@@ -47,6 +47,7 @@ _CODES = {
     **dict.fromkeys(("greater_than_equal", "less_than_equal", "less_than"), "invalid_value"),
 }
 """By pydantic's kinds of errors; others are `invalid_type`."""
+_ONLINE, _OFFLINE = JobClass.ONLINE, JobClass.OFFLINE
 JSON = "application/json"
 PRIORITY_HEADER = "x-vllm-priority"
 OUTPUT_IDS_FIELD = "foretell_output_ids"
@@ -78,6 +79,8 @@ class ApiRequest(NamedTuple):
     priority: int
     given_priority: int
     """The one that engines read in it: another one they are told where they know priorities."""
+    job_class: JobClass
+    """Offline where it has the last priority, or says so itself in its `vllm_xargs`."""
     text: str
     """The prompt as text; empty when it came as token ids."""
     characters: int
@@ -94,11 +97,6 @@ class ApiRequest(NamedTuple):
     content_type: str = JSON
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
-
-    @property
-    def job_class(self) -> JobClass:
-        """Offline where it has the last priority, or says so itself in its `vllm_xargs`."""
-        return JobClass.OFFLINE if self.priority == OFFLINE_PRIORITY else JobClass.ONLINE
 
 
 def _targets(slo: Slo) -> dict[str, float]:
@@ -163,6 +161,7 @@ def parse(
         sequences=len(prompts) * n,
         priority=wanted,
         given_priority=given,
+        job_class=_OFFLINE if wanted == OFFLINE_PRIORITY else _ONLINE,
         # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
         text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
@@ -208,7 +207,7 @@ def _priorities(
     elif header:
         with suppress(ValueError):
             wanted = given = max(_FIRST_PRIORITY, min(_LAST_PRIORITY, int(header)))
-    elif stated is None:
+    elif stated is None and "nvext" in body:
         wanted = dynamo_priority(body)
     if least is not None:
         wanted = given = max(wanted, least)
@@ -217,7 +216,7 @@ def _priorities(
 
 def _says_offline(body: dict[str, Any]) -> bool:
     xargs = body.get("vllm_xargs")  # anything at all, where the endpoint does not know it
-    return isinstance(xargs, dict) and job_of(xargs).job_class is JobClass.OFFLINE
+    return isinstance(xargs, dict) and job_of(xargs).job_class is _OFFLINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,8 +254,8 @@ def for_engine(
         "foretell_id": request_id,
         "foretell_predicted_tokens": round(predicted_tokens, 1),
     }
-    if request.job_class is JobClass.OFFLINE:
-        ours[CLASS_FIELD] = JobClass.OFFLINE.value
+    if request.job_class is _OFFLINE:
+        ours[CLASS_FIELD] = _OFFLINE.value
     elif request.terms.slo.given:
         ours.update(_targets(request.terms.slo))
     if any(output_ids):

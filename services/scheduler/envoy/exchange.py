@@ -161,7 +161,7 @@ class Exchange:
     def _show(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         self._settled = True
         try:
-            if path == "/metrics":  # not for whoever can reach the gateway
+            if path == "/metrics":  # not for all who can reach the gateway
                 raise ApiError(404, f"Not Found: {method} {path}")
             self._reply(self._app.page(method, path, headers))
         except ApiError as error:

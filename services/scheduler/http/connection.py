@@ -31,7 +31,9 @@ _PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)
 host of one that has left resets the connection at the first probe, which the next one notices."""
 _PATIENT_PROBES = 3
 """Before these, one that cannot be asked counts as there."""
-_DEAF = (State.CLOSING, State.FAILED)
+_IDLE, _DRAINING, _FAILED, _CLOSING = State.IDLE, State.DRAINING, State.FAILED, State.CLOSING
+"""Names of their own: to look up the member of an enumeration takes as long as a call."""
+_DEAF = (_CLOSING, _FAILED)
 _CODES = {400: "http_invalid", 431: "request_too_large"}
 
 
@@ -133,10 +135,10 @@ class Connection(asyncio.Protocol):
         """The current exchange has been answered; its body may still be on its way."""
         assert self._exchange is not None
         protocol = self._protocol
-        was_failed = protocol.state is State.FAILED
+        was_failed = protocol.state is _FAILED
         protocol.keep_alive = self._exchange.keep_alive
         protocol.answered()
-        if protocol.state is State.DRAINING:
+        if protocol.state is _DRAINING:
             self._due_in(_DRAIN_S)
         elif was_failed:
             self._linger()
@@ -188,7 +190,7 @@ class Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         protocol = self._protocol
         try:
-            while not (self.full and protocol.state is State.IDLE):
+            while not (self.full and protocol.state is _IDLE):
                 event = protocol.next_event()
                 if event is None:
                     break
@@ -230,7 +232,7 @@ class Connection(asyncio.Protocol):
 
     def _ended(self) -> None:
         self._exchange = None
-        if self._protocol.state is State.CLOSING:
+        if self._protocol.state is _CLOSING:
             self._close()
             return
         self._due_in(_HEAD_DEADLINE_S if self._protocol.head_begun else _IDLE_S)
@@ -242,7 +244,7 @@ class Connection(asyncio.Protocol):
         """Go on with what has come already; who sends no more, and has all answers, is done."""
         if self._protocol.held_bytes:
             self._go_on()
-        if self._half_closed and not self.full and self._protocol.state is State.IDLE:
+        if self._half_closed and not self.full and self._protocol.state is _IDLE:
             self._protocol.close()
             self._close()
 
@@ -250,7 +252,7 @@ class Connection(asyncio.Protocol):
         told = ApiError(error.status, error.message, code=_CODES.get(error.status))
         if self._exchange is None:
             self._refuse(told)
-        elif self._protocol.state is State.FAILED:
+        elif self._protocol.state is _FAILED:
             self._exchange.fail(told)
         else:
             self._linger()  # it has been answered

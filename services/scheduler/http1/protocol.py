@@ -69,6 +69,9 @@ TRANSITIONS: dict[State, dict[Step, State]] = {
 
 _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
+_HEAD, _BODY_END, _ANSWER_END = Step.HEAD, Step.BODY_END, Step.ANSWER_END
+_NEXT, _CLOSE = Step.NEXT, Step.CLOSE
+"""Names of their own: to look up the member of an enumeration takes as long as a call."""
 
 
 class ServerProtocol:
@@ -143,14 +146,14 @@ class ServerProtocol:
     def _begin(self, head: RequestHead) -> RequestHead:
         self._head = HeadParser(self._bounds)
         self.keep_alive = head.keep_alive
-        self._go(Step.HEAD)
+        self._go(_HEAD)
         length_bytes = head.length_bytes
         if length_bytes is None:
             self._body = Chunked(self._bounds)
         elif length_bytes <= len(self._data) - self._at:
             end = self._at + length_bytes
             head.content, self._at = self._data[self._at : end], end
-            self._go(Step.BODY_END)
+            self._go(_BODY_END)
         else:
             self._body = Counted(length_bytes)
         return head
@@ -162,14 +165,14 @@ class ServerProtocol:
             part, self._at = self._body.take(self._data, self._at)
             if part:
                 return part
-        self._go(Step.BODY_END)
+        self._go(_BODY_END)
         return b""
 
     def answered(self) -> None:
-        self._go(Step.ANSWER_END)
+        self._go(_ANSWER_END)
 
     def close(self) -> None:
-        self._go(Step.CLOSE)
+        self._go(_CLOSE)
 
     def _go(self, step: Step) -> None:
         """To the state that follows; raises `LocalProtocolError` where the step is not due."""
@@ -178,7 +181,7 @@ class ServerProtocol:
         except KeyError:
             raise LocalProtocolError(f"{step.name} in the state {self.state.name}") from None
         if state is _DONE:
-            state = TRANSITIONS[state][Step.NEXT if self.keep_alive else Step.CLOSE]
+            state = TRANSITIONS[state][_NEXT if self.keep_alive else _CLOSE]
         self.state = state
         if state is _CLOSING:
             self._forget()

@@ -1,6 +1,6 @@
 """One request from its acceptance to its end, as its handler holds it: relay or gateway.
 
-The handler carries bytes; where the request goes, what its attempts come to and what is told of
+The handler carries bytes; where the request goes, what its attempts come to and what is said of
 them happens here, once.
 """
 

@@ -101,10 +101,12 @@ def need_of(request: ApiRequest, prompt_tokens: int, keeper: str = "") -> Need:
 
 def _inputs(request: ApiRequest) -> frozenset[str]:
     """Kinds of inputs beside text in the messages."""
-    kinds = set[str]()
+    kinds: set[str] = set()
     for message in request.messages:
         content = message.get("content")
         if isinstance(content, list):
             kinds |= {str(part.get("type")) for part in content if isinstance(part, dict)}
+    if not kinds:
+        return frozenset()
     told = "\n".join(kinds)
     return frozenset(kind for kind in KINDS if kind in told)

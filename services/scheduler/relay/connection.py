@@ -22,7 +22,6 @@ ENGINE_DOWN = "engine_down"
 _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chunks=sys.maxsize)
 """Engines may send small chunks: what they bring is content."""
 _BEGIN, _END = b"HTTP/1.", b"\r\n\r\n"
-_NO_BYTES = bytes(4)
 _BODILESS = (204, 304)
 _SMALL_BYTES = 1 << 12
 """A read of no more is handed on at once, as nearly all are."""
@@ -85,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._asked = False
         self._ended: bool | None = None
         """Nothing follows what waits; whether that is as HTTP wants it."""
-        self._descriptor = -1
+        self._descriptor, self._waiting_bytes = -1, bytearray(4)
         self._paused = False
         self._done = True
         self._lost = False
@@ -101,9 +100,10 @@ class Connection(asyncio.Protocol):
         if self._descriptor < 0:
             return True
         try:
-            return fcntl.ioctl(self._descriptor, termios.FIONREAD, _NO_BYTES) == _NO_BYTES
+            fcntl.ioctl(self._descriptor, termios.FIONREAD, self._waiting_bytes)
         except OSError:
             return False
+        return not any(self._waiting_bytes)
 
     def send(self, head: bytes, body: bytes | Spliced, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
@@ -117,8 +117,10 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
-        parts = (head, body) if isinstance(body, bytes) else (head, *body.parts)
-        self._transport.writelines(parts)
+        if isinstance(body, bytes):  # to copy it takes less than to write two parts
+            self._transport.write(head + body)
+        else:
+            self._transport.writelines((head, *body.parts))
 
     def release(self) -> None:
         """The listener wants to hear no more. Unless the answer was read to its end this closes the
@@ -183,7 +185,7 @@ class Connection(asyncio.Protocol):
             self.lose("connection_lost")
             return
         self.heard_s = self._loop.time()
-        if len(data) <= _SMALL_BYTES and not self._waits:
+        if len(data) <= _SMALL_BYTES and not self._unread:
             self._take(data)
         else:
             self._unread, self._at = self._unread[self._at :] + data, 0

@@ -209,19 +209,16 @@ class Transfer:
 
     def data(self, data: bytes) -> None:
         watch = self._watch if self._streamed else None
-        self._relay(data)
+        shown = self._pass_on(data) if self._pass_on is not None else None
+        if shown is not None:
+            self._reply.write(shown)
+        elif not self._over.done():
+            self._take(data)
         if watch is not None:
             stated = self._progress.stated_tokens if self._progress is not None else 0
             watch(data, stated or self._attempt.output_tokens)
 
-    def _relay(self, data: bytes) -> None:
-        if self._pass_on is not None:
-            shown = self._pass_on(data)
-            if shown is not None:
-                self._reply.write(shown)
-                return
-        if self._over.done():
-            return
+    def _take(self, data: bytes) -> None:
         if self._fault is not None:
             self._said += data[: _FAULT_BYTES - len(self._said)]
             if len(self._said) >= _FAULT_BYTES:
