@@ -1,4 +1,4 @@
-"""What clients are told of predicted latencies: a value to plan with, and one that nine in ten keep
+"""Predicted latencies as clients get them: a value to plan with, and one that nine in ten keep
 to.
 
 Placement compares means. Those are no values to tell: a few answers that may become very long raise
@@ -14,10 +14,10 @@ more often. That is right where those that are left at some moment would have go
 
 The value to plan with is the median, or a multiple of the predicted 0.1 quantile where that is
 less, but at least a fifth of the median. The multiple is the one with which one in ten of the
-latest answers would have been told more than twice its latency.
+latest answers would have been promised more than twice its latency.
 
 Where the length is estimated once more after the placement, the latencies follow it: a client that
-has no byte yet is told by the better estimate.
+has no byte yet gets what the better estimate says.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -62,7 +62,7 @@ class ToldLatency(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a client is told of one request, from the moment of its prediction."""
+    """What a client gets for one request, from the moment of its prediction."""
 
     ttft: ToldLatency
     e2e: ToldLatency

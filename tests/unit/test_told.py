@@ -1,4 +1,4 @@
-"""What clients are told of latencies: the shares that it promises, and what is left of it."""
+"""Latencies as clients get them: the shares that it promises, and what is left of it."""
 
 from random import Random
 

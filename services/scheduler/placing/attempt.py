@@ -53,13 +53,13 @@ class Attempt:
     took_s: float
     """To decide, the time in which it was held included."""
     told: Told | None = None
-    """What its client is told of that; None without quantiles: then the means."""
+    """What its client gets of that; None without quantiles: then the means."""
     told_by: dict[Hashable, Prediction] = field(default_factory=dict)
     """The predictions that this was made from, by kind: answers teach what each is worth."""
     expected: Told | None = None
     """The same by what is known now: for comments in its stream."""
     is_told: bool = False
-    """Headers have said what is told: it stays as it is."""
+    """Headers have said it: it stays as it is."""
     withheld: Prediction | None = None
     """What was predicted of an engine whose predictions are not trusted, to be compared with what
     happens."""
@@ -137,7 +137,7 @@ class Attempt:
             self.told = self.expected
 
     def headers(self) -> dict[str, str]:
-        """The headers by which its client is told of it, now and for good."""
+        """The headers that its client gets, now and for good."""
         self.is_told = True
         headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
         prediction = self.prediction

@@ -70,7 +70,7 @@ class Placer:
         background: Background,
         record: Record = lambda event, now_s: None,
     ) -> None:
-        """`record` is told each event before the core is."""
+        """`record` gets each event before the core does."""
         self._pool = pool
         self.predictors = Predictors(
             pool,
