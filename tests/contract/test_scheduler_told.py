@@ -117,8 +117,10 @@ async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
 async def test_what_headers_have_told_stays_and_comments_know_better(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late, hear = list[Callable[[], None]](), TaggerClient.heard
-    monkeypatch.setattr(TaggerClient, "heard", lambda *given: late.append(partial(hear, *given)))
+    late, hear = list[Callable[[], None]](), TaggerClient._answered
+    monkeypatch.setattr(
+        TaggerClient, "_answered", lambda *given: late.append(partial(hear, *given))
+    )
     gate, log = asyncio.Event(), tmp_path / "log"
     async with (
         engines(gated(gate)) as (engine,),

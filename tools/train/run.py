@@ -20,13 +20,11 @@ from foretell.services.tagger.reading import (
     scales_of,
 )
 from foretell.tools.length.dataset import Example, read_examples
-from foretell.tools.length.scores import Scores
+from foretell.tools.length.scores import Scores, fitting_temperature, score_of
 from foretell.tools.progress import showing
 from foretell.tools.train.card import write_card
 from foretell.tools.train.export import export
 from foretell.tools.train.inputs import Examples, hold_out, prepare
-from foretell.tools.train.judge import scores as scores_of
-from foretell.tools.train.judge import temperature
 from foretell.tools.train.loop import logits_of, train
 from foretell.tools.train.network import LengthModel, make_encoder
 from foretell.tools.train.options import SCRATCH, TrainOptions
@@ -70,9 +68,9 @@ def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> 
         export(model, description, tokenizer_file, options.out)
     with console.status("evaluating"):
         served = OnnxEncoder(options.out, threads=torch.get_num_threads())
-        scores = {"held out": scores_of(served, held)}
+        scores = {"held out": score_of(served, held)}
         for path in tests:
-            scores[path.name] = scores_of(served, read_examples(path))
+            scores[path.name] = score_of(served, read_examples(path))
     facts = {"examples": len(kept), "steps": trained.steps, "epochs": trained.epoch}
     write_card(options, description, facts, scores)
     return scores
@@ -125,4 +123,4 @@ def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
         weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / value)
         return np.asarray(weights / weights.sum(axis=1, keepdims=True), float)
 
-    return temperature(probabilities, examples.tokens)
+    return fitting_temperature(probabilities, examples.tokens)

@@ -15,11 +15,10 @@ from foretell.length.features import QUICK_NAMES
 from foretell.length.small import SmallModel, Weights, standardised
 from foretell.length.words import BUCKETS, word_numbers
 from foretell.tools.length.dataset import Example, read_examples
-from foretell.tools.length.scores import Scores
+from foretell.tools.length.scores import Scores, fitting_temperature, score_of
 from foretell.tools.progress import showing
 from foretell.tools.train.descent import Examples, descend
 from foretell.tools.train.inputs import hold_out
-from foretell.tools.train.judge import scores, temperature
 from foretell.tools.train.teachers import taught_by
 
 Array = NDArray[np.float32]
@@ -46,8 +45,8 @@ def train_small(
     replace(weights, temperature=np.float32(_temperature(weights, held))).write(str(folder))
     served = SmallModel(Weights.read(folder))
     return {
-        "held out": scores(served, held),
-        **{path.name: scores(served, read_examples(path)) for path in tests},
+        "held out": score_of(served, held),
+        **{path.name: score_of(served, read_examples(path)) for path in tests},
     }
 
 
@@ -115,4 +114,4 @@ def _temperature(weights: Weights, held: Sequence[Example]) -> float:
         model = SmallModel(replace(weights, temperature=np.float32(value)))
         return model.read(conversations, [""] * len(held))[0]
 
-    return temperature(probabilities, [example.output_tokens for example in held])
+    return fitting_temperature(probabilities, [example.output_tokens for example in held])
