@@ -70,17 +70,17 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
     assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0, 2.0)  # of which nothing was learnt
 
 
-@pytest.mark.parametrize("patience_s", [3.0, 8.0])
+@pytest.mark.parametrize("mean_stay_s", [3.0, 8.0])
 @pytest.mark.parametrize("leave_unseen", [False, True])
 def test_who_does_not_wait_for_long_answers_hides_them_from_nobody(
-    patience_s: float, leave_unseen: bool
+    mean_stay_s: float, leave_unseen: bool
 ) -> None:
     """Half or a fifth are left before their ends; what is told holds for those who stay."""
     draws, calibration = Random(8), Calibration()
     kept = []
     for number in range(4000):
         latency_s = draws.lognormvariate(1.0, 1.0)
-        until_s = draws.expovariate(1 / patience_s)
+        until_s = draws.expovariate(1 / mean_stay_s)
         kept += [latency_s <= told(calibration).e2e.p90_s] if number >= 500 else []
         if latency_s <= until_s:
             calibration.observe("model", WIDE, None, Seen(latency_s))
