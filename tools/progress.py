@@ -26,7 +26,7 @@ def progress() -> Progress:
 
 @contextmanager
 def showing(first: str) -> Iterator[Show]:
-    """One bar, which says `first` until it is told more."""
+    """One bar, which says `first` until there is more to say."""
     with progress() as bar:
         task = bar.add_task(first, total=None)
 

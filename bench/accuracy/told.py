@@ -1,9 +1,10 @@
 """Do latencies that clients are told hold, where nobody knows how long answers will be?
 
 Answered prompts come to a simulated cluster of four engines at 70% of what they could serve. Their
-lengths are estimated by the shipped small model, which learns from each answer some later ones
-afterwards, and what clients are told is calibrated as the scheduler does it. The first half of each
-run is learnt from, and the second is scored.
+lengths are estimated by the shipped small model, and once placed by the shipped tagger, as if that
+always came before the first token. Both learn from each answer some later ones afterwards, and what
+clients are told is calibrated as the scheduler does it. The first half of each run is learnt from,
+and the second is scored.
 
 Once more half of the clients leave before their answers end, at times that have nothing to do with
 these: those answers count as longer than that, or are left out; all are scored.
@@ -23,8 +24,8 @@ from typing import NamedTuple
 
 from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
 from bench.runs import run_each
-from foretell.engine.told import Calibration, Seen, ToldLatency
-from foretell.model import BatchShape
+from foretell.engine.told import Calibration, Seen, ToldLatency, with_length
+from foretell.model import BatchShape, LengthEstimate
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, Served, simulate
 from foretell.tools.intervals import percentile
@@ -34,13 +35,13 @@ from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.workload import Arrival
 
-BENCH = Benchmark(__file__, __doc__, takes="2 minutes", processes=2)
+BENCH = Benchmark(__file__, __doc__, takes="4 minutes", processes=2)
 _ENGINES = EngineOptions(
     "A30/Llama-2-7b-hf", 4, max_num_seqs=48, max_num_batched_tokens=512, num_blocks=1056,
     max_model_len=4096,
 )  # fmt: skip
-_PATIENCE = 1.5
-"""Mean time to leave, of the median e2e latency."""
+_MEAN_TO_LEAVE = 1.5
+"""Mean time until a client would leave, in median e2e latencies."""
 _LOAD, _MOST_TOKENS, _MOST_REQUESTS, _BEHIND = 0.7, 4000, 3000, 50
 _LATENCIES: dict[str, Callable[[Served], float]] = {
     "ttft": lambda served: served.ttft_s,
@@ -70,43 +71,64 @@ def run(case: tuple[Path, int]) -> Numbers:
         engines=(_ENGINES,), estimates="told", network_delay_s=0.001, dispatch_delay_s=0.005
     )
     config = replace(cluster_config(options, seed, prefixes=False), foretell_every=1)
-    arrivals = _arrivals(examples, config, Random(f"{seed} arrivals"))
+    arrivals, better = _arrivals(examples, config, Random(f"{seed} arrivals"))
     report = simulate(config, arrivals, [make_policy(options.policy)], Random(f"{seed} cluster"))
-    served = sorted(report.served, key=lambda each: each.placed_s)
-    usual_s, draws = median(each.e2e_s for each in served), Random(f"{seed} patience")
-    patience_s = [draws.expovariate(1 / (_PATIENCE * usual_s)) for _ in served]
-    scored = _told(served, [inf] * len(served))
-    left, left_out = _told(served, patience_s), _told(served, patience_s, leave_out=True)
+    placed = sorted(report.served, key=lambda each: each.placed_s)
+    lengths = {arrival.request_id: arrival.length for arrival in arrivals}
+    served = [_with_length(s, lengths[s.request_id], better[s.request_id]) for s in placed]
+    usual_s, draws = median(each.e2e_s for each in served), Random(f"{seed} leaving")
+    leaves_s = [draws.expovariate(1 / (_MEAN_TO_LEAVE * usual_s)) for _ in served]
+    stay_s = [inf] * len(served)
+    small, told = _told(placed, stay_s), _told(served, stay_s)
+    left, left_out = _told(served, leaves_s), _told(served, leaves_s, leave_out=True)
     figures = {
-        kind: {**_figures(each), "left": _kept(left[kind]), "left_out": _kept(left_out[kind])}
-        for kind, each in scored.items()
+        kind: {
+            **_figures(each),
+            "mean": _figures(small[kind])["mean"],
+            "small": _figures(small[kind])["told"],
+            "left": _kept(left[kind]),
+            "left_out": _kept(left_out[kind]),
+        }
+        for kind, each in told.items()
     }
     return {"file": path.name, "seed": seed, **figures}
 
 
-def _arrivals(examples: Sequence[Example], config: ClusterConfig, draws: Random) -> list[Arrival]:
-    """Poisson arrivals with what the small model says of each prompt at its turn."""
+def _with_length(served: Served, was: LengthEstimate | None, length: LengthEstimate) -> Served:
+    """As it was predicted, had its length been estimated to be `length`."""
+    if served.predicted is None or was is None:
+        return served
+    return replace(served, predicted=with_length(served.predicted, was, length))
+
+
+def _arrivals(
+    examples: Sequence[Example], config: ClusterConfig, draws: Random
+) -> tuple[list[Arrival], dict[str, LengthEstimate]]:
+    """Poisson arrivals with what the small model says of each prompt at its turn, and by their ids
+    what the tagger says."""
     engine = config.instances[0]
     output = fmean(e.output_tokens for e in examples)
     context = round(fmean(e.conversation.prompt_tokens for e in examples) + output / 2)
     seats = min(_ENGINES.max_num_seqs, _ENGINES.num_blocks * 16 // context)
     step_s = engine.step_time.step_s(BatchShape(decode_seqs=seats, decode_pairs=seats * context))
     per_s = _LOAD * len(config.instances) * seats / (output * step_s)
-    tagger, under_way = load_tagger("shipped", small=True), deque[Example]()
-    arrivals, at_s = [], 0.0
+    small, tagger = load_tagger("shipped", small=True), load_tagger("shipped")
+    arrivals, better, under_way, at_s = [], dict[str, LengthEstimate](), deque[Example](), 0.0
     for number, example in enumerate(examples):
-        (length,) = tagger.estimate([example])
+        (length,), (better[str(number)],) = small.estimate([example]), tagger.estimate([example])
         under_way.append(example)
         if len(under_way) > _BEHIND:
-            tagger.observe(under_way.popleft())
+            ended = under_way.popleft()
+            small.observe(ended)
+            tagger.observe(ended)
         at_s += draws.expovariate(per_s)
         prompt = example.conversation.prompt_tokens
         arrivals.append(Arrival(at_s, prompt, example.output_tokens, str(number), length=length))
-    return arrivals
+    return arrivals, better
 
 
 def _told(
-    requests: Sequence[Served], patience_s: Sequence[float], *, leave_out: bool = False
+    requests: Sequence[Served], leaves_s: Sequence[float], *, leave_out: bool = False
 ) -> dict[str, list[Scored]]:
     """What is told of each, by what had ended, or been left, when it was placed. `leave_out`:
     nothing is learnt from what was left."""
@@ -115,11 +137,11 @@ def _told(
     for number, each in enumerate(requests):
         while under_way and under_way[0][0] <= each.placed_s:
             which = heappop(under_way)[1]
-            ended, most_s = requests[which], patience_s[which]
+            ended, most_s = requests[which], leaves_s[which]
             ttft, e2e = (_seen(_since_placed(ended, kind), most_s) for kind in _LATENCIES)
             if ended.predicted is not None and (e2e.whole or not leave_out):
                 calibration.observe("", ended.predicted, ttft, e2e)
-        waited_s = min(_since_placed(each, "e2e"), patience_s[number])
+        waited_s = min(_since_placed(each, "e2e"), leaves_s[number])
         heappush(under_way, (each.placed_s + waited_s, number))
         told = calibration.tell("", each.predicted) if each.predicted is not None else None
         if each.predicted is not None and told is not None:
@@ -149,6 +171,11 @@ def _figures(requests: list[Scored]) -> Numbers:
         "count": len(scored),
         "mean": _errors([(s.mean_s, s.actual_s) for s in scored]),
         "told": _errors([(s.told.typical_s, s.actual_s) for s in scored]),
+        "median": _errors([(s.told.median_s, s.actual_s) for s in scored]),
+        "shorter": [
+            fmean(s.actual_s <= s.told.median_s for s in scored),
+            fmean(s.actual_s <= s.told.typical_s for s in scored),
+        ],
         "kept": _kept(requests),
         "kept_left": fmean(actual_s <= told.p90_s for told, actual_s in left),
     }
@@ -174,14 +201,15 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def tables(page: Numbers) -> Blocks:
-    """Errors of the mean and of what is told, and the shares that kept to the P90."""
+    """Errors of the mean, the calibrated median and what is told, the shares of answers that were
+    shorter than the latter two, and those that kept to the P90."""
     lines = []
     for name in dict.fromkeys(row["file"] for row in page["rows"]):
         for kind in _LATENCIES:
             rows = [row[kind] for row in page["rows"] if row["file"] == name]
             cells = [
                 " / ".join(f"{fmean(row[by][at] for row in rows):.0%}" for at in (0, 1))
-                for by in ("mean", "told")
+                for by in ("mean", "small", "median", "told", "shorter")
             ]
             shares = [
                 f"{min(row[by] for row in rows):.1%} to {max(row[by] for row in rows):.1%}"
@@ -190,7 +218,14 @@ def tables(page: Numbers) -> Blocks:
             count = sum(row["count"] for row in rows)
             lines.append([f"`{name}`", kind.replace("ttft", "TTFT"), str(count), *cells, *shares])
     kept = ("kept to the P90", "to that revised at the median", "where half leave", "left out")
-    header = ("answers", "latency", "scored", "error of the mean", "of what is told", *kept)
+    errors = (
+        "error of the mean",
+        "told without the tagger",
+        "median",
+        "told",
+        "shorter than these",
+    )
+    header = ("answers", "latency", "scored", *errors, *kept)
     return {"tables": "\n".join([made_by(page), markdown_table(header, lines)])}
 
 

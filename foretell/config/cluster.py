@@ -37,7 +37,7 @@ from foretell.config.sections import (
 
 _FIRST_PORT, _FIRST_PREDICTOR_PORT = 8100, 8200
 FRAMES_PORTS_ABOVE = 1000
-"""Predictors and the tagger take streams of frames on the port so far above their own."""
+"""Predictors take streams of frames on the port so far above their own."""
 _LAST_PORT = 65535
 
 

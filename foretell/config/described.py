@@ -1,4 +1,4 @@
-"""The docstrings below fields as their descriptions, for whoever shows them."""
+"""The docstrings below fields as their descriptions, for display."""
 
 import ast
 import inspect

@@ -328,7 +328,7 @@ class PluginSettings(BaseSettings):
     """Name of the engine."""
     ranks: int = Field(1, ge=1)
     """Data-parallel ranks with a sidecar each: behind the first's endpoint the others' has `.rank1`
-    and so on, or the next port."""
+    and so on."""
 
 
 class LauncherSettings(ProcessSettings):

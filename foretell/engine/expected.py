@@ -1,6 +1,6 @@
 """Expected arrivals: how many requests of which size an engine will probably get.
 
-A request shares its engine with whoever arrives while it runs. A forecast that lets nobody arrive
+A request shares its engine with those that arrive while it runs. A forecast that lets nobody arrive
 is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured in
 bench/accuracy/live.md). Who comes is unknown; how many come per second, and how large they are, is
 much as it was a moment ago.

@@ -42,7 +42,7 @@ MARKS = 8
 """Equally likely lengths of a new request whose own is not certain."""
 MOST_SAMPLES = 8
 SEED = 0
-"""Seed for all draws of lengths: whoever asks, and whatever is added, requests keep theirs."""
+"""Seed for all draws of lengths: whatever is asked or added, requests keep theirs."""
 _FIRST_CAPACITY = 256
 _MOST_STEPS = 4096
 """Steps for which a rank reckons with the others of its deployment."""

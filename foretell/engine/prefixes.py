@@ -1,7 +1,7 @@
 """An index of the prompt prefixes that an engine probably still has in its cache.
 
 vLLM keeps the content of freed blocks until it needs them for something else, least recently used
-first. A snapshot does not tell that content, but whoever dispatches to the engine knows what it was
+first. A snapshot does not tell that content, but its schedulers know what it was
 sent: an index of that, with as many blocks as the engine has, forgets as the engine does.
 """
 
@@ -98,7 +98,7 @@ class PrefixIndex:
         self._blocks = 0.0
         self._stamp = 0
         # Least recently used first, and of one request the last chunk first: as vLLM frees them.
-        # So whoever is in it has its predecessors in it.
+        # So the predecessors of each block in it are in it, too.
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._answers_found = 1.0

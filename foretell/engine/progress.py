@@ -167,7 +167,7 @@ class StreamProgress:
         return tokens / steps
 
     def _end_steps(self, steps: float, now_s: float, together: bool) -> int:
-        """So many have ended since the latest; how many of those are told of from now on."""
+        """So many have ended since the latest; how many of those are reported from now on."""
         self._step += steps
         self._untold += steps * self._evenness
         whole = int(self._untold + _SLIGHT)

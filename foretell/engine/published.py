@@ -1,6 +1,6 @@
 """What a predictor publishes of its engine, so that schedulers can predict by themselves.
 
-Compiled code does not check what it reads, so whoever receives a snapshot does (`check`): nothing
+Compiled code does not check what it reads, so the receiver of a snapshot does (`check`): nothing
 but what a predictor could have published is let in.
 """
 

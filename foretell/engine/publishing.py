@@ -59,7 +59,7 @@ class Follower(Protocol):
 
 
 class Publisher:
-    """The followers of one predictor, and when they are told."""
+    """The followers of one predictor, and when they are notified."""
 
     def __init__(
         self, clock: Clock, source: Source, interval_s: float = SNAPSHOT_INTERVAL_S

@@ -120,7 +120,7 @@ def evidence_of(metrics: str) -> Evidence | None:
 
 
 def longest_of(models: Any) -> int:
-    """The shortest `max_model_len` in a list of models; 0 where none is told."""
+    """The shortest `max_model_len` in a list of models; 0 where there is none."""
     cards = models.get("data") if isinstance(models, dict) else None
     told = [c.get("max_model_len") for c in cards or () if isinstance(c, dict)]
     return min((n for n in told if type(n) is int and 0 < n < _MOST), default=0)

@@ -1,6 +1,6 @@
 """The latest snapshots of the engines that a scheduler places requests on.
 
-Predictors publish what they know of their engines (`engine.published`). Whoever follows them
+Predictors publish what they know of their engines (`engine.published`). A follower
 predicts for a new request without asking anybody, in one compiled call for all candidates. Its own
 requests count at once, those of other schedulers when their predictor has told of them.
 

@@ -107,8 +107,8 @@ class SnapshotPredictor:
     def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
         """For how long the engine may have made steps that it has not told yet.
 
-        Steps at which all decode are told within a time, unless they last longer than that; what
-        follows after others is told soon. Silence for longer means that a step still lasts.
+        Steps at which all decode are reported in a time, unless they last longer than that; what
+        follows after others is reported soon. Silence for longer means that a step still lasts.
         """
         snapshot = self.snapshot
         if snapshot is None or not snapshot.steps_in_flight:

@@ -1,4 +1,4 @@
-"""What clients are told of predicted latencies: a value to plan with, and one that nine in ten keep
+"""Predicted latencies as clients get them: a value to plan with, and one that nine in ten keep
 to.
 
 Placement compares means. Those are no values to tell: a few answers that may become very long raise
@@ -12,8 +12,12 @@ An answer that nobody waited for to its end counts as one that took longer than 
 (Kaplan and Meier, 1958): to leave such answers out would tell too little, since long ones are left
 more often. That is right where those that are left at some moment would have gone on as others do.
 
-The value to plan with is the median, but at most twice what one in ten keeps to, so that one in ten
-is told more than twice its latency, and at least a fifth of the median.
+The value to plan with is the median, or a multiple of the predicted 0.1 quantile where that is
+less, but at least a fifth of the median. The multiple is the one with which one in ten of the
+latest answers would have been promised more than twice its latency.
+
+Where the length is estimated once more after the placement, the latencies follow it: a client that
+has no byte yet gets what the better estimate says.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -23,7 +27,7 @@ from math import isfinite, log1p
 from typing import NamedTuple
 
 from foretell.engine.answer import Quantiles
-from foretell.model import Prediction
+from foretell.model import LengthEstimate, Prediction
 
 WINDOW = 400
 """Latest answers of a kind that count: of so many a share of 0.9 is known to 0.015."""
@@ -32,37 +36,33 @@ _MOST_KINDS = 256
 _LEAST_RATIO, _MOST_RATIO = 0.05, 20.0
 _LEVELS = (0.1, 0.5, 0.9)
 _HAZARDS = tuple(-log1p(-level) for level in _LEVELS)
-_MOST_TIMES_LOW = 2.0
+_MORE_THAN_TWICE = 0.1  # the share that may be told more than twice its latency
 _LEAST_SHARE = 0.2  # of the median: a request that may start at once, or much later, is not told 0
 
 
 class ToldLatency(NamedTuple):
-    """Seconds that one in ten, half and nine in ten keep to."""
+    """Seconds that one in ten, half and nine in ten keep to, and the value to plan with."""
 
     low_s: float
     median_s: float
     p90_s: float
-
-    @property
-    def typical_s(self) -> float:
-        """The value to plan with."""
-        return min(self.median_s, max(_MOST_TIMES_LOW * self.low_s, _LEAST_SHARE * self.median_s))
+    typical_s: float
 
     def left(self, passed_s: float) -> "ToldLatency":
         """What is left of it, for a request of which so many seconds have passed.
 
         The cumulative hazard is taken to be straight between these values and beyond the last.
         """
-        hazards, seconds = (0.0, *_HAZARDS), (0.0, *self)
+        hazards, seconds = (0.0, *_HAZARDS), (0.0, *self[:3])
         had = _straight(seconds, hazards, passed_s)
         low_s, median_s, p90_s = (
             max(0.0, _straight(hazards, seconds, had + hazard) - passed_s) for hazard in _HAZARDS
         )
-        return ToldLatency(low_s, median_s, p90_s)
+        return ToldLatency(low_s, median_s, p90_s, median_s)
 
 
 class Told(NamedTuple):
-    """What a client is told of one request, from the moment of its prediction."""
+    """What a client gets for one request, from the moment of its prediction."""
 
     ttft: ToldLatency
     e2e: ToldLatency
@@ -109,6 +109,25 @@ class Calibration:
                 latency.observe(quantiles, seen)
 
 
+def with_length(prediction: Prediction, was: LengthEstimate, length: LengthEstimate) -> Prediction:
+    """A prediction that was made with the estimate `was`, as it were with `length`.
+
+    From the first token on it takes as much longer as the length at the same level is longer.
+    """
+    longer = max(length.expected_tokens, 1.0) / max(was.expected_tokens, 1.0)
+    before, now, ttft = dict(was.quantiles), dict(length.quantiles), dict(prediction.ttft_quantiles)
+    quantiles = []
+    for level, e2e_s in prediction.e2e_quantiles:
+        if level in before and level in now:
+            at_level = max(now[level], 1.0) / max(before[level], 1.0)
+        else:
+            at_level = longer
+        first_s = ttft.get(level, prediction.ttft_s)
+        quantiles.append((level, first_s + at_level * max(0.0, e2e_s - first_s)))
+    e2e_s = prediction.ttft_s + longer * (prediction.e2e_s - prediction.ttft_s)
+    return prediction._replace(e2e_s=e2e_s, e2e_quantiles=tuple(quantiles))
+
+
 def _has_quantiles(prediction: Prediction) -> bool:
     return bool(prediction.ttft_quantiles and prediction.e2e_quantiles)
 
@@ -134,6 +153,8 @@ class _Latency:
 
     def __init__(self) -> None:
         self._ratios = tuple(map(_Ratios, _LEVELS))
+        self._halves = _Ratios(_MORE_THAN_TWICE)
+        """Of half the latency to the lowest quantile, where the median is more than twice it."""
 
     @property
     def is_known(self) -> bool:
@@ -144,14 +165,21 @@ class _Latency:
         predicted = dict(quantiles)
         low_s, median_s, p90_s = (each.factor() * predicted[each.level] for each in self._ratios)
         median_s = max(low_s, median_s)
-        return ToldLatency(low_s, median_s, max(median_s, p90_s))
+        typical_s, times = median_s, self._halves.factor()
+        if times < _MOST_RATIO:
+            most_s = 2.0 * times * predicted[_LEVELS[0]]
+            typical_s = min(median_s, max(most_s, _LEAST_SHARE * median_s))
+        return ToldLatency(low_s, median_s, max(median_s, p90_s), typical_s)
 
     def observe(self, quantiles: Quantiles, seen: Seen) -> None:
         predicted = dict(quantiles)
+        low, median, _ = self._ratios
+        if median.factor() * predicted.get(median.level, 0.0) <= 2.0 * seen.seconds:
+            self._halves.add(_MOST_RATIO, whole=True)  # no multiple would be too much
+        else:
+            self._halves.see(predicted[low.level], seen)
         for ratios in self._ratios:
-            predicted_s = predicted.get(ratios.level, 0.0)
-            if isfinite(predicted_s) and predicted_s > 0:
-                ratios.add(seen.seconds / predicted_s, whole=seen.whole)
+            ratios.see(predicted.get(ratios.level, 0.0), seen)
 
 
 class _Ratios:
@@ -164,6 +192,11 @@ class _Ratios:
         self._latest = deque[tuple[float, bool]]()
         self._whole: list[float] = []  # in their order
         self._cut: list[float] = []  # those that would have been larger, in their order
+
+    def see(self, predicted_s: float, seen: Seen) -> None:
+        """Where the prediction says anything, add the ratio of what was seen to it."""
+        if isfinite(predicted_s) and predicted_s > 0:
+            self.add(seen.seconds / predicted_s, whole=seen.whole)
 
     def add(self, ratio: float, *, whole: bool) -> None:
         ratio = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)

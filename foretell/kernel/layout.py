@@ -2,7 +2,7 @@
 
 A sequence is a row, and its number, the *slot*, stands for it everywhere. Rows keep their slot
 until they are dropped; the order of running and waiting sequences is kept beside them. What
-is in a row of each kind is told in `src/layout.h`.
+is in a row of each kind is described in `src/layout.h`.
 """
 
 from typing import Any, NamedTuple, TypeAlias

@@ -7,7 +7,7 @@ the state was told by somebody: then there is `compiled.ImpossibleState`.
 Many engines go on in one call, each found by the addresses of its arrays (`engines.h`). Handing an
 array over to compiled code takes time, and an engine has a dozen: together as much as a step of it.
 So a row of `PLACED` says where an engine's arrays lie, and all engines are handed over as one
-array. Whoever writes a row keeps the arrays alive and writes it anew when one is replaced.
+array. The writer of a row keeps the arrays alive and writes it anew when one is replaced.
 """
 
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Seconds of an engine step, from the sums that describe its batch (`step_time.h`).
 
 A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. What the tables mean
-is told in `latency.tables`.
+is described in `latency.tables`.
 """
 
 from typing import NamedTuple

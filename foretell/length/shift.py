@@ -39,6 +39,10 @@ class Shift:
     is spread around it as widely as errors relative to the base's mean deviation have shown.
     Least squares with forgetting, errors clipped as in Huber's M-estimator; before the first
     observation the identity. A slope of 0 is a base that says nothing of this serving model.
+
+    Without it placements were as good (simulated, mean and P99 TTFT within 2%), but the pinball loss
+    of lengths was 17% to 20% higher where answers were 0.4 or 2.5 times as long as those that the
+    base was trained on, and 1% to 2% on other models' answers; on answers like those, 1% lower.
     """
 
     __slots__ = ("_errors", "_mean", "_products", "_residual", "_squares", "_weight")

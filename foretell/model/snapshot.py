@@ -99,8 +99,8 @@ class EngineConfig:
     co_schedules: bool = False
     """Requests of the last priority are offline: they get what the others leave."""
     told_within_s: float = 0.0
-    """While the same requests decode one token each, steps are told this late at most, several in
-    one snapshot; others as `told_soon_s` says. 0: every step is told when it begins."""
+    """While the same requests decode one token each, steps are reported this late at most, several
+    in one snapshot; others as `told_soon_s` says. 0: every step is reported at its start."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
@@ -114,7 +114,7 @@ class EngineConfig:
 
     @property
     def told_soon_s(self) -> float:
-        """How late a step at which requests come or go, or compute a prompt, is told at most."""
+        """How late a step at which requests come or go, or compute a prompt, is reported."""
         return self.told_within_s / 5
 
     @property

@@ -1,10 +1,11 @@
 """Predictions from a snapshot cache, in the scheduler service and in the simulator."""
 
 from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.model import Prediction, RequestSpec
-from foretell.placement.ports import Answer, Predicted, Wait
+from foretell.placement.ports import Answer, Predicted, Wait, Wanted
 from foretell.policy import Needs
 
 
@@ -21,23 +22,20 @@ class CachedPredictions:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
         cache, began_s = self.cache, self._seconds()
         fresh = cache.fresh(instance_ids, now_s)
-        if needs is Needs.LOAD or not fresh:
+        if wanted["needs"] is Needs.LOAD or not fresh:
             return Predicted([Answer(i, cache.load(i)) for i in fresh])
         found = cache.predict(
             fresh,
             spec,
             now_s,
             announced_only=True,
-            externality=needs.externality,
-            with_quantiles=with_quantiles,
-            single=single,
+            externality=wanted["needs"].externality,
+            with_quantiles=wanted["with_quantiles"],
+            single=wanted["single"],
         )
         answers = [Answer(i, p.load, p) for i, p in zip(fresh, found, strict=True)]
         took_s = self._seconds() - began_s

@@ -4,7 +4,7 @@ The scheduler service and the simulator implement them; a recorded run is replay
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypedDict, Unpack
 
 from foretell.model import Load, Prediction, RequestSpec
 from foretell.placement import effects as do
@@ -43,6 +43,17 @@ class Wait(NamedTuple):
     """Its engine computes it."""
 
 
+class Wanted(TypedDict):
+    """What is wanted of predictions."""
+
+    needs: Needs
+    """`LOAD`: loads alone; otherwise a prediction with what `needs.externality` says."""
+    with_quantiles: bool
+    """Quantiles beside means."""
+    single: bool
+    """There is no time for more than one rollout each."""
+
+
 class Predict(Protocol):
     """Predictions from the latest snapshots; nobody is asked and nobody waits."""
 
@@ -51,17 +62,9 @@ class Predict(Protocol):
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
-        """What becomes of a request on each of the instances, if it is dispatched now.
-
-        `needs`: `LOAD` for their loads alone, otherwise a prediction with what `needs.externality`
-        says. `with_quantiles`: quantiles are wanted beside means. `single`: there is no time for
-        more than one rollout each.
-        """
+        """What becomes of a request on each of the instances, if it is dispatched now."""
         ...
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:

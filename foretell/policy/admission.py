@@ -28,7 +28,7 @@ class Unattainable:
 def unattainable(slo: Slo, predictions: Iterable[Prediction]) -> Unattainable | None:
     """Reject with the reason that this returns; None: admit.
 
-    Whoever comes too late nevertheless delays others, who could still be in time. A request is
+    A request that comes too late nevertheless delays others, which could still be in time. It is
     only rejected if it has a TTFT target and even the lowest predicted quantile of TTFT (the mean,
     of a prediction without quantiles) is above it at every instance that predicted. Uncalibrated
     twins count too, as one good chance is enough. Instances that are silent do not: they are

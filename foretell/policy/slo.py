@@ -61,7 +61,7 @@ def _worths(request: RequestSpec, candidates: Sequence[Candidate]) -> list[float
     """The worth of each candidate; None where nothing is known of it."""
     prediction_of = trusted(candidates)
     answers = [prediction_of(candidate) for candidate in candidates]
-    # Beside others, whoever says nothing of what a request adds would seem to have nothing to lose.
+    # Beside others, an engine that says nothing of what a request adds would seem to lose nothing.
     all_tell = all(a is None or a.added_e2e_s is not None for a in answers)
     return [None if a is None else worth(request, a, counting_lost=all_tell) for a in answers]
 

@@ -64,7 +64,7 @@ def total_delay_s(part: Part) -> float | None:
     """`weighed_wait_s + decoding_s + room_s + added_ttft_s + added_e2e_s`, in seconds.
 
     What a request adds to the latencies of others is theirs to bear (an *externality*, as
-    economists call a cost that another one pays); whoever is placed elsewhere adds nothing here.
+    economists call a cost that another one pays); a request placed elsewhere adds nothing here.
     So by `e2e_s + added_e2e_s` the least choice would leave the cluster with the least sum of
     end-to-end latencies, given all placements so far and as if no further request came.
 
@@ -73,7 +73,7 @@ def total_delay_s(part: Part) -> float | None:
     request's own wait weighs more the longer it is beside the TTFT that requests usually have.
 
     Its wait is that for its first token and, where memory is short, the time for which it is
-    preempted later: whoever came last is preempted first, so that is mostly its own loss and no
+    preempted later: the last to come is preempted first, so that is mostly its own loss and no
     other's. Decoding slowly is no waiting: an engine of half the pace with room is better than a
     full one.
 

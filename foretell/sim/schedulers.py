@@ -7,6 +7,7 @@ Here are only the ways: how long requests and news of them travel.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Unpack
 
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.length.distribution import Row, knots
@@ -14,7 +15,7 @@ from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement import PlacementCore, effects, events
 from foretell.placement.cached import CachedPredictions
 from foretell.placement.driver import Driver
-from foretell.placement.ports import Predicted
+from foretell.placement.ports import Predicted, Wanted
 from foretell.policy import Needs, Policy
 from foretell.policy.admission import Late
 from foretell.sim.config import ClusterConfig
@@ -83,20 +84,10 @@ class _Predictions(CachedPredictions):
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
-        found = super().predict(
-            spec,
-            instance_ids,
-            now_s,
-            needs=needs,
-            with_quantiles=with_quantiles,
-            single=single,
-        )
-        each_s = self._config.prediction_s * (_SINGLE_RATIO if single else 1.0)
+        found = super().predict(spec, instance_ids, now_s, **wanted)
+        each_s = self._config.prediction_s * (_SINGLE_RATIO if wanted["single"] else 1.0)
         return found._replace(took_s=each_s * len(found.answers) if found.inputs else 0.0)
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class PredictorStub(object):
-    """For whoever looks once. Schedulers follow a predictor's stream instead (below).
+    """For callers that look once. Schedulers follow a predictor's stream instead (below).
     """
 
     def __init__(self, channel):
@@ -48,7 +48,7 @@ class PredictorStub(object):
 
 
 class PredictorServicer(object):
-    """For whoever looks once. Schedulers follow a predictor's stream instead (below).
+    """For callers that look once. Schedulers follow a predictor's stream instead (below).
     """
 
     def Status(self, request, context):
@@ -59,7 +59,7 @@ class PredictorServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def State(self, request, context):
-        """The engine's state, from which whoever asks can run its twin.
+        """The engine's state, from which its twin can be run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -87,7 +87,7 @@ def add_PredictorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Predictor(object):
-    """For whoever looks once. Schedulers follow a predictor's stream instead (below).
+    """For callers that look once. Schedulers follow a predictor's stream instead (below).
     """
 
     @staticmethod

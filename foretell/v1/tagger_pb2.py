@@ -24,15 +24,15 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66oretell/v1/tagger.proto\x12\x0b\x66oretell.v1\"E\n\x08\x45xchange\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x19\n\x11\x61nswer_characters\x18\x03 \x01(\r\"\xd4\x02\n\nTagRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x0e\n\x06prompt\x18\x03 \x01(\t\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x13\n\x0bhint_tokens\x18\x06 \x01(\r\x12\x0e\n\x06system\x18\x07 \x01(\t\x12&\n\x07\x65\x61rlier\x18\x08 \x03(\x0b\x32\x15.foretell.v1.Exchange\x12\x11\n\texchanges\x18\t \x01(\r\x12\x12\n\ncharacters\x18\n \x01(\r\x12\r\n\x05stops\x18\x0b \x01(\r\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x12\n\nmin_tokens\x18\r \x01(\r\x12&\n\x04kind\x18\x0e \x01(\x0e\x32\x18.foretell.v1.RequestKind\x12\x14\n\x0cx_request_id\x18\x0f \x01(\t\")\n\x08Quantile\x12\r\n\x05level\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x01(\x01\"c\n\x0eLengthEstimate\x12\x17\n\x0f\x65xpected_tokens\x18\x01 \x01(\x01\x12(\n\tquantiles\x18\x02 \x03(\x0b\x32\x15.foretell.v1.Quantile\x12\x0e\n\x06source\x18\x03 \x01(\t\"D\n\x08TagBatch\x12)\n\x08requests\x18\x01 \x03(\x0b\x32\x17.foretell.v1.TagRequest\x12\r\n\x05\x66irst\x18\x02 \x01(\x04\"e\n\tEstimates\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0e\n\x06levels\x18\x02 \x03(\x01\x12\x0f\n\x07numbers\x18\x03 \x03(\x04\x12\x17\n\x0f\x65xpected_tokens\x18\x04 \x03(\x01\x12\x0e\n\x06tokens\x18\x05 \x03(\x01\")\n\x07Refusal\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"b\n\rEstimateBatch\x12)\n\testimates\x18\x01 \x03(\x0b\x32\x16.foretell.v1.Estimates\x12&\n\x08refusals\x18\x02 \x03(\x0b\x32\x14.foretell.v1.Refusal\"\x9d\x01\n\x0bObservation\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x10\n\x08\x63\x65nsored\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12&\n\x04kind\x18\x06 \x01(\x0e\x32\x18.foretell.v1.RequestKind\"@\n\x0eObserveRequest\x12.\n\x0cobservations\x18\x01 \x03(\x0b\x32\x18.foretell.v1.Observation\"\x11\n\x0fObserveResponse*q\n\x0bRequestKind\x12\x16\n\x12REQUEST_KIND_PLAIN\x10\x00\x12\x15\n\x11REQUEST_KIND_STOP\x10\x01\x12\x1b\n\x17REQUEST_KIND_STRUCTURED\x10\x02\x12\x16\n\x12REQUEST_KIND_TOOLS\x10\x03\x32\x8b\x01\n\x06Tagger\x12;\n\x03Tag\x12\x17.foretell.v1.TagRequest\x1a\x1b.foretell.v1.LengthEstimate\x12\x44\n\x07Observe\x12\x1b.foretell.v1.ObserveRequest\x1a\x1c.foretell.v1.ObserveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x66oretell/v1/tagger.proto\x12\x0b\x66oretell.v1\"E\n\x08\x45xchange\x12\x0e\n\x06prompt\x18\x01 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\t\x12\x19\n\x11\x61nswer_characters\x18\x03 \x01(\r\"\xd4\x02\n\nTagRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nmodel_name\x18\x02 \x01(\t\x12\x0e\n\x06prompt\x18\x03 \x01(\t\x12\x15\n\rprompt_tokens\x18\x04 \x01(\r\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x13\n\x0bhint_tokens\x18\x06 \x01(\r\x12\x0e\n\x06system\x18\x07 \x01(\t\x12&\n\x07\x65\x61rlier\x18\x08 \x03(\x0b\x32\x15.foretell.v1.Exchange\x12\x11\n\texchanges\x18\t \x01(\r\x12\x12\n\ncharacters\x18\n \x01(\r\x12\r\n\x05stops\x18\x0b \x01(\r\x12\x0e\n\x06tenant\x18\x0c \x01(\t\x12\x12\n\nmin_tokens\x18\r \x01(\r\x12&\n\x04kind\x18\x0e \x01(\x0e\x32\x18.foretell.v1.RequestKind\x12\x14\n\x0cx_request_id\x18\x0f \x01(\t\")\n\x08Quantile\x12\r\n\x05level\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x01(\x01\"c\n\x0eLengthEstimate\x12\x17\n\x0f\x65xpected_tokens\x18\x01 \x01(\x01\x12(\n\tquantiles\x18\x02 \x03(\x0b\x32\x15.foretell.v1.Quantile\x12\x0e\n\x06source\x18\x03 \x01(\t\";\n\x08TagBatch\x12)\n\x08requests\x18\x01 \x03(\x0b\x32\x17.foretell.v1.TagRequestJ\x04\x08\x02\x10\x03\"K\n\rEstimateBatch\x12.\n\testimates\x18\x03 \x03(\x0b\x32\x1b.foretell.v1.LengthEstimateJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03\"\x9d\x01\n\x0bObservation\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x15\n\rprompt_tokens\x18\x02 \x01(\r\x12\x15\n\routput_tokens\x18\x03 \x01(\r\x12\x10\n\x08\x63\x65nsored\x18\x04 \x01(\x08\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12&\n\x04kind\x18\x06 \x01(\x0e\x32\x18.foretell.v1.RequestKind\"@\n\x0eObserveRequest\x12.\n\x0cobservations\x18\x01 \x03(\x0b\x32\x18.foretell.v1.Observation\"\x11\n\x0fObserveResponse*q\n\x0bRequestKind\x12\x16\n\x12REQUEST_KIND_PLAIN\x10\x00\x12\x15\n\x11REQUEST_KIND_STOP\x10\x01\x12\x1b\n\x17REQUEST_KIND_STRUCTURED\x10\x02\x12\x16\n\x12REQUEST_KIND_TOOLS\x10\x03\x32\xc9\x01\n\x06Tagger\x12;\n\x03Tag\x12\x17.foretell.v1.TagRequest\x1a\x1b.foretell.v1.LengthEstimate\x12<\n\x07TagMany\x12\x15.foretell.v1.TagBatch\x1a\x1a.foretell.v1.EstimateBatch\x12\x44\n\x07Observe\x12\x1b.foretell.v1.ObserveRequest\x1a\x1c.foretell.v1.ObserveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'foretell.v1.tagger_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REQUESTKIND']._serialized_start=1160
-  _globals['_REQUESTKIND']._serialized_end=1273
+  _globals['_REQUESTKIND']._serialized_start=982
+  _globals['_REQUESTKIND']._serialized_end=1095
   _globals['_EXCHANGE']._serialized_start=41
   _globals['_EXCHANGE']._serialized_end=110
   _globals['_TAGREQUEST']._serialized_start=113
@@ -42,19 +42,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LENGTHESTIMATE']._serialized_start=498
   _globals['_LENGTHESTIMATE']._serialized_end=597
   _globals['_TAGBATCH']._serialized_start=599
-  _globals['_TAGBATCH']._serialized_end=667
-  _globals['_ESTIMATES']._serialized_start=669
-  _globals['_ESTIMATES']._serialized_end=770
-  _globals['_REFUSAL']._serialized_start=772
-  _globals['_REFUSAL']._serialized_end=813
-  _globals['_ESTIMATEBATCH']._serialized_start=815
-  _globals['_ESTIMATEBATCH']._serialized_end=913
-  _globals['_OBSERVATION']._serialized_start=916
-  _globals['_OBSERVATION']._serialized_end=1073
-  _globals['_OBSERVEREQUEST']._serialized_start=1075
-  _globals['_OBSERVEREQUEST']._serialized_end=1139
-  _globals['_OBSERVERESPONSE']._serialized_start=1141
-  _globals['_OBSERVERESPONSE']._serialized_end=1158
-  _globals['_TAGGER']._serialized_start=1276
-  _globals['_TAGGER']._serialized_end=1415
+  _globals['_TAGBATCH']._serialized_end=658
+  _globals['_ESTIMATEBATCH']._serialized_start=660
+  _globals['_ESTIMATEBATCH']._serialized_end=735
+  _globals['_OBSERVATION']._serialized_start=738
+  _globals['_OBSERVATION']._serialized_end=895
+  _globals['_OBSERVEREQUEST']._serialized_start=897
+  _globals['_OBSERVEREQUEST']._serialized_end=961
+  _globals['_OBSERVERESPONSE']._serialized_start=963
+  _globals['_OBSERVERESPONSE']._serialized_end=980
+  _globals['_TAGGER']._serialized_start=1098
+  _globals['_TAGGER']._serialized_end=1299
 # @@protoc_insertion_point(module_scope)

@@ -81,42 +81,16 @@ class LengthEstimate(_message.Message):
     def __init__(self, expected_tokens: _Optional[float] = ..., quantiles: _Optional[_Iterable[_Union[Quantile, _Mapping]]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class TagBatch(_message.Message):
-    __slots__ = ("requests", "first")
+    __slots__ = ("requests",)
     REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    FIRST_FIELD_NUMBER: _ClassVar[int]
     requests: _containers.RepeatedCompositeFieldContainer[TagRequest]
-    first: int
-    def __init__(self, requests: _Optional[_Iterable[_Union[TagRequest, _Mapping]]] = ..., first: _Optional[int] = ...) -> None: ...
-
-class Estimates(_message.Message):
-    __slots__ = ("source", "levels", "numbers", "expected_tokens", "tokens")
-    SOURCE_FIELD_NUMBER: _ClassVar[int]
-    LEVELS_FIELD_NUMBER: _ClassVar[int]
-    NUMBERS_FIELD_NUMBER: _ClassVar[int]
-    EXPECTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
-    source: str
-    levels: _containers.RepeatedScalarFieldContainer[float]
-    numbers: _containers.RepeatedScalarFieldContainer[int]
-    expected_tokens: _containers.RepeatedScalarFieldContainer[float]
-    tokens: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, source: _Optional[str] = ..., levels: _Optional[_Iterable[float]] = ..., numbers: _Optional[_Iterable[int]] = ..., expected_tokens: _Optional[_Iterable[float]] = ..., tokens: _Optional[_Iterable[float]] = ...) -> None: ...
-
-class Refusal(_message.Message):
-    __slots__ = ("number", "reason")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    reason: str
-    def __init__(self, number: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, requests: _Optional[_Iterable[_Union[TagRequest, _Mapping]]] = ...) -> None: ...
 
 class EstimateBatch(_message.Message):
-    __slots__ = ("estimates", "refusals")
+    __slots__ = ("estimates",)
     ESTIMATES_FIELD_NUMBER: _ClassVar[int]
-    REFUSALS_FIELD_NUMBER: _ClassVar[int]
-    estimates: _containers.RepeatedCompositeFieldContainer[Estimates]
-    refusals: _containers.RepeatedCompositeFieldContainer[Refusal]
-    def __init__(self, estimates: _Optional[_Iterable[_Union[Estimates, _Mapping]]] = ..., refusals: _Optional[_Iterable[_Union[Refusal, _Mapping]]] = ...) -> None: ...
+    estimates: _containers.RepeatedCompositeFieldContainer[LengthEstimate]
+    def __init__(self, estimates: _Optional[_Iterable[_Union[LengthEstimate, _Mapping]]] = ...) -> None: ...
 
 class Observation(_message.Message):
     __slots__ = ("model_name", "prompt_tokens", "output_tokens", "censored", "request_id", "kind")

@@ -39,6 +39,11 @@ class TaggerStub(object):
                 request_serializer=foretell_dot_v1_dot_tagger__pb2.TagRequest.SerializeToString,
                 response_deserializer=foretell_dot_v1_dot_tagger__pb2.LengthEstimate.FromString,
                 _registered_method=True)
+        self.TagMany = channel.unary_unary(
+                '/foretell.v1.Tagger/TagMany',
+                request_serializer=foretell_dot_v1_dot_tagger__pb2.TagBatch.SerializeToString,
+                response_deserializer=foretell_dot_v1_dot_tagger__pb2.EstimateBatch.FromString,
+                _registered_method=True)
         self.Observe = channel.unary_unary(
                 '/foretell.v1.Tagger/Observe',
                 request_serializer=foretell_dot_v1_dot_tagger__pb2.ObserveRequest.SerializeToString,
@@ -51,6 +56,13 @@ class TaggerServicer(object):
 
     def Tag(self, request, context):
         """Estimates the output length of one request. Concurrent calls are batched.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TagMany(self, request, context):
+        """The same of several requests, at a fraction of what as many calls of Tag cost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,6 +82,11 @@ def add_TaggerServicer_to_server(servicer, server):
                     servicer.Tag,
                     request_deserializer=foretell_dot_v1_dot_tagger__pb2.TagRequest.FromString,
                     response_serializer=foretell_dot_v1_dot_tagger__pb2.LengthEstimate.SerializeToString,
+            ),
+            'TagMany': grpc.unary_unary_rpc_method_handler(
+                    servicer.TagMany,
+                    request_deserializer=foretell_dot_v1_dot_tagger__pb2.TagBatch.FromString,
+                    response_serializer=foretell_dot_v1_dot_tagger__pb2.EstimateBatch.SerializeToString,
             ),
             'Observe': grpc.unary_unary_rpc_method_handler(
                     servicer.Observe,
@@ -104,6 +121,33 @@ class Tagger(object):
             '/foretell.v1.Tagger/Tag',
             foretell_dot_v1_dot_tagger__pb2.TagRequest.SerializeToString,
             foretell_dot_v1_dot_tagger__pb2.LengthEstimate.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TagMany(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/foretell.v1.Tagger/TagMany',
+            foretell_dot_v1_dot_tagger__pb2.TagBatch.SerializeToString,
+            foretell_dot_v1_dot_tagger__pb2.EstimateBatch.FromString,
             options,
             channel_credentials,
             insecure,

@@ -26,8 +26,6 @@ from foretell.wire.engine import (
 )
 from foretell.wire.requests import (
     ended_to_proto,
-    estimates_from_proto,
-    estimates_to_proto,
     length_from_proto,
     length_to_proto,
     load_from_proto,
@@ -49,8 +47,6 @@ __all__ = [
     "draft_ratios",
     "encoder_inputs_to_proto",
     "ended_to_proto",
-    "estimates_from_proto",
-    "estimates_to_proto",
     "kind_from_proto",
     "kind_to_proto",
     "length_from_proto",

@@ -51,7 +51,7 @@ LONGEST_REASON = 256
 MOST_KV_CACHE_GROUPS = 1024
 _LEAST_WINDOW = 2
 _MOST_TOKENS = 2**31 - 1
-_LATEST_S = 1.0  # by which a step is told
+_LATEST_S = 1.0  # by which a step is reported
 
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
@@ -224,7 +224,7 @@ def checked_approximations(found: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_reason(reason: str) -> str:
-    """Why nothing is told of an engine, as it ends up in logs and on pages; `WireError`."""
+    """Why an engine is not described, as it ends up in logs and on pages; `WireError`."""
     if not (len(reason) <= LONGEST_REASON and reason.isascii() and reason.isprintable()):
         raise WireError("the reason must be short and printable ASCII")
     return reason

@@ -1,6 +1,5 @@
 """The bridge between requests, with what is predicted of them, and `proto/foretell/v1`."""
 
-from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import inf, isfinite
 
@@ -20,58 +19,17 @@ def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
 
 def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
     """Raises `WireError` for figures that are no lengths or no levels."""
-    _check_tokens((length.expected_tokens, *(q.tokens for q in length.quantiles)))
-    _check_levels([q.level for q in length.quantiles])
+    tokens = [length.expected_tokens, *(q.tokens for q in length.quantiles)]
+    if not all(map(isfinite, tokens)) or min(tokens) < 0.0:
+        raise WireError("length: tokens must be finite and not negative")
+    levels = [q.level for q in length.quantiles]
+    if not all(low < high for low, high in pairwise((0.0, *levels, 1.0))):
+        raise WireError("length: levels must ascend within (0, 1)")
     return LengthEstimate(
         expected_tokens=length.expected_tokens,
         quantiles=tuple((q.level, q.tokens) for q in length.quantiles),
         source=length.source,
     )
-
-
-def estimates_to_proto(
-    estimates: Iterable[tuple[int, LengthEstimate]],
-) -> tagger_pb2.EstimateBatch:
-    """Estimates by the numbers of their requests."""
-    batch = tagger_pb2.EstimateBatch()
-    alike: dict[tuple[object, ...], tagger_pb2.Estimates] = {}
-    for number, length in estimates:
-        levels = [level for level, _ in length.quantiles]
-        key = (length.source, *levels)
-        if key not in alike:
-            alike[key] = batch.estimates.add(source=length.source, levels=levels)
-        alike[key].numbers.append(number)
-        alike[key].expected_tokens.append(length.expected_tokens)
-        alike[key].tokens.extend([tokens for _, tokens in length.quantiles])
-    return batch
-
-
-def estimates_from_proto(batch: tagger_pb2.EstimateBatch) -> list[tuple[int, LengthEstimate]]:
-    """Raises `WireError` for columns of the wrong length, and for figures as one estimate would."""
-    found = []
-    for alike in batch.estimates:
-        levels, tokens, width = tuple(alike.levels), list(alike.tokens), len(alike.levels)
-        count = len(alike.numbers)
-        if len(alike.expected_tokens) != count or len(tokens) != count * width:
-            raise WireError(f"estimates: {count} requests have figures of another number")
-        _check_tokens((*alike.expected_tokens, *tokens))
-        _check_levels(levels)
-        for i, (number, expected) in enumerate(
-            zip(alike.numbers, alike.expected_tokens, strict=True)
-        ):
-            quantiles = tuple(zip(levels, tokens[i * width : (i + 1) * width], strict=True))
-            found.append((number, LengthEstimate(expected, quantiles, alike.source)))
-    return found
-
-
-def _check_tokens(figures: Sequence[float]) -> None:
-    if not all(map(isfinite, figures)) or min(figures, default=0.0) < 0.0:
-        raise WireError("length: tokens must be finite and not negative")
-
-
-def _check_levels(levels: Sequence[float]) -> None:
-    if not all(low < high for low, high in pairwise((0.0, *levels, 1.0))):
-        raise WireError("length: levels must ascend within (0, 1)")
 
 
 def request_to_proto(request: RequestSpec) -> predictor_pb2.RequestSpec:

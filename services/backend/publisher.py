@@ -31,7 +31,7 @@ class SnapshotPublisher:
         self._thread.start()
 
     def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        """Send `snapshot` now. It is taken apart: its completed steps are told once."""
+        """Send `snapshot` now. It is taken apart: its completed steps are sent once."""
         once = snapshot_pb2.EngineSnapshot(completed_steps=snapshot.completed_steps)
         snapshot.ClearField("completed_steps")
         self.send(snapshot.SerializeToString(), b"", once.SerializeToString())

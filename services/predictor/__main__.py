@@ -5,7 +5,7 @@ import gc
 import json
 import logging
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from foretell.config import PredictorSettings, check_profile, list_profiles, load_profile
 from foretell.latency.calibration import OnlineStepTime
@@ -22,6 +22,7 @@ from foretell.services.predictor.subscriber import SnapshotSubscriber, cancel
 from foretell.services.process import calls, runtime
 from foretell.services.process.frames import frames_address, serve_frames, with_free_port
 from foretell.services.process.logs import setup_logging
+from foretell.services.process.metrics_http import metrics_http
 from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2_grpc
 
@@ -96,13 +97,10 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     await server.start()
     streams = Streams(service, traffic, observing)
     serving = await _serve_snapshots(streams, address, traffic)
-    metrics_port = -1
-    if settings.metrics_port >= 0:
-        http, _ = start_http_server(settings.metrics_port, settings.host, registry=metrics.registry)
-        metrics_port = http.server_port
-    runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({stopped, listening}, return_when=asyncio.FIRST_COMPLETED)
+    with metrics_http(settings, metrics.registry) as metrics_port:
+        runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait({stopped, listening}, return_when=asyncio.FIRST_COMPLETED)
     serving.close()
     streams.close()
     await server.stop(_SHUTDOWN_GRACE_S)

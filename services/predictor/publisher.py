@@ -31,7 +31,7 @@ class Streams:
     def __init__(
         self, service: PredictorService, traffic: Traffic, observing: Observing | None = None
     ) -> None:
-        """`observing`: who is told of the engine's requests, where it publishes nothing itself."""
+        """`observing`: gets the engine's requests, where it publishes nothing itself."""
         self.observing = observing
         self.publisher = Publisher(LoopClock(), service)
         self._open: set[Stream] = set()

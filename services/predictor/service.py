@@ -52,7 +52,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         self.step_time = step_time
         self.metrics = metrics
         self.changed: Callable[[], None] = lambda: None
-        """Is told when a snapshot has come, a request was reserved or has ended."""
+        """Called when a snapshot has come, a request was reserved or has ended."""
         self.unpredicted = ""
         """Why the engine tells nothing; empty while it does."""
         self.profile = profile
@@ -151,7 +151,7 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         )
 
     def _rest(self) -> None:
-        """The step time is told for how long the engine has had nothing to do since it was told."""
+        """The step time learns how long the engine has had nothing to do since it last did."""
         now_s = self._clock()
         if not self.predictor.is_busy:
             self.step_time.rest(max(0.0, now_s - self._rested_s))

@@ -32,7 +32,7 @@ class SnapshotSubscriber:
         self._log = LogReader(path_of(endpoint))
         self.malformed = 0
         self.unpredicted: Callable[[str], None] = lambda reason: None
-        """Is told why an engine tells nothing, again and again as long as it does not."""
+        """Called with why an engine publishes nothing, again and again as long as it does not."""
 
     async def run(self, hear: Callable[[EngineSnapshot], None]) -> None:
         """Call `hear` with every well-formed snapshot, until cancelled."""

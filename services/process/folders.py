@@ -53,6 +53,16 @@ def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
         yield Path(path)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file: a reader, also after a crash, finds the old text or the new one."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
 def file_version(path: Path) -> tuple[int, int]:
     """What differs when a file was written or replaced: when, in nanoseconds, and its inode."""
     found = path.stat()

@@ -31,7 +31,7 @@ _LENGTH_BYTES = 4
 
 
 def frames_address(address: str) -> str:
-    """Where the predictor or tagger that gRPC reaches at `address` takes streams of frames."""
+    """Where the predictor that gRPC reaches at `address` takes streams of frames."""
     if address.startswith("unix:"):
         return f"{address}.frames"
     host, _, port = address.rpartition(":")
@@ -100,16 +100,6 @@ class FrameStream(asyncio.Protocol):
         """End the stream once what was sent has left."""
         if self._transport is not None:
             self._transport.close()
-
-    def read_on(self, wanted: bool) -> None:
-        """Whether to read frames from the other end; those that have arrived are still handled."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or transport.is_reading() == wanted:
-            return
-        if wanted:
-            transport.resume_reading()
-        else:
-            transport.pause_reading()
 
     def received(self, payload: bytes) -> None:
         """A whole frame has come."""

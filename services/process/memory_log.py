@@ -2,8 +2,8 @@
 
 Writing is a copy, and no call of the operating system: nobody is woken and nobody is waited for.
 Readers look whether there is more. Messages that begin alike name what they have in common: their
-base is written once, and after it only what follows. Whoever comes late, or falls behind by the
-whole log, goes on with the newest message that was written with its base. The file holds a head
+base is written once, and after it only what follows. A reader that comes late, or falls behind by
+the whole log, goes on with the newest message that was written with its base. The file holds a head
 (`_HEAD`) and then records one after another, each at a multiple of 16 bytes: their own head
 (`_RECORD`), then what is written of a message. Positions count all bytes ever written.
 """
@@ -39,7 +39,7 @@ def path_of(endpoint: str) -> Path:
 
 
 def endpoint_of_rank(endpoint: str, rank: int) -> str:
-    """Where a data-parallel rank publishes, if its engine is told `endpoint`: each elsewhere."""
+    """Where a data-parallel rank publishes, if its engine gets `endpoint`: each elsewhere."""
     return f"{endpoint}.rank{rank}" if rank else endpoint
 
 

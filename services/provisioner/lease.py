@@ -8,7 +8,6 @@ Source: `leaderelection` of Kubernetes' client-go.
 import fcntl
 import json
 import logging
-import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from foretell.services.process.folders import write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -207,13 +208,3 @@ class FileLease(Lease):
         with (self._folder / "lease.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file: whoever reads it, also after a crash, finds the old text or the new one."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

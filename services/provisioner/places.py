@@ -16,9 +16,10 @@ import aiohttp
 from foretell.config.instances import InstanceConfig, Members, members_json
 from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
 from foretell.provision import Decision, Phase
+from foretell.services.process.folders import write_whole
 from foretell.services.provisioner.driver import Orders
 from foretell.services.provisioner.fleet import FleetView, answers
-from foretell.services.provisioner.lease import Lease, write_whole
+from foretell.services.provisioner.lease import Lease
 from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)

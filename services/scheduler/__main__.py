@@ -28,7 +28,7 @@ from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
-from foretell.services.scheduler.lifecycle.context import Shared
+from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.conversation import PromptCounter
 from foretell.services.scheduler.placing.demand import Ends
@@ -98,8 +98,7 @@ async def serve(
         if settings.tagger:
             channel = await stack.enter_async_context(open_channel(settings.tagger, traffic))
             stub = tagger_pb2_grpc.TaggerStub(channel)
-            tagger = TaggerClient(settings.tagger, traffic, settings.tagger_wait_ms / 1e3)
-            tagger.start()
+            tagger = TaggerClient(stub, settings.tagger_wait_ms / 1e3)
             stack.callback(tagger.stop)
         pool = Pool(
             "[]" if is_discovered(settings.instances) else settings.instances,
@@ -160,6 +159,7 @@ async def serve(
             pool,
             _api_keys(settings, traffic),
             in_progress,
+            bodies_in_progress(settings.max_body_bytes),
             settings.max_body_bytes,
             default_terms(settings.ttft_target_ms, settings.tpot_target_ms, settings.late_requests),
             tracing,

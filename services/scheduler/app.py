@@ -15,6 +15,7 @@ from foretell.services.scheduler.api.headers import Cors
 from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.console import STATE, console_state, static_pages
 from foretell.services.scheduler.discovery import Discovery
+from foretell.services.scheduler.http.costly import CostlyPages
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
@@ -61,6 +62,7 @@ class App:
     """The replica is shutting down: it is no longer ready, but answers what still arrives."""
 
     def __post_init__(self) -> None:
+        self._costly = CostlyPages()
         self._pages: dict[str, Page | Response] = {
             _MODELS: self._models,
             "/health": Response(200, content_type="text/plain"),
@@ -151,6 +153,9 @@ class App:
         return Response(200, b"ready\n", "text/plain")
 
     def _metrics(self, _: Headers) -> Response:
+        return self._costly.page("metrics", self._metrics_now)
+
+    def _metrics_now(self) -> Response:
         placer, metrics = self.shared.placer, self.metrics
         show_instances(metrics, placer.predictors, self.shared.pool.instances.values())
         metrics.over_share.set(placer.core.shares.held)
@@ -160,7 +165,9 @@ class App:
 
     def _console_state(self, headers: Headers) -> Response:
         self.shared.api_keys.check_admin(headers)
-        return _json(console_state(self._status(), self.shared.placer))
+        return self._costly.page(
+            STATE, lambda: _json(console_state(self._status(), self.shared.placer))
+        )
 
     def _explain(self, request_id: str, headers: Headers) -> Response:
         self.shared.api_keys.check_admin(headers)
@@ -174,6 +181,9 @@ class App:
 
     def _own_status(self, headers: Headers) -> Response:
         tenant = self._tenant(headers)
+        return self._costly.page(tenant, lambda: self._status_for(tenant))
+
+    def _status_for(self, tenant: Tenant) -> Response:
         if tenant is NOBODY or (tenant.key is not None and tenant.key.admin):
             return _json(self._status())
         own = tenant.told_to_itself(self.shared.in_progress.of(tenant.name))

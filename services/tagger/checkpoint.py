@@ -15,7 +15,7 @@ _LONGEST_TOKENS = float(1 << 24)  # keeps exp() of a wild logit finite
 
 
 class CheckpointRegressor:
-    """Implements `batcher.Regressor`; not thread-safe."""
+    """Implements `models.Regressor`; not thread-safe."""
 
     def __init__(
         self, torch: Any, tokenizer: Any, model: Any, target: Literal["tokens", "log_tokens"]

@@ -1,13 +1,10 @@
 """Which source answers: the client's hint, the model, or history."""
 
-import asyncio
 import logging
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from typing import Generic
 
 from foretell import wire
@@ -26,19 +23,6 @@ logger = logging.getLogger(__name__)
 _MOST_TOLD = 10_000
 """Latest estimates that wait for the lengths of their answers."""
 
-Tell = Callable[[LengthEstimate], None]
-
-
-@dataclass(slots=True)
-class Asked:
-    """One request before the models."""
-
-    request_id: str
-    question: Question
-    tell: Tell
-    without: Callable[[], LengthEstimate]
-    """What is said where the model says nothing."""
-
 
 class Answerer(Generic[Found]):
     """A model behind its batcher."""
@@ -52,15 +36,17 @@ class Answerer(Generic[Found]):
         self._model = model
         self._batcher = batcher
         self._metrics = metrics
-        self._asked: list[Asked] = []
-        self._read: list[tuple[Asked, Found]] = []
-        self._unread: list[Asked] = []
 
-    def ask(self, asked: Asked) -> None:
-        """`asked.tell` is called once, later. What comes in one turn of the loop goes together."""
-        if not self._asked:
-            asyncio.get_running_loop().call_soon(self._take)
-        self._asked.append(asked)
+    async def estimate(self, request_id: str, question: Question) -> LengthEstimate | None:
+        """What the model says; None where it does not read the request."""
+        try:
+            found = await self._batcher.submit(question)
+        except Unanswered as missed:
+            self._metrics.misses.labels(missed.reason).inc()
+            return None
+        self._model.remember(request_id, question, found)
+        (estimate,) = self._model.estimates([(question, found)])
+        return estimate
 
     def observe(self, observation: tagger_pb2.Observation) -> None:
         """Teach the model one finished request."""
@@ -70,41 +56,6 @@ class Answerer(Generic[Found]):
             observation.output_tokens,
             observation.censored,
         )
-
-    def _take(self) -> None:
-        asked, self._asked = self._asked, []
-        for each in asked:
-            reading = self._batcher.submit(each.question)
-            if reading.done():
-                self._sort(each, reading)
-            else:
-                reading.add_done_callback(partial(self._was_read, each))
-        self._tell()
-
-    def _was_read(self, asked: Asked, reading: asyncio.Future[Found]) -> None:
-        if not self._read and not self._unread:
-            asyncio.get_running_loop().call_soon(self._tell)
-        self._sort(asked, reading)
-
-    def _sort(self, asked: Asked, reading: asyncio.Future[Found]) -> None:
-        missed = reading.exception()
-        if isinstance(missed, Unanswered):
-            self._metrics.misses.labels(missed.reason).inc()
-            self._unread.append(asked)
-        else:
-            self._read.append((asked, reading.result()))
-
-    def _tell(self) -> None:
-        """Tell what was found, all that has gathered at once."""
-        read, self._read = self._read, []
-        unread, self._unread = self._unread, []
-        for asked, found in read:
-            self._model.remember(asked.request_id, asked.question, found)
-        estimates = self._model.estimates([(asked.question, found) for asked, found in read])
-        for (asked, _), estimate in zip(read, estimates, strict=True):
-            asked.tell(estimate)
-        for asked in unread:
-            asked.tell(asked.without())
 
 
 class TaggerEstimators(Generic[Found]):
@@ -124,38 +75,30 @@ class TaggerEstimators(Generic[Found]):
         self._sample = Sample()
         self._given: OrderedDict[str, LengthEstimate] = OrderedDict()
 
-    def ask(self, request: tagger_pb2.TagRequest, tell: Tell) -> None:
-        """`tell` is called once with the estimate of the best source, between `min_tokens` and
-        `max_tokens`."""
+    async def estimate(self, request: tagger_pb2.TagRequest) -> LengthEstimate:
+        """The estimate of the best source, between `min_tokens` and `max_tokens`."""
         began_s = time.perf_counter()
+        found = clip(await self._best(request), request.max_tokens, request.min_tokens)
+        self._metrics.requests.labels(found.source).inc()
+        self._metrics.latency.observe(time.perf_counter() - began_s)
+        self._remember(request.request_id, found)
+        logger.debug(
+            "estimated %.0f tokens of output, by %s",
+            found.expected_tokens,
+            found.source,
+            extra=about(request.x_request_id),
+        )
+        return found
 
-        def given(estimate: LengthEstimate) -> None:
-            self._metrics.requests.labels(estimate.source).inc()
-            self._metrics.latency.observe(time.perf_counter() - began_s)
-            clipped = clip(estimate, request.max_tokens, request.min_tokens)
-            self._remember(request.request_id, clipped)
-            tell(clipped)
-            logger.debug(
-                "estimated %.0f tokens of output, by %s",
-                clipped.expected_tokens,
-                clipped.source,
-                extra=about(request.x_request_id),
-            )
-
+    async def _best(self, request: tagger_pb2.TagRequest) -> LengthEstimate:
         if request.hint_tokens > 0:
-            given(from_hint(request.hint_tokens))
-        elif self._answerer is None or not request.prompt:
-            given(self._by_history(request))
-        else:
+            return from_hint(request.hint_tokens)
+        read = None
+        if self._answerer is not None and request.prompt:
             conversation = wire.conversation_from_proto(request, self._max_prompt_chars)
-            self._answerer.ask(
-                Asked(
-                    request.request_id,
-                    Question(request.model_name, conversation, request.tenant),
-                    given,
-                    partial(self._by_history, request),
-                )
-            )
+            question = Question(request.model_name, conversation, request.tenant)
+            read = await self._answerer.estimate(request.request_id, question)
+        return read or self._by_history(request)
 
     def observe(self, observations: Sequence[tagger_pb2.Observation], now_s: float) -> None:
         """Teach the history all of these finished requests, and the model as many as it needs.

@@ -6,7 +6,7 @@ MAX_OBSERVATIONS = 4096
 """In one Observe call."""
 
 MAX_REQUESTS = 256
-"""In one message of a stream."""
+"""In one call of TagMany."""
 
 _MAX_NAME_CHARS = 256
 _MAX_TOKENS = 1 << 24
@@ -24,7 +24,7 @@ def tag_problem(request: tagger_pb2.TagRequest) -> str:
 
 
 def batch_problem(batch: tagger_pb2.TagBatch) -> str:
-    """What is wrong with a message as a whole; empty: nothing."""
+    """What is wrong with a batch as a whole; empty: nothing."""
     if len(batch.requests) > MAX_REQUESTS:
         return f"requests: at most {MAX_REQUESTS}, got {len(batch.requests)}"
     return ""

@@ -4,26 +4,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
-import prometheus_client
 
 from foretell import wire
 from foretell.config import TaggerSettings
 from foretell.length import LengthHistory
-from foretell.model import LengthEstimate
 from foretell.services.process import calls, runtime
-from foretell.services.process.frames import frames_address, serve_frames, with_free_port
+from foretell.services.process.logs import about
+from foretell.services.process.metrics_http import metrics_http
 from foretell.services.process.traffic import Traffic
 from foretell.services.tagger.batcher import MicroBatcher
 from foretell.services.tagger.estimators import Answerer, TaggerEstimators
 from foretell.services.tagger.metrics import TaggerMetrics
 from foretell.services.tagger.models import ServedLengthModel
-from foretell.services.tagger.problems import observe_problem, tag_problem
-from foretell.services.tagger.streams import TagStreams
+from foretell.services.tagger.problems import batch_problem, observe_problem, tag_problem
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 logger = logging.getLogger(__name__)
@@ -55,6 +53,7 @@ class TaggerLimits:
 LIMITS = TaggerLimits()
 
 _TagContext = grpc.aio.ServicerContext[tagger_pb2.TagRequest, tagger_pb2.LengthEstimate]
+_TagManyContext = grpc.aio.ServicerContext[tagger_pb2.TagBatch, tagger_pb2.EstimateBatch]
 _ObserveContext = grpc.aio.ServicerContext[tagger_pb2.ObserveRequest, tagger_pb2.ObserveResponse]
 
 
@@ -70,14 +69,16 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         problem = tag_problem(request)
         if problem:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
-        answer: asyncio.Future[LengthEstimate] = asyncio.get_running_loop().create_future()
+        return wire.length_to_proto(await self._estimators.estimate(request))
 
-        def tell(estimate: LengthEstimate) -> None:
-            if not answer.done():  # otherwise the caller has left
-                answer.set_result(estimate)
-
-        self._estimators.ask(request, tell)
-        return wire.length_to_proto(await answer)
+    async def TagMany(
+        self, batch: tagger_pb2.TagBatch, context: _TagManyContext
+    ) -> tagger_pb2.EstimateBatch:
+        problem = batch_problem(batch)
+        if problem:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
+        answers = [self._estimate_if_valid(request) for request in batch.requests]
+        return tagger_pb2.EstimateBatch(estimates=await asyncio.gather(*answers))
 
     async def Observe(
         self, request: tagger_pb2.ObserveRequest, context: _ObserveContext
@@ -87,6 +88,13 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, problem)
         self._estimators.observe(request.observations, time.monotonic())
         return tagger_pb2.ObserveResponse()
+
+    async def _estimate_if_valid(self, request: tagger_pb2.TagRequest) -> tagger_pb2.LengthEstimate:
+        """The estimate; an empty one of an invalid request."""
+        if problem := tag_problem(request):
+            logger.debug("refused: %s", problem, extra=about(request.x_request_id))
+            return tagger_pb2.LengthEstimate()
+        return wire.length_to_proto(await self._estimators.estimate(request))
 
 
 async def serve(
@@ -107,9 +115,9 @@ async def serve(
         ],
         maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
     )
-    port = calls.bind(traffic, server, with_free_port(settings.grpc_address))
+    port = calls.bind(traffic, server, settings.grpc_address)
     address = settings.listen or f"{settings.host}:{port}"
-    with _metrics_http(settings, metrics) as metrics_port:
+    with metrics_http(settings, metrics.registry) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:
             estimators = TaggerEstimators(
                 LengthHistory(limits.history_size), answerer, metrics, limits.max_prompt_chars
@@ -117,24 +125,11 @@ async def serve(
             tagger_pb2_grpc.add_TaggerServicer_to_server(TaggerService(estimators), server)
             server.add_generic_rpc_handlers((_health_handler(),))
             await server.start()
-            streams = TagStreams(estimators, traffic)
-            listening = await _listen(streams, address, traffic)
             logger.info("serving on %s, metrics on port %d", address, metrics_port)
             runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
             await stop.wait()
-            listening.close()
         # The batcher has closed: what waited for it is being answered without it.
-        await asyncio.gather(streams.close(_DRAIN_S), server.stop(_DRAIN_S))
-
-
-async def _listen(streams: TagStreams, address: str, traffic: Traffic) -> asyncio.Server:
-    """Where schedulers open their streams; SystemExit where that is taken."""
-    where = frames_address(address)
-    try:
-        server, _ = await serve_frames(streams.stream, where, traffic)
-    except OSError as error:
-        raise SystemExit(f"cannot listen on {where}: {error.strerror}") from error
-    return server
+        await server.stop(_DRAIN_S)
 
 
 @contextlib.asynccontextmanager
@@ -158,28 +153,6 @@ async def _answerer(
         yield Answerer(model, batcher, metrics)
     finally:
         await batcher.close()
-
-
-@contextlib.contextmanager
-def _metrics_http(settings: TaggerSettings, metrics: TaggerMetrics) -> Iterator[int]:
-    """Serves /metrics from a thread; yields its port, -1 when none is wanted."""
-    if settings.metrics_port < 0:
-        yield -1
-        return
-    try:
-        server, thread = prometheus_client.start_http_server(
-            settings.metrics_port, settings.host, metrics.registry
-        )
-    except OSError as error:
-        raise SystemExit(
-            f"cannot listen on {settings.host}:{settings.metrics_port}: {error.strerror}"
-        ) from error
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _health_handler() -> "grpc.GenericRpcHandler[bytes, bytes]":

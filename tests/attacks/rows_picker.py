@@ -4,11 +4,15 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from functools import partial
 
+import grpc
 from hpack import Encoder
 from vectors import Script, Vector
-from world import World
+from world import START_S, World
+
+from foretell.v1 import ext_proc_pb2 as pb
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _PRIORITY, _RST, _SETTINGS, _PING = 0, 1, 2, 3, 4, 6
@@ -161,12 +165,48 @@ def _served_in_s(world: World) -> float:
     return time.monotonic() - began_s
 
 
-VECTORS: list[Vector] = [
-    Script(
-        f"picker: {name}, {peers} at once",
-        source,
-        partial(flood, first=first, again=again, peers=peers),
+def long_body(world: World) -> None:
+    """A body of 40 MB, which its gateway gets back in parts, for a while reading nothing."""
+    body = b'{"model":"test-model","prompt":"%b"}' % (b"QUJD" * (10 << 20))
+    fields = {":method": "POST", ":path": "/v1/completions"}
+    headers = pb.HeaderMap(
+        headers=[pb.HeaderValue(key=name, raw_value=each.encode()) for name, each in fields.items()]
     )
-    for name, (first, again, source) in FLOODS.items()
-    for peers in (1, _MANY)
+
+    def said() -> Iterator[pb.ProcessingRequest]:
+        yield pb.ProcessingRequest(request_headers=pb.HttpHeaders(headers=headers))
+        for at in range(0, len(body), _PIECE):
+            part = pb.HttpBody(body=body[at : at + _PIECE], end_of_stream=at + _PIECE >= len(body))
+            yield pb.ProcessingRequest(request_body=part)
+        over.wait(START_S)
+
+    over = threading.Event()
+    with grpc.insecure_channel(f"unix:{world.picker}") as channel:
+        process = channel.stream_stream(
+            dict(_HEAD)[":path"],
+            pb.ProcessingRequest.SerializeToString,
+            pb.ProcessingResponse.FromString,
+        )
+        answers = process(said())
+        assert next(answers).HasField("request_headers")
+        time.sleep(0.5)
+        back_bytes, ends = 0, False
+        while not ends:
+            part = next(answers).request_body.response.body_mutation.streamed_response
+            back_bytes, ends = back_bytes + len(part.body), part.end_of_stream
+        over.set()
+    assert back_bytes > len(body)
+
+
+VECTORS: list[Vector] = [
+    Script("picker: a body of 40 MB", "bug report on this project, November 2026", long_body),
+    *(
+        Script(
+            f"picker: {name}, {peers} at once",
+            source,
+            partial(flood, first=first, again=again, peers=peers),
+        )
+        for name, (first, again, source) in FLOODS.items()
+        for peers in (1, _MANY)
+    ),
 ]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from beside import compare
+from rows_tls import encrypting
 from vectors import Answer, Bytes, Script, Vector
 from world import BOUND_S, FakeEngine, World, exchanged, scheduler
 
@@ -42,6 +43,13 @@ def world_with_keys(
     (folder / "keys").write_text("key-a\nkey-b\n")
     flags = ("--api-keys-file", str(folder / "keys"), "--max-concurrent-requests", "50")
     with scheduler(folder, engine, *flags) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def world_with_tls(engine: FakeEngine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("tls")
+    with scheduler(folder, engine, *encrypting(folder)) as made:
         yield made
 
 
@@ -114,7 +122,7 @@ def _joined(chunks: bytes) -> bytes:
 
 @pytest.mark.parametrize("row", rows(Script))
 def test_a_script(request: pytest.FixtureRequest, row: Script) -> None:
-    world: World = request.getfixturevalue("world_with_keys" if row.keys else "world")
+    world: World = request.getfixturevalue(row.world)
     with world.bounded(row.name, row.most_mib):
         row.run(world)
 

@@ -55,8 +55,8 @@ class Script:
     name: str
     source: str
     run: Callable[["World"], Any]
-    keys: bool = False
-    """Against the scheduler that wants keys."""
+    world: str = "world"
+    """The fixture that makes it."""
     most_mib: float = 50.0
     """That much more memory, at its peak."""
 

@@ -97,6 +97,7 @@ class World:
         self, child: subprocess.Popen[bytes], port: int, engine: FakeEngine, folder: Path
     ) -> None:
         self.child, self.port, self.engine = child, port, engine
+        self.tls_port = 0
         self._others = folder / OTHERS
         self.picker = str(folder / "picker")
         """The path of the socket for gateways."""
@@ -108,7 +109,7 @@ class World:
         return sock
 
     def ask(
-        self, method: str, path: str, body: bytes = b"", **headers: str
+        self, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """A request over a connection of its own: status, headers and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
@@ -229,8 +230,9 @@ def scheduler(
                 assert child.poll() is None, (folder / "log").read_text()
                 assert time.monotonic() < until_s
                 time.sleep(0.02)
-            port = int(json.loads(ready.read_text())["url"].rpartition(":")[2])
-            world = World(child, port, engine, folder)
+            facts = json.loads(ready.read_text())
+            world = World(child, int(facts["url"].rpartition(":")[2]), engine, folder)
+            world.tls_port = int(facts.get("https_url", ":0").rpartition(":")[2])
             while world.ask("GET", "/ready")[0] != 200:
                 assert time.monotonic() < until_s
                 time.sleep(0.02)

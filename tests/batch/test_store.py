@@ -58,9 +58,7 @@ def record(line: int, who: int):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_each_line_is_kept_once_by_whoever_holds_it(
-    store: BatchStore, clock: Clock, seed: int
-) -> None:
+def test_each_line_is_kept_once_by_who_holds_it(store: BatchStore, clock: Clock, seed: int) -> None:
     rng = random.Random(seed)
     batch = begun(store, 12)
     workers = [Work(store) for _ in range(3)]

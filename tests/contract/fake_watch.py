@@ -110,7 +110,7 @@ class ApiServer:
             self._record("BOOKMARK", as_json(V1Pod(metadata=metadata)))
 
     def forget(self) -> None:
-        """Compaction: whoever asks from before gets 410, and a watch that has not got all yet."""
+        """Compaction: a watch from before gets 410, and a watch that has not got all yet."""
         if self._history:
             self._lost = self._history[-1][0]
         self._version += 1

@@ -5,16 +5,14 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import grpc
 
 from foretell import wire
 from foretell.model import Prediction, RequestSpec
-from foretell.placement.ports import Answer, Predicted
+from foretell.placement.ports import Answer, Predicted, Wanted
 from foretell.policy import Needs
-from foretell.services.process.frames import FrameStream, frames_address, serve_frames
-from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.placing import placer
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
@@ -104,19 +102,16 @@ class ScriptedPredictors(Predictors):
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
-        wanted = {"needs": needs, "with_quantiles": with_quantiles, "single": single}
+        needs = wanted["needs"]
         if not any(map(self._scripted, instance_ids)):
-            return super().predict(spec, instance_ids, now_s, **wanted)  # type: ignore[arg-type]
+            return super().predict(spec, instance_ids, now_s, **wanted)
         answers = []
         for instance_id in instance_ids:
             peer = self._scripted(instance_id)
             if peer is None:
-                found = super().predict(spec, (instance_id,), now_s, **wanted)  # type: ignore[arg-type]
+                found = super().predict(spec, (instance_id,), now_s, **wanted)
                 answers += found.answers
                 continue
             peer.asked.append("load" if needs is Needs.LOAD else "prediction")
@@ -127,7 +122,7 @@ class ScriptedPredictors(Predictors):
                 answers.append(Answer(instance_id, said.load))
                 continue
             peer.externality.append(needs.externality)
-            peer.with_quantiles.append(with_quantiles)
+            peer.with_quantiles.append(wanted["with_quantiles"])
             answers.append(Answer(instance_id, said.load, said))
         return Predicted(answers)
 
@@ -174,51 +169,15 @@ class Tagger(tagger_pb2_grpc.TaggerServicer):
         self.asked: list[tagger_pb2.TagRequest] = []
         self.observed: list[tagger_pb2.Observation] = []
 
-    async def Tag(self, request: Any, context: Any) -> tagger_pb2.LengthEstimate:
-        self.asked.append(request)
+    async def TagMany(self, batch: Any, context: Any) -> tagger_pb2.EstimateBatch:
+        self.asked += batch.requests
         if self.hanging:
             await asyncio.Event().wait()
-        return self.estimate
+        return tagger_pb2.EstimateBatch(estimates=[self.estimate] * len(batch.requests))
 
     async def Observe(self, request: Any, context: Any) -> tagger_pb2.ObserveResponse:
         self.observed += request.observations
         return tagger_pb2.ObserveResponse()
-
-
-class _Stream(FrameStream):
-    """What a scheduler's stream to `tagger` is answered with; None: bytes of no message."""
-
-    def __init__(self, tagger: Tagger | None) -> None:
-        super().__init__()
-        self._tagger = tagger
-        self._greeted = False
-
-    def received(self, payload: bytes) -> None:
-        if self._tagger is None:
-            self.send(UNDECODABLE)
-        elif self._greeted:
-            batch = tagger_pb2.TagBatch.FromString(payload)
-            self._tagger.asked += batch.requests
-            if not self._tagger.hanging:
-                self.send(self._answer(batch, self._tagger.estimate).SerializeToString())
-        self._greeted = True
-
-    def _answer(
-        self, batch: tagger_pb2.TagBatch, length: tagger_pb2.LengthEstimate
-    ) -> tagger_pb2.EstimateBatch:
-        """`length` for every request, whether it makes sense or not."""
-        return tagger_pb2.EstimateBatch(
-            estimates=[
-                tagger_pb2.Estimates(
-                    source=length.source,
-                    levels=[each.level for each in length.quantiles],
-                    numbers=[number],
-                    expected_tokens=[length.expected_tokens],
-                    tokens=[each.tokens for each in length.quantiles],
-                )
-                for number in range(batch.first, batch.first + len(batch.requests))
-            ]
-        )
 
 
 class _Undecodable(grpc.GenericRpcHandler):
@@ -246,11 +205,9 @@ async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
         address = f"unix:{folder}/peer"
         server.add_insecure_port(address)
         await server.start()
-        streams, _ = await serve_frames(lambda: _Stream(peer), frames_address(address), OPEN)
         try:
             yield address
         finally:
-            streams.close()
             await server.stop(None)
 
 

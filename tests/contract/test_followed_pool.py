@@ -18,7 +18,7 @@ from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing import predictors
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.v1 import predictor_pb2 as pb
-from tests.contract.test_snapshots import Sidecar, request, sidecar, snapshot, until
+from tests.contract.sidecars import Sidecar, request, sidecar, snapshot, until
 
 
 async def started(stack: AsyncExitStack, tmp_path: Path, count: int) -> tuple[Any, list[Sidecar]]:

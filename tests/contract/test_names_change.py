@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from engines import WHOLE, Engine, hang
 from schedulers import WAIT_S, running
-from test_snapshots import Replica, Sidecar, replica, snapshot
+from sidecars import Replica, Sidecar, replica, snapshot
 
 from foretell.services.process.frames import with_free_port
 from foretell.services.process.traffic import OPEN

@@ -297,7 +297,7 @@ async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
         await task
 
 
-async def test_whoever_asks_for_the_state_can_run_its_twin(harness: Harness) -> None:
+async def test_who_asks_for_the_state_can_run_its_twin(harness: Harness) -> None:
     assert (await harness.stub.State(pb.StateRequest())).snapshot_age_s == -1
     told = snapshot(1, running=(running("a"),))
     harness.publish(told)

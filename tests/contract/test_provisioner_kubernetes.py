@@ -213,7 +213,7 @@ async def test_a_successor_without_a_file_takes_over_what_runs(
 async def test_a_file_from_before_another_replica_was_active_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """Whoever was active meanwhile has a folder of its own, and has started a third engine."""
+    """Another was active meanwhile, has a folder of its own, and has started a third engine."""
     api = FakeKubernetes()
     where, folder = tmp_path / "leases.sqlite", tmp_path / "state"
     folder.mkdir()

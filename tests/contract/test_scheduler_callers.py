@@ -51,7 +51,7 @@ def test_numbers_in_headers_may_be_as_long_as_they_like() -> None:
     assert [declared_bytes(each) for each in lengths] == [35, 35, 0, 10**19 - 1, 0, 0, 0, 0]
 
 
-def test_without_keys_all_places_are_for_whoever_comes() -> None:
+def test_without_keys_all_places_are_for_who_comes() -> None:
     places = InProgress(3)
     with places.place(), places.place(), places.place():
         assert places.now == 3

@@ -4,7 +4,8 @@ import asyncio
 import json
 import math
 from collections import Counter
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -203,21 +204,30 @@ async def test_a_request_is_placed_at_once_and_the_tagger_corrects_its_length(
         assert len(tagger.asked) == 1
 
 
-async def test_a_placement_waits_for_the_tagger_where_that_is_set(tmp_path: Path) -> None:
-    tagger, sidecar = Tagger(expected_tokens=1.0), Predictor()
+@asynccontextmanager
+async def waiting(
+    folder: Path, tagger: Tagger, sidecar: Predictor, *, wait_ms: int
+) -> AsyncIterator[Scheduler]:
+    """A scheduler whose placements wait for the tagger."""
     async with (
         engines(answer) as (engine,),
         serving(tagger) as address,
         serving(sidecar) as predictor,
         running(
-            tmp_path,
+            folder,
             [engine],
             [predictor],
             tagger=address,
-            tagger_wait_ms=1000,
+            tagger_wait_ms=wait_ms,
             policy="predicted_latency",
         ) as scheduler,
     ):
+        yield scheduler
+
+
+async def test_a_placement_waits_for_the_tagger_where_that_is_set(tmp_path: Path) -> None:
+    tagger, sidecar = Tagger(expected_tokens=1.0), Predictor()
+    async with waiting(tmp_path, tagger, sidecar, wait_ms=1000) as scheduler:
         await scheduler.complete(max_tokens=20)
         await until(lambda: len(sidecar.reserved) == 1)
         assert sidecar.reserved[0].length.source == "model"
@@ -230,19 +240,7 @@ async def test_a_placement_waits_for_the_tagger_where_that_is_set(tmp_path: Path
 async def test_a_tagger_that_hangs_keeps_nobody_beyond_its_bound(tmp_path: Path) -> None:
     tagger, sidecar = Tagger(expected_tokens=1.0), Predictor()
     tagger.hanging = True
-    async with (
-        engines(answer) as (engine,),
-        serving(tagger) as address,
-        serving(sidecar) as predictor,
-        running(
-            tmp_path,
-            [engine],
-            [predictor],
-            tagger=address,
-            tagger_wait_ms=5,
-            policy="predicted_latency",
-        ) as scheduler,
-    ):
+    async with waiting(tmp_path, tagger, sidecar, wait_ms=5) as scheduler:
         for _ in range(30):
             assert (await scheduler.complete()).content == WHOLE
         assert len(tagger.asked) == 1

@@ -2,101 +2,22 @@
 
 import asyncio
 import json
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from engines import (
     EVENTS,
-    MODEL,
     STREAM,
     WHOLE,
     Engine,
-    Exchange,
-    answer,
     engines,
     gated,
     hang_after_first_event,
 )
-from schedulers import WAIT_S, Scheduler, running, until
+from raw_http import CONNECTION, HEALTH, Connect, connect, engine, post
+from schedulers import WAIT_S, running, until
 
-from foretell.services.scheduler.http.exchange import Exchange as Answered
-from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http1.response import Response
-
-CONNECTION = "foretell.services.scheduler.http.connection"
-HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
-
-
-def post(*headers: str, stream: bool = False, version: str = "1.1") -> bytes:
-    """A good completion request as bytes."""
-    body = json.dumps({"model": MODEL, "prompt": "x", "stream": stream})
-    lines = [f"POST /v1/completions HTTP/{version}", "host: x", f"content-length: {len(body)}"]
-    return "\r\n".join([*lines, *headers, "", body]).encode()
-
-
-class Client:
-    """One connection, written and read byte by byte."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def head(self) -> tuple[int, dict[str, str]]:
-        """The status and headers of the next response."""
-        async with asyncio.timeout(WAIT_S):
-            text = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-        line, *lines = text.rstrip().split("\r\n")
-        headers = dict(each.split(": ", 1) for each in lines)
-        return int(line.split(" ")[1]), headers
-
-    async def response(self) -> tuple[int, dict[str, str], bytes]:
-        """The next response, whole."""
-        status, headers = await self.head()
-        async with asyncio.timeout(WAIT_S):
-            if "content-length" in headers:
-                length = int(headers["content-length"])
-                return status, headers, await self.reader.readexactly(length)
-            body = b""
-            while size := int(await self.reader.readline(), 16):
-                body += (await self.reader.readexactly(size + 2))[:-2]
-            await self.reader.readline()
-            return status, headers, body
-
-    async def closed(self) -> bytes:
-        """What still comes until the server closes the connection."""
-        async with asyncio.timeout(WAIT_S):
-            try:
-                return await self.reader.read()
-            except ConnectionResetError:
-                return b""
-
-
-@pytest.fixture
-async def engine() -> AsyncIterator[Engine]:
-    async with engines(answer) as made:
-        yield made[0]
-
-
-Connect = Callable[[Scheduler], Awaitable[Client]]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Opens connections, which are closed after the test."""
-    async with AsyncExitStack() as opened:
-
-        async def made(scheduler: Scheduler) -> Client:
-            client = Client(*await asyncio.open_connection(scheduler.host, scheduler.port))
-            opened.callback(client.writer.transport.abort)
-            opened.callback(client.writer.close)
-            return client
-
-        yield made
+__all__ = ["connect", "engine"]
 
 
 async def test_a_connection_is_kept_and_its_requests_may_come_byte_by_byte(
@@ -260,129 +181,6 @@ async def test_nonsense_behind_a_request_does_not_spoil_its_answer(
         assert EVENTS[-1] in await client.closed()
 
 
-async def test_a_head_is_limited_in_bytes_and_headers(
-    tmp_path: Path, connect: Connect, engine: Engine
-) -> None:
-    long = b"GET /health HTTP/1.1\r\nx: " + b"y" * 150_000
-    many = b"GET /health HTTP/1.1\r\n" + b"".join(b"x-%d: y\r\n" % i for i in range(300)) + b"\r\n"
-    url = b"GET /" + b"y" * 150_000
-    async with running(tmp_path, [engine]) as scheduler:
-        for head in (long, long + b"\r\n\r\n", many, url):
-            client = await connect(scheduler)
-            for i in range(0, len(head), 16_384):  # never whole, and never at once
-                client.send(head[i : i + 16_384])
-                await asyncio.sleep(0.002)
-            status, _, body = await client.response()
-            assert (status, json.loads(body)["error"]["code"]) == (431, "request_too_large")
-            await client.closed()
-
-
-async def test_a_head_that_does_not_arrive_is_given_up(
-    tmp_path: Path, connect: Connect, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{CONNECTION}._HEAD_DEADLINE_S", 0.05)
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
-    async with running(tmp_path, [engine]) as scheduler:
-        slow, silent = await connect(scheduler), await connect(scheduler)
-        slow.send(b"GET /hea")
-        assert await silent.closed() == b""
-        assert (await slow.head())[0] == 408
-        await slow.closed()
-
-
-async def test_an_idle_connection_is_closed(
-    tmp_path: Path, connect: Connect, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
-    async with running(tmp_path, [engine]) as scheduler:
-        monkeypatch.setattr(f"{CONNECTION}._IDLE_S", 0.1)
-        client = await connect(scheduler)
-        client.send(HEALTH)
-        assert (await client.response())[0] == 200
-        assert await client.closed() == b""
-
-
-async def test_an_answer_may_take_longer_than_any_wait_for_the_client(
-    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
-    gate = asyncio.Event()
-    async with engines(gated(gate)) as (engine,), running(tmp_path, [engine]) as scheduler:
-        client = await connect(scheduler)
-        client.send(HEALTH)
-        await client.response()
-        for name in ("_IDLE_S", "_HEAD_DEADLINE_S", "STALL_S"):
-            monkeypatch.setattr(f"{CONNECTION}.{name}", 0.01)
-        client.send(post(stream=True))
-        assert (await client.head())[0] == 200
-        await asyncio.sleep(0.1)
-        gate.set()
-        assert EVENTS[-1] in await client.closed()
-
-
-async def test_a_body_without_end_is_cut_off(
-    tmp_path: Path, connect: Connect, engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{CONNECTION}._MOST_DRAINED_BYTES", 1 << 20)
-    async with running(tmp_path, [engine], max_body_bytes=1000) as scheduler:
-        client = await connect(scheduler)
-        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
-        client.send(head)
-
-        async def send_all() -> None:
-            for _ in range(50_000):
-                client.send(b"1000\r\n" + b"x" * 0x1000 + b"\r\n")
-                await client.writer.drain()
-
-        with pytest.raises(ConnectionError):
-            await send_all()
-        await scheduler.until_idle()
-        assert await scheduler.metric("foretell_requests_total", status="413") == 1
-        assert engine.received == []
-
-
-async def test_a_client_that_does_not_read_stops_its_engine_and_is_given_up(
-    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(f"{CONNECTION}.STALL_S", 0.3)
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
-    written = 0
-
-    async def endless(exchange: Exchange) -> None:
-        nonlocal written
-        await exchange.head(200, "text/event-stream")
-        await exchange.chunk(b"data: {}\n\n")
-        while written < 1 << 30:
-            await exchange.chunk(b"data: " + b"x" * 65_536 + b"\n\n")
-            written += 65_536
-
-    async with engines(endless) as (engine,), running(tmp_path, [engine]) as scheduler:
-        client = await connect(scheduler)
-        client.send(post(stream=True))
-        assert (await client.head())[0] == 200
-        await scheduler.until_metric("foretell_requests_total", 1, status="499")
-        await scheduler.until_idle()
-        assert written < 100 << 20
-
-
-async def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, connect: Connect) -> None:
-    async def much(exchange: Exchange) -> None:
-        await exchange.head(200, "text/event-stream")
-        for i in range(300):
-            await exchange.chunk(b'data: {"%d' % i + b"x" * 65_536 + b'": 0}\n\n')
-        await exchange.chunk(b"")
-
-    async with engines(much) as (engine,), running(tmp_path, [engine]) as scheduler:
-        client = await connect(scheduler)
-        client.send(post(stream=True))
-        await asyncio.sleep(0.2)
-        _, _, body = await client.response()
-        assert [line[:11] for line in body.split(b"\n\n")[:-1]] == [
-            (b'data: {"%dxxx' % i)[:11] for i in range(300)
-        ]
-        await scheduler.until_idle()
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_closes_only_its_side_gets_its_answers(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch, stream: bool
@@ -402,22 +200,6 @@ async def test_a_client_that_closes_only_its_side_gets_its_answers(
         assert told.count(b"HTTP/1.1 200 OK") == 2
 
 
-async def test_answers_that_are_not_read_hold_up_the_requests_behind_them(
-    tmp_path: Path, connect: Connect, engine: Engine
-) -> None:
-    """What is read later is all there, also where the client has closed its side."""
-    page = HEALTH.replace(b"/health", b"/console/requests.js")
-    async with running(tmp_path, [engine]) as scheduler:
-        size = len((await scheduler.client.get("/console/requests.js")).content)
-        client = await connect(scheduler)
-        client.send(page * 600 + HEALTH)
-        client.writer.write_eof()
-        await asyncio.sleep(0.5)
-        told = await client.closed()
-        assert told.count(b"HTTP/1.1 200 OK") == 601
-        assert len(told) > 600 * size
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_closes_all_has_left(
     tmp_path: Path, connect: Connect, stream: bool
@@ -435,69 +217,3 @@ async def test_a_client_that_closes_all_has_left(
         async with asyncio.timeout(WAIT_S):
             await engine.received[0].gone.wait()
         await scheduler.until_idle()
-
-
-async def test_idle_connections_end_with_the_server(
-    tmp_path: Path, connect: Connect, engine: Engine
-) -> None:
-    async with running(tmp_path, [engine]) as scheduler:
-        idle, begun = await connect(scheduler), await connect(scheduler)
-        idle.send(HEALTH)
-        assert (await idle.response())[0] == 200
-        begun.send(HEALTH[:9])
-    assert await idle.closed() == b""
-    assert await begun.closed() == b""
-
-
-async def test_a_server_that_ends_answers_what_is_on_its_way(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A request on an idle connection, and a connection that waits to be accepted."""
-    monkeypatch.setattr(f"{CONNECTION}.RETIRE_S", 1000.0)
-    ready, stop = asyncio.Event(), asyncio.Event()
-    sock = socket.socket()
-    sock.bind(("127.0.0.1", 0))
-    sock.setblocking(False)
-
-    async def page(exchange: Answered) -> None:
-        exchange.respond(Response(200, b"here"))
-
-    server = Server(page)
-    ending = asyncio.create_task(
-        server.run([Listener(sock)], stop, on_ready=ready.set, drain_s=WAIT_S)
-    )
-    await ready.wait()
-    idle = Client(*await asyncio.open_connection(*sock.getsockname()))
-    idle.send(HEALTH)
-    assert (await idle.response())[0] == 200
-    with socket.create_connection(sock.getsockname()) as late:
-        stop.set()  # nothing of the server has run since `late` was connected
-        late.setblocking(False)
-        new = Client(*await asyncio.open_connection(sock=late))
-        for client in (idle, new):
-            client.send(HEALTH)
-            status, headers, body = await client.response()
-            assert (status, headers["connection"], body) == (200, "close", b"here")
-            assert await client.closed() == b""
-        await ending
-        for client in (idle, new):
-            client.writer.close()
-
-
-async def flood(client: Client) -> None:
-    """Send until the server has closed the connection."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            client.send(b"a" * 65_536)
-            await client.writer.drain()
-
-
-async def test_who_sends_a_head_without_end_is_cut_off(
-    tmp_path: Path, connect: Connect, engine: Engine
-) -> None:
-    async with running(tmp_path, [engine]) as scheduler:
-        client = await connect(scheduler)
-        client.send(b"GET /health HTTP/1.1\r\nhost: x\r\nx-a: ")
-        with pytest.raises((ConnectionResetError, BrokenPipeError)):
-            await flood(client)
-        assert (await scheduler.client.get("/health")).status_code == 200

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from engines import Engine, answer, engines, gated
 from schedulers import WAIT_S, Scheduler, running, until
-from test_snapshots import sidecar
+from sidecars import sidecar
 
 
 @pytest.fixture

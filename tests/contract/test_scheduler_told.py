@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,10 @@ from engines import (
     hang_after_first_event,
 )
 from schedulers import Scheduler, running, until
-from scripted_peers import Predictor, serving
+from scripted_peers import Predictor, Tagger, serving
 
 from foretell.engine.told import Calibration, Seen
+from foretell.services.scheduler.placing.tagging import TaggerClient
 
 
 async def _first_byte(scheduler: Scheduler, body: dict[str, Any]) -> None:
@@ -75,6 +78,74 @@ async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
         await scheduler.until_metric("foretell_told_p90_total", 20, latency="e2e", kept="True")
         headers = (await scheduler.complete(stream=True)).headers
         assert float(headers["x-foretell-predicted-e2e-p90-s"]) == 0.05 * 16.0
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
+    tmp_path: Path, stream: bool
+) -> None:
+    """A length of one token is as good as none: what is told comes down to the TTFT."""
+    gate, log = asyncio.Event(), tmp_path / "log"
+    async with (
+        engines(gated(gate, first=0)) as (engine,),
+        serving(uncertain()) as address,
+        serving(Tagger(expected_tokens=1.0)) as tagger,
+        running(
+            tmp_path,
+            [engine],
+            [address],
+            policy="predicted_latency",
+            tagger=tagger,
+            request_log=str(log),
+        ) as scheduler,
+    ):
+        asked = asyncio.create_task(scheduler.complete(stream=stream))
+        await scheduler.until_metric("foretell_lengths_revised_total", 1)
+        gate.set()
+        headers = (await asked).headers
+        e2e_s = float(headers["x-foretell-predicted-e2e-s"])
+        e2e_p90_s = float(headers["x-foretell-predicted-e2e-p90-s"])
+        assert 0.5 < e2e_s < 1.0
+        assert 4.0 < e2e_p90_s < 8.0
+        assert float(headers["x-foretell-predicted-ttft-p90-s"]) == 4.0
+    line = json.loads(log.read_text())
+    logged = line["told_e2e_s"], line["told_e2e_p90_s"]
+    assert logged == pytest.approx((e2e_s, e2e_p90_s), abs=1e-3)
+    assert line["predicted_e2e_s"] == 6.0  # by which it was placed
+
+
+async def test_what_headers_have_told_stays_and_comments_know_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, hear = list[Callable[[], None]](), TaggerClient._answered
+    monkeypatch.setattr(
+        TaggerClient, "_answered", lambda *given: late.append(partial(hear, *given))
+    )
+    gate, log = asyncio.Event(), tmp_path / "log"
+    async with (
+        engines(gated(gate)) as (engine,),
+        serving(uncertain()) as address,
+        serving(Tagger(expected_tokens=1.0)) as tagger,
+        running(
+            tmp_path,
+            [engine],
+            [address],
+            policy="predicted_latency",
+            tagger=tagger,
+            request_log=str(log),
+            stream_keep_alive_s=0.03,
+        ) as scheduler,
+        scheduler.client.stream(
+            "POST", "/v1/completions", json={"model": MODEL, "prompt": "x", "stream": True}
+        ) as response,
+    ):
+        await until(lambda: bool(late))
+        late[0]()
+        async for line in response.aiter_lines():
+            if ": keep-alive" in line and float(line.rpartition("=")[2]) < 8.0:
+                gate.set()
+        told = float(response.headers["x-foretell-predicted-e2e-s"])
+    assert told == json.loads(log.read_text())["told_e2e_s"] == 2.0
 
 
 @pytest.mark.parametrize("behaviour", [hang, hang_after_first_event])

@@ -23,7 +23,7 @@ WAIT_S = 240.0
 DEMO = f"{INSTALLED} demo"
 RENDER = f"{INSTALLED} render compose"
 COMMANDS = {
-    "git clone REPOSITORY foretell && cd foretell",  # whoever reads this has done it
+    "git clone REPOSITORY foretell && cd foretell",  # readers have done it
     "make run",
     DEMO,
     RENDER,

@@ -27,10 +27,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Unpack
 
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
-from foretell.placement.ports import Answer, Predicted, Wait
+from foretell.placement.ports import Answer, Predicted, Wait, Wanted
 from foretell.policy import Needs, make_policy
 
 FOLDER = Path(__file__).parent / "scripts"
@@ -82,12 +83,9 @@ class Known:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
-        less = " load" if needs is Needs.LOAD else " single" * single
+        less = " load" if wanted["needs"] is Needs.LOAD else " single" * wanted["single"]
         self._asked.append(f"ask {_key(spec)} {' '.join(instance_ids)}{less}")
         answers = [self._answers[name] for name in instance_ids if name in self._answers]
         took_s, self._took_s = self._took_s, 0.0

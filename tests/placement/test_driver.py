@@ -6,7 +6,7 @@ from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver
 from foretell.placement.ports import Predicted, Wait
-from foretell.policy import Needs, make_policy
+from foretell.policy import make_policy
 
 
 class Timer:
@@ -44,10 +44,7 @@ class World:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: object,
     ) -> Predicted:
         return Predicted()
 

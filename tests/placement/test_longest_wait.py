@@ -14,7 +14,7 @@ from foretell.model import LengthEstimate, Load, Prediction, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.ports import Answer, Predicted, Wait
 from foretell.placement.recall import REVIEW_PAUSE_S
-from foretell.policy import Needs, make_policy
+from foretell.policy import make_policy
 from foretell.policy.order import OVERTAKEN_PART
 from tests.sweeps import cases
 
@@ -123,7 +123,7 @@ class World:
             self._tell(events.Started(chosen.key))
 
     def _check(self, chosen: Waiting, engine: Engine) -> None:
-        """Whoever is overtaken now, by who was sent here later, is overtaken rightly."""
+        """One that is overtaken now, by one that was sent here later, is overtaken rightly."""
         for other in engine.queue:
             if other.sent_s >= chosen.sent_s or chosen.spec.priority < 0:
                 continue
@@ -161,10 +161,7 @@ class World:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: object,
     ) -> Predicted:
         """As `ports.Predict`."""
         return Predicted([self.engines[name].foretell(spec, now_s) for name in instance_ids])
@@ -185,7 +182,7 @@ class World:
         return Wait(engine.wait_s(now_s, ahead))
 
 
-def test_whoever_goes_last_is_overtaken_for_a_while_only() -> None:
+def test_who_goes_last_is_overtaken_for_a_while_only() -> None:
     worlds = [World(seed) for seed in SEEDS]
     for world in worlds:
         world.run()

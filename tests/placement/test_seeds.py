@@ -14,7 +14,7 @@ import pytest
 from foretell.model import LengthEstimate, Load, Prediction, RequestSpec, Slo
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.ports import Answer, Predicted, Wait
-from foretell.policy import Needs, make_policy
+from foretell.policy import make_policy
 
 POLICIES = ("slo", "least_outstanding", "round_robin", "infaas", "predicted_latency")
 SEEDS_EACH = 60
@@ -94,10 +94,7 @@ class World:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: object,
     ) -> Predicted:
         """As `ports.Predict`: of some nothing is known."""
         assert instance_ids, "nobody is predicted for"

@@ -47,7 +47,7 @@ def test_most_wait_far_less_and_nobody_longer(monkeypatch: pytest.MonkeyPatch) -
     ]
     assert means_s[1] < 0.5 * means_s[0]
     assert longest_s(ordered) < 1.1 * longest_s(usual)
-    monkeypatch.setattr(recall, "OVERTAKEN_PART", inf)  # whoever is last stays last
+    monkeypatch.setattr(recall, "OVERTAKEN_PART", inf)  # the last stays last
     assert longest_s([served("priority", seed) for seed in DRAWS]) > 2 * longest_s(ordered)
 
 

@@ -50,7 +50,7 @@ def test_it_fills_engines_while_no_online_requests_are_expected() -> None:
     assert quiet.window < 100, "it gives way when some are"
 
 
-def test_a_target_holds_whoever_is_expected() -> None:
+def test_a_target_holds_who_is_expected() -> None:
     release = Release(2 * STEP_S)
     for _ in range(300):
         sent = release.window

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from foretell.cli.main import app
 from foretell.tools.check.budget import Budget
 from foretell.tools.check.cluster import _rounds
-from foretell.tools.check.context import write_json
 from foretell.tools.check.cost import summary
 from foretell.tools.check.dummies import SHAPES, weight_bytes, write_dummy
 from foretell.tools.check.engines import CannotCheck, plan_engines
@@ -32,6 +31,10 @@ def options(**given: Any) -> CheckOptions:
 
 def gpus(count: int) -> tuple[Gpu, ...]:
     return tuple(Gpu(str(i), H100.name, H100.memory_bytes, H100.driver) for i in range(count))
+
+
+def kept(path: Path, found: dict[str, Any]) -> None:
+    path.write_text(json.dumps(found))
 
 
 def test_what_the_driver_tells_of_gpus() -> None:
@@ -165,10 +168,10 @@ ATTACHED = {"engines": [{"attached": True, "engine_version": "vllm 0.32.0", "not
 
 
 def test_a_run_that_was_killed_leaves_a_page_of_what_it_had_found(tmp_path: Path) -> None:
-    write_json(tmp_path / "machine.json", MACHINE)
-    write_json(tmp_path / "attach.json", ATTACHED)
+    kept(tmp_path / "machine.json", MACHINE)
+    kept(tmp_path / "attach.json", ATTACHED)
     blocks = [block(True, 120), block(False, 100), block(False, 200), block(True, 230)]
-    write_json(tmp_path / "cost.json", summary(blocks))
+    kept(tmp_path / "cost.json", summary(blocks))
     answer = CliRunner().invoke(app, ["check", "--report", str(tmp_path)])
     assert answer.exit_code == 0, answer.output
     assert "vllm 0.32.0" in answer.output
@@ -179,9 +182,9 @@ def test_a_run_that_was_killed_leaves_a_page_of_what_it_had_found(tmp_path: Path
 
 
 def test_stages_that_failed_say_why(tmp_path: Path) -> None:
-    write_json(tmp_path / "machine.json", MACHINE)
-    write_json(tmp_path / "attach.json", {"failed": "OSError: no port"})
-    write_json(tmp_path / "truth.json", {"left_out": "too little time was left"})
+    kept(tmp_path / "machine.json", MACHINE)
+    kept(tmp_path / "attach.json", {"failed": "OSError: no port"})
+    kept(tmp_path / "truth.json", {"left_out": "too little time was left"})
     page = write_page(tmp_path).read_text()
     assert "OSError: no port" in page
     assert "too little time was left" in page
@@ -193,7 +196,7 @@ def test_a_folder_without_results_is_refused(tmp_path: Path) -> None:
 
 
 def test_results_of_another_run_are_not_overwritten(tmp_path: Path) -> None:
-    write_json(tmp_path / "machine.json", MACHINE)
+    kept(tmp_path / "machine.json", MACHINE)
     answer = CliRunner().invoke(app, ["check", "--output", str(tmp_path)])
     assert answer.exit_code == 1
     assert json.loads((tmp_path / "machine.json").read_text()) == MACHINE

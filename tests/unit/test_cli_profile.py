@@ -11,7 +11,7 @@ from foretell.cli.main import app
 from foretell.latency.profile_json import profile_to_json
 from foretell.tools.profiles.imports import profile_of
 from foretell.tools.profiles.sizes import known_device
-from tests.unit.test_import_aiconfigurator import folder
+from tests.unit.test_import_aiconfigurator_folder import folder
 from tests.unit.test_model_config import LLAMA_8B
 
 __all__ = ["folder"]

@@ -188,7 +188,7 @@ async def test_the_queue_takes_all_sequences_of_a_request_or_none() -> None:
     assert len(driver._streams) == 3
 
 
-async def test_a_failed_engine_wakes_whoever_waits(clock: Clock) -> None:
+async def test_a_failed_engine_wakes_who_waits(clock: Clock) -> None:
     def broken() -> float:
         raise ArithmeticError
 

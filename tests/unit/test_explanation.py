@@ -91,7 +91,7 @@ def test_who_cannot_meet_the_targets_is_told_as_left_out() -> None:
     assert told.because == ("1 of 2 are less likely to meet targets; of the others only a is left")
 
 
-def test_whoever_is_silent_is_told_as_such() -> None:
+def test_who_is_silent_is_told_as_such() -> None:
     told = decided([silent("a"), silent("b", 2)])
     assert told.because == "a has the fewest requests for its size: nobody's prediction was there"
     assert not any(one.score_known for one in told.candidates)

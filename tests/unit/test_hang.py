@@ -47,7 +47,7 @@ def free_port() -> int:
 
 
 async def answers(port: int, path: str = "/") -> int:
-    """The pid of whoever answers; 0: nobody."""
+    """The pid of the process that answers; 0: nobody."""
     with contextlib.suppress(OSError, ValueError):
         return int((await http_get(f"http://127.0.0.1:{port}{path}", hang.ANSWER_S))[1])
     return 0

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,8 @@ from foretell.latency.importers.aiconfigurator import (
 from foretell.latency.importers.aiconfigurator_rows import Types
 from foretell.latency.importers.curves import curve_of
 from foretell.latency.importers.linear_fit import relative_fit
-from foretell.latency.tables import profile_step_time
-from foretell.model import BatchShape, GpuProfile, ModelSpec
-from foretell.tools.profiles.imports import ProfileError, import_profile
-from foretell.tools.profiles.options import ImportOptions
-from foretell.tools.profiles.sizes import Datasheet
+from foretell.model import BatchShape, ModelSpec
+from tests.unit.aiconfigurator_tables import Row, all_reduce_rows, attention_rows
 
 DENSE = ModelSpec("dense", 1e9, 10, 1000, 8, 2, 128, mlp_width=4000, vocabulary=32000)
 # Attention, four of eight experts, the router, embedding and head: nothing that all tokens use.
@@ -35,7 +31,6 @@ MOE = replace(
     mlp_width=500,
 )
 DEVICE = device_spec("A30")
-Row = dict[str, object]
 
 
 def gemm_rows() -> list[Row]:
@@ -46,34 +41,6 @@ def gemm_rows() -> list[Row]:
         for m, n, k in product(
             (1, 64, 2048), (256, 1000, 2000, 8000, 16000), (256, 512, 1000, 4000)
         )
-    ]
-
-
-def attention_rows(kv_cache: str = "bfloat16", factor: float = 1.0) -> tuple[list[Row], list[Row]]:
-    """Every number of heads takes the same time; a table of before sliding windows."""
-    context: list[Row] = []
-    generation: list[Row] = []
-    for heads, kv_heads in ((8, 2), (4, 1), (2, 1)):
-        shape = {"num_heads": heads, "num_key_value_heads": kv_heads, "head_dim": 128}
-        kept = {**shape, "kv_cache_dtype": kv_cache}
-        context += [
-            {**kept, "batch_size": b, "isl": n, "latency": b * n * (n + 1) / 2e6 * factor}
-            for b, n in product((1, 2), (16, 128, 2048))
-        ]
-        generation += [
-            {**kept, "batch_size": b, "step": n, "latency": b * n / 1e3 * factor}
-            for b, n in product((1, 16, 256), (16, 1024, 8192))
-        ]
-    windowed = {**generation[0], "window_size": 128, "latency": 1e9}
-    return context, [*generation, windowed, {**generation[0], "num_heads": 9, "latency": 1e9}]
-
-
-def all_reduce_rows() -> list[Row]:
-    """A thousand numbers take a microsecond; outside CUDA graphs it takes ten more."""
-    return [
-        {"num_gpus": n, "message_size": size, "backend": f"vllm_{how}", "latency": latency / 1e3}
-        for n, size in product((2, 4), (1000, 1000_000))
-        for how, latency in (("graph", size / 1e3), ("eager", 10 + size / 1e3))
     ]
 
 
@@ -331,87 +298,6 @@ def test_what_the_tables_do_not_hold_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=match):
         AiConfiguratorSource(model, DEVICE, tables(**others), tensor_parallel=devices)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Tables of Llama-3.1-8B's shapes as text, in vLLM's newest folder and in older ones."""
-    device = tmp_path / "b1000_sxm"
-    heads = {"num_heads": 16, "num_key_value_heads": 4, "head_dim": 128}
-    context, generation = attention_rows("fp8")
-    of_llama = [[{**row, **heads} for row in rows] for rows in (context[:6], generation[:9])]
-    sizes = (1024, 4096, 16384)
-    gemm: list[Row] = [
-        {"gemm_dtype": kind, "m": m, "n": n, "k": k, "latency": m * n * k / 1e12}
-        for kind, m, n, k in product(("bfloat16", "fp8"), (1, 2048), sizes, (2048, *sizes))
-    ]
-    for version, name, rows in (
-        ("0.24.0", "gemm_perf", gemm),
-        ("0.9.1", "gemm_perf", []),
-        ("0.24.0", "context_attention_perf", of_llama[0]),
-        ("0.24.0", "generation_attention_perf", of_llama[1]),
-        ("0.14.0", "custom_allreduce_perf", all_reduce_rows()),
-        ("0.24.0", "custom_allreduce_perf", all_reduce_rows()),
-    ):
-        path = device / "vllm" / version / f"{name}.txt"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lines = [",".join(rows[0])] if rows else []
-        path.write_text("\n".join([*lines, *(",".join(map(str, row.values())) for row in rows)]))
-    return device
-
-
-def step_s(profile: GpuProfile) -> float:
-    """The time of a step of sixteen sequences that decode."""
-    shape = BatchShape(decode_seqs=16, decode_pairs=16 * 512)
-    return profile_step_time(profile).step_s(shape)
-
-
-def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> None:
-    options = ImportOptions(folder, "Llama-3.1-8B", "B1000", tensor_parallel=2)
-    typed = replace(options, weights="fp8", kv_cache="fp8")
-    sheet = Datasheet(device_tflops=2000, device_gb_per_s=8000, device_gb=180)
-    profile = import_profile(typed, sheet)
-    assert (profile.name, profile.tensor_parallel) == ("B1000/Llama-3.1-8B", 2)
-    # 85.3% of two devices' memory, less 7 GB of 8-bit layers and 2 GB of ends; 65,536 bytes of keys
-    # and values a token.
-    assert profile.total_blocks == pytest.approx((307.1e9 - 9.09e9) / 65536 / 16, rel=1e-3)
-    with pytest.raises(ProfileError, match="16 and 4 heads of 128 and a KV cache of bfloat16"):
-        import_profile(replace(typed, kv_cache="bfloat16"), sheet)
-    (folder / "copy").mkdir()
-    of_all_reduce = folder / "vllm" / "0.24.0" / "custom_allreduce_perf.txt"
-    (folder / "trtllm" / "1.3.0rc20").mkdir(parents=True)
-    (folder / "trtllm" / "1.3.0rc20" / of_all_reduce.name).write_text(of_all_reduce.read_text())
-    assert import_profile(typed, sheet) == profile, "by default this device fuses nothing"
-    fused = import_profile(replace(typed, fused_all_reduce_mib=1.0), sheet)
-    assert step_s(fused) < step_s(profile)
-    newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
-    (folder / "copy" / "vllm" / "0.24.0").mkdir(parents=True)
-    (folder / "copy" / "vllm" / "0.24.0" / "gemm_perf.txt").write_text(newest.read_text())
-    with pytest.raises(ProfileError, match="two files named gemm_perf"):
-        import_profile(typed, sheet)
-
-
-@pytest.mark.parametrize("suffix", ["txt", "parquet"])
-def test_tables_that_were_left_in_git_lfs_are_named(folder: Path, suffix: str) -> None:
-    newest = folder / "vllm" / "0.24.0" / "gemm_perf.txt"
-    newest.unlink()
-    newest.with_suffix(f".{suffix}").write_text("version https://git-lfs.github.com/spec/v1\n")
-    options = ImportOptions(folder, "Llama-3.1-8B", "H100-SXM")
-    with pytest.raises(ProfileError, match=rf"gemm_perf.{suffix} is left in Git LFS.*git lfs pull"):
-        import_profile(options)
-
-
-def test_types_have_to_be_named(tmp_path: Path, folder: Path) -> None:
-    config = tmp_path / "Mine" / "config.json"
-    config.parent.mkdir()
-    sizes = '"hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32'
-    more = '"intermediate_size": 14336, "vocab_size": 128256, "num_key_value_heads": 8'
-    config.write_text(f'{{{sizes}, {more}, "quantization_config": {{"quant_method": "fp8"}}}}')
-    options = ImportOptions(folder, str(config), "H100-SXM", tensor_parallel=2)
-    with pytest.raises(ProfileError, match="give --weights"):
-        import_profile(options)
-    with pytest.raises(ProfileError, match="does not say its bits"):
-        import_profile(replace(options, weights="half"))
 
 
 def test_the_fit_is_relative_and_not_negative() -> None:

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from foretell.tools.live.recording import Recording, Served
-from foretell.tools.live.report import Pairs, all_pairs, errors, report
+from foretell.tools.live.report import TPOT, Pairs, all_pairs, errors, errors_of, own_pairs, report
 from foretell.tools.live.simple import SIMPLE, Arriving, Linear, everything, queue, replayed
 
 
@@ -51,6 +51,17 @@ def test_no_prediction_below_the_shortest_latency_seen() -> None:
     for outstanding, latency in ((10, 1.0), (20, 2.0), (5, 0.5)):
         predictor.learn(Arriving(1, 1, outstanding, 0), latency)
     assert predictor.predict(Arriving(1, 1, 0, 0)) == 0.5
+
+
+def test_answers_that_came_at_once_say_nothing_of_times_per_token() -> None:
+    requests = [
+        served(5, 1.0, ttft=0.5, e2e=0.5),
+        served(6, 2.0, ttft=0.5, e2e=1.4),
+        served(7, 3.0, ttft=0.5, e2e=0.5, output=1),
+    ]
+    found = own_pairs(Recording({}, requests))
+    assert found[TPOT].actual_s == pytest.approx([0.1])
+    assert errors_of({"own": found})["own"][TPOT]["count"] == 1
 
 
 @pytest.mark.parametrize("name", sorted(SIMPLE))

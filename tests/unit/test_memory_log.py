@@ -70,7 +70,7 @@ def test_a_log_made_anew_is_found(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_base_is_written_once_and_whoever_comes_late_begins_with_it(tmp_path: Path) -> None:
+def test_a_base_is_written_once_and_who_comes_late_begins_with_it(tmp_path: Path) -> None:
     path = tmp_path / "log"
     writer, base, rng = LogWriter(path, SMALL), b"base" * 20, Random(3)
     early, before = opened(path), b""

@@ -114,7 +114,7 @@ def test_silent_ones_stay_in_the_choice_with_a_typical_score() -> None:
     assert choose(asking(0.5), [silent("s", 4), silent("t", 2)]) == "t"
 
 
-def test_whoever_tells_nothing_of_others_gains_nothing_by_it() -> None:
+def test_who_tells_nothing_of_others_gains_nothing_by_it() -> None:
     dear = predicted("a", 1.0, 0.1, outstanding=1, added_e2e_s=100.0)
     mute = predicted("b", 1.0, 0.1, outstanding=5, added_e2e_s=None)
     assert choose(asking(0.5, 0.1), [dear, mute]) == "a"

@@ -1,4 +1,4 @@
-"""The state of engines that are started and stopped: whoever takes over goes on with it."""
+"""The state of engines that are started and stopped: a replica that takes over goes on with it."""
 
 import json
 from collections.abc import Iterator

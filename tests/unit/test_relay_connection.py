@@ -208,7 +208,7 @@ async def test_the_silence_of_a_paused_connection_is_not_the_engines() -> None:
     assert heard.over == "timeout"
 
 
-async def test_whoever_wants_to_hear_no_more_is_told_nothing() -> None:
+async def test_who_wants_to_hear_no_more_is_told_nothing() -> None:
     connection, wire, heard = opened()
     connection.data_received(CHUNKED + b"1\r\nx\r\n")
     connection.pause()

@@ -1,4 +1,4 @@
-"""A request that is called back from its engine: whoever begins to answer first decides."""
+"""A request that is called back from its engine: the first engine to answer decides."""
 
 import asyncio
 from types import SimpleNamespace

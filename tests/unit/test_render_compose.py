@@ -195,11 +195,8 @@ def test_no_secret_is_a_variable_of_a_container(tmp_path: Path) -> None:
     assert "${API_KEYS:+" in keys  # what once was the variable is not passed over
 
 
-def published(*ports: int) -> list[str]:
-    return [
-        f"${{INSIDE_BIND:-10.0.0.2}}:{a}:{b}"
-        for a, b in zip(ports, (50051, 51051, 9100), strict=False)
-    ]
+def published(ports: dict[int, int]) -> list[str]:
+    return [f"${{INSIDE_BIND:-10.0.0.2}}:{outside}:{inside}" for outside, inside in ports.items()]
 
 
 def test_prometheus_reaches_what_it_scrapes_on_every_host(tmp_path: Path) -> None:
@@ -216,13 +213,13 @@ def test_prometheus_reaches_what_it_scrapes_on_every_host(tmp_path: Path) -> Non
     assert targets["predictor"] == [*near, "10.0.0.2:10200"]
     assert targets["tagger"] == ["10.0.0.2:10300"]
     far = found["docker-compose.10.0.0.2.yml"]["services"]
-    assert far["engine-2-predictor"]["ports"] == published(8200, 9200, 10200)
-    assert far["tagger"]["ports"] == published(8300, 9300, 10300)
+    assert far["engine-2-predictor"]["ports"] == published({8200: 50051, 9200: 51051, 10200: 9100})
+    assert far["tagger"]["ports"] == published({8300: 50051, 10300: 9100})
     front = found["docker-compose.10.0.0.1.yml"]["services"]
     assert not any("9100" in port for each in front.values() for port in each.get("ports", []))
     unwatched = rendered(tmp_path, TWO_HOSTS.replace("{prometheus_port: 9090}", "{}"))
     far = unwatched["docker-compose.10.0.0.2.yml"]["services"]
-    assert far["engine-2-predictor"]["ports"] == published(8200, 9200)
+    assert far["engine-2-predictor"]["ports"] == published({8200: 50051, 9200: 51051})
 
 
 def test_files_are_mounted_where_the_services_look_for_them(tmp_path: Path) -> None:

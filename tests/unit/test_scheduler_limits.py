@@ -18,7 +18,7 @@ from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.quota import InProgress, Tenant
 
 
-def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:
+def test_places_are_limited_and_who_is_refused_holds_none() -> None:
     in_progress = InProgress(limit=2)
     with in_progress.place(), in_progress.place():
         with pytest.raises(ApiError) as refused, in_progress.place():
@@ -29,7 +29,7 @@ def test_places_are_limited_and_whoever_is_refused_holds_none() -> None:
     assert in_progress.now == 0
 
 
-def test_whoever_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None:
+def test_who_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None:
     """Not all at once: a second one is told when the second place will be free."""
     now_s = [100.0]
     ends_s = [131.0, 105.2, 99.0, 500.0]
@@ -51,6 +51,22 @@ def test_whoever_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> 
         now_s[0], ends_s[:] = 110.0, [112.5]
         with in_progress.place(), in_progress.place(), in_progress.place():
             assert told() == "3"
+
+
+def test_places_of_any_number_are_for_each_tenant() -> None:
+    """One that wants all leaves a fifth to another one, which leaves a part of that."""
+    bodies = InProgress(1000, what="bytes", refusal=(503, "too_much"))
+    for tenant, most in (("a", 800), ("b", 160)):
+        for _ in range(most // 40):
+            bodies.take(tenant, 40)
+        with pytest.raises(ApiError, match=str(most)) as refused:
+            bodies.take(tenant, 40)
+        assert (refused.value.status, refused.value.code) == (503, "too_much")
+    bodies.give_back("a", 800)
+    assert (bodies.of("a"), bodies.of("b"), bodies.now) == (0, 160, 160)
+    with pytest.raises(ApiError):
+        bodies.take("a", 841)
+    bodies.take("", 840)
 
 
 def test_a_request_that_fails_gives_its_place_back() -> None:
@@ -179,7 +195,7 @@ def test_a_request_beyond_all_tokens_of_a_minute_is_served_when_all_are_there() 
             grant.reserve(1.0)
 
 
-def test_whoever_has_too_many_in_progress_is_told_when_one_will_end() -> None:
+def test_who_has_too_many_in_progress_is_told_when_one_will_end() -> None:
     clock = Clock()
     tenant = limited(clock, concurrency=2)
     with tenant.place() as first, tenant.place():
@@ -253,7 +269,7 @@ def test_a_wrong_file_is_refused_at_the_start(tmp_path: Path, text: str, wrong: 
     ("host", "keys", "warned"),
     [("0.0.0.0", "", True), ("::", "", True), ("127.0.0.1", "", False), ("0.0.0.0", "k", False)],
 )
-def test_whoever_is_open_to_a_network_without_keys_is_warned(
+def test_who_is_open_to_a_network_without_keys_is_warned(
     caplog: pytest.LogCaptureFixture, host: str, keys: str, warned: bool
 ) -> None:
     settings = SchedulerSettings(host=host, api_keys=keys)

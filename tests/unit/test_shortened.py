@@ -10,9 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.parsing import for_engine, parse
+from foretell.services.scheduler.api.parsing import Spliced, for_engine, parse, values_of
 from foretell.services.scheduler.api.shortened import MOST_TEXT, Cutter, shortened
 from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.services.scheduler.envoy.messages import body_chunks
+from foretell.v1 import ext_proc_pb2 as pb
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 WINDOW = 32
@@ -73,10 +75,21 @@ async def test_a_picture_goes_and_the_text_after_it_stays() -> None:
     raw = orjson.dumps(body)
     short = await shortened(raw)
     assert len(short.text) < 200_000
-    request = parse(CHAT, raw, short)
+    raw += b" \n" * 10
+    request = parse(CHAT, raw, values_of(short))
     assert (request.text, request.max_tokens) == ("why?", 7)
-    sent = json.loads(for_engine(request, "r", 1.0))
-    assert sent["messages"] == body["messages"]
+    sent = for_engine(request, "r", 1.0)
+    assert isinstance(sent, Spliced)
+    kept, added = sent.parts
+    assert isinstance(kept, memoryview)
+    assert kept.obj is raw, "the long part is not copied"
+    told = json.loads(b"".join(sent.parts))
+    assert (told["messages"], told["vllm_xargs"]["foretell_id"]) == (body["messages"], "r")
+    assert len(sent) == len(kept) + len(added)
+    chunks = [pb.ProcessingResponse.FromString(each) for each in body_chunks(sent, ends=True)]
+    streamed = [each.request_body.response.body_mutation.streamed_response for each in chunks]
+    assert b"".join(each.body for each in streamed) == b"".join(sent.parts)
+    assert [each.end_of_stream for each in streamed] == [False] * (len(chunks) - 1) + [True]
 
 
 async def test_no_more_text_is_read_than_any_context_has() -> None:
@@ -101,5 +114,5 @@ async def test_others_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_is_still_long_is_refused_before_it_is_read() -> None:
     raw = orjson.dumps({"model": "m", "messages": [], "more": ["x y" * 5000] * 2000})
     with pytest.raises(ApiError) as caught:
-        parse(CHAT, raw, await shortened(raw))
+        await shortened(raw)
     assert caught.value.code == "request_too_large"

@@ -1,12 +1,12 @@
-"""What clients are told of latencies: the shares that it promises, and what is left of it."""
+"""Latencies as clients get them: the shares that it promises, and what is left of it."""
 
 from random import Random
 
 import pytest
 
 from foretell.engine.answer import QUANTILE_LEVELS
-from foretell.engine.told import WINDOW, Calibration, Seen, Told, ToldLatency
-from foretell.model import Load, Prediction
+from foretell.engine.told import WINDOW, Calibration, Seen, Told, ToldLatency, with_length
+from foretell.model import LengthEstimate, Load, Prediction
 
 LOAD = Load(0, 0, 0, 0, 1, 0, 1)
 
@@ -36,12 +36,12 @@ def test_without_quantiles_only_answers_to_such_predictions_tell_anything() -> N
         calibration.observe("model", SINGLE, Seen(seconds / 2), Seen(seconds))
         calibration.observe("model", WIDE, Seen(40.0), Seen(40.0))
     ttft, e2e = told(calibration, SINGLE)
-    assert ttft == pytest.approx(ToldLatency(0.5, 2.75, 4.7), abs=0.4)
-    assert e2e == pytest.approx(ToldLatency(1.0, 5.5, 9.4), abs=0.7)
+    assert ttft[:3] == pytest.approx((0.5, 2.75, 4.7), abs=0.4)
+    assert e2e[:3] == pytest.approx((1.0, 5.5, 9.4), abs=0.7)
 
 
 def test_before_there_are_answers_quantiles_are_taken_at_their_word() -> None:
-    assert told(Calibration()).e2e == ToldLatency(1.0, 4.0, 16.0)
+    assert told(Calibration()).e2e == ToldLatency(1.0, 4.0, 16.0, 2.0)
 
 
 def test_at_most_one_in_ten_is_told_more_than_twice_its_latency() -> None:
@@ -67,7 +67,7 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
             calibration.observe("model", WIDE, None, Seen(under_way.pop(0)))
     assert 0.88 <= sum(kept) / len(kept) <= 0.92
     assert sum(more_than_twice) / len(more_than_twice) <= 0.12
-    assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0)  # of which nothing was learnt
+    assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0, 2.0)  # of which nothing was learnt
 
 
 @pytest.mark.parametrize("patience_s", [3.0, 8.0])
@@ -121,14 +121,40 @@ def test_infinite_predictions_teach_nothing() -> None:
     never = prediction(*[float("inf")] * 6)
     for _ in range(30):
         calibration.observe("model", never, Seen(8.0), Seen(8.0))
-    assert told(calibration).e2e == ToldLatency(1.0, 4.0, 16.0)
+    assert told(calibration).e2e == ToldLatency(1.0, 4.0, 16.0, 2.0)
 
 
 def test_what_is_left() -> None:
-    whole = ToldLatency(1.0, 4.0, 16.0)
+    whole = ToldLatency(1.0, 4.0, 16.0, 4.0)
     assert whole.left(0.0) == pytest.approx(whole)
     later = whole.left(4.0)
     # Half had ended by then: the P90 of the others is the P95 of all, on the straight line beyond.
     assert 0.0 < later.low_s < later.median_s < later.p90_s
     assert later.p90_s == pytest.approx(12.0 + 12.0 * 0.6931 / 1.6094, abs=1e-3)
-    assert ToldLatency(2.0, 2.0, 2.0).left(3.0) == ToldLatency(0.0, 0.0, 0.0)
+    assert ToldLatency(2.0, 2.0, 2.0, 2.0).left(3.0) == ToldLatency(0.0, 0.0, 0.0, 0.0)
+
+
+def test_where_few_are_told_more_than_twice_their_latency_it_is_the_median() -> None:
+    """The lowest quantile is far too low: twice that would be no value to plan with."""
+    draws, calibration = Random(9), Calibration()
+    for _ in range(WINDOW):
+        latency_s = 4.0 * draws.lognormvariate(0.0, 0.2)
+        calibration.observe("model", WIDE, Seen(latency_s), Seen(latency_s))
+    _, median_s, _, typical_s = told(calibration).e2e
+    assert typical_s == median_s == pytest.approx(4.0, abs=0.2)
+
+
+def test_latencies_follow_another_estimate_of_the_length() -> None:
+    levels = [(level, 10.0 * tokens) for level, (_, tokens) in zip(
+        QUANTILE_LEVELS, WIDE.e2e_quantiles, strict=True
+    )]  # fmt: skip
+    was = LengthEstimate(60.0, tuple(levels), "small_model")
+    early = WIDE._replace(ttft_s=0.5, ttft_quantiles=tuple((x, 0.5) for x in QUANTILE_LEVELS))
+    assert with_length(early, was, was) == early
+    half = LengthEstimate(30.0, tuple((level, tokens / 2) for level, tokens in levels), "model")
+    shorter = with_length(early, was, half)
+    assert shorter.e2e_s == pytest.approx(0.5 + 1.5 / 2)
+    assert dict(shorter.e2e_quantiles)[0.5] == pytest.approx(0.5 + 3.5 / 2)
+    assert shorter.ttft_quantiles == early.ttft_quantiles
+    # Without quantiles its mean is all that is known of it.
+    assert with_length(early, was, LengthEstimate(30.0)).e2e_quantiles == shorter.e2e_quantiles

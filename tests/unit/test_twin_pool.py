@@ -71,7 +71,7 @@ def test_of_equal_blocks_the_last_is_hit_when_those_before_are_gone(copies: int)
     assert again.cached_tokens == 8
 
 
-def test_blocks_that_somebody_holds_cost_whoever_hits_them_nothing() -> None:
+def test_blocks_that_somebody_holds_cost_who_hits_them_nothing() -> None:
     twin = engine(4)
     twin.add(seq("a", ("p", 8), ("x", 3)))
     twin.add(seq("b", ("p", 8), ("y", 3)))

@@ -330,7 +330,7 @@ def test_each_rank_waits_for_the_slowest(
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("seed", "is_async", "interval"), CASES)
-def test_whoever_comes_waits_for_a_step_of_the_others(
+def test_who_comes_waits_for_a_step_of_the_others(
     seed: int, is_async: bool, interval: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also at a rank that has nothing to do, and makes dummy steps."""

@@ -9,8 +9,7 @@ from typing import Any
 
 from foretell.tools.check.context import Context
 from foretell.tools.check.engines import MODEL_NAME
-from foretell.tools.check.load import Answered, endless, keep_busy, offline, questions, send
-from foretell.tools.live.measure import rate_of
+from foretell.tools.check.load import Answered, keep_busy, offline, questions, send
 from foretell.tools.live.stream import StreamClient
 
 UTILISATION = 0.4
@@ -32,7 +31,8 @@ _TEXTS = 12
 async def beside(context: Context, seconds: float) -> dict[str, Any]:
     """Online requests at one engine, with and without an endless file of offline ones."""
     ends_s = time.monotonic() + seconds
-    capacity = await _capacity(context, _CAPACITY_RATIO * seconds)
+    url, concurrency = context.engines.urls[-1], round(1.5 * context.max_num_seqs)
+    capacity = await context.capacity(url, "beside", concurrency, _CAPACITY_RATIO * seconds)
     rate = UTILISATION * capacity
     left_s = ends_s - time.monotonic()
     rounds = 1
@@ -63,17 +63,6 @@ async def beside(context: Context, seconds: float) -> dict[str, Any]:
 
 def _run_s(left_s: float, rounds: int) -> float:
     return left_s / (rounds * len(CONTENDERS)) / (1.0 + _DRAIN_RATIO)
-
-
-async def _capacity(context: Context, seconds: float) -> float:
-    context.say("beside: finding the capacity of one engine")
-    concurrency = round(1.5 * context.max_num_seqs)
-    async with StreamClient(context.engines.urls[-1]) as client:
-        requests = endless(context.lengths, context.options.seed + 2)
-        body = context.online("beside-capacity")
-        done = await keep_busy(client, requests, body, concurrency, seconds)
-    ended = sorted(each.due_s + each.e2e_s for each in done)
-    return rate_of(ended, max(each.due_s for each in done))
 
 
 async def _run(

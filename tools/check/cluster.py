@@ -14,10 +14,9 @@ from foretell.model import EngineSnapshot, Step
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, InstanceConfig, simulate
 from foretell.tools.check.context import Context
-from foretell.tools.check.load import Answered, endless, keep_busy, send
+from foretell.tools.check.load import Answered, send
 from foretell.tools.harness.schedulers import running_schedulers
 from foretell.tools.intervals import interval
-from foretell.tools.live.measure import rate_of
 from foretell.tools.live.stream import StreamClient
 from foretell.tools.live.tap import decoded, listening
 from foretell.tools.profiles.steps import fit
@@ -111,15 +110,9 @@ async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
     began_s = time.monotonic()
     engines, folder = context.engines, context.services.folder / "capacity"
     concurrency = round(_CONCURRENCY_PER_SEAT * context.max_num_seqs * len(engines.urls))
-    context.say("cluster: finding the capacity of all engines")
     async with running_schedulers(folder, engines, "least_outstanding", 1) as schedulers:
         start_s = time.monotonic() - began_s
-        body = context.online("capacity")
-        async with StreamClient(schedulers.urls[0]) as client:
-            requests = endless(context.lengths, context.options.seed + 1)
-            done = await keep_busy(client, requests, body, concurrency, seconds)
-    ended = sorted(each.due_s + each.e2e_s for each in done)
-    return rate_of(ended, max(each.due_s for each in done)), start_s
+        return await context.capacity(schedulers.urls[0], "cluster", concurrency, seconds), start_s
 
 
 async def _run(context: Context, round_: int, policy: str, rate: float, run_s: float) -> _Run:

@@ -7,13 +7,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from foretell.services.process.folders import write_whole
 from foretell.tools.check.engines import MODEL_NAME, Plan
-from foretell.tools.check.load import Answered, Body, online
+from foretell.tools.check.load import Answered, Body, endless, keep_busy, online
 from foretell.tools.check.options import CheckOptions, Stage
 from foretell.tools.harness.schedulers import Engines
 from foretell.tools.harness.services import Services
 from foretell.tools.intervals import percentile
 from foretell.tools.live.load import MixedLengths, bursty
+from foretell.tools.live.measure import rate_of
+from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
 
 _ALLOWED = 4  # times the longest answer: what a request allows
@@ -37,7 +40,7 @@ class Context:
 
     def keep(self, stage: Stage, found: dict[str, Any]) -> dict[str, Any]:
         """Write what a stage has found until now, and return it: a run that is ended leaves it."""
-        write_json(self.output / f"{stage}.json", found)
+        write_whole(self.output / f"{stage}.json", json.dumps(found, indent=1))
         return found
 
     @property
@@ -60,6 +63,16 @@ class Context:
         """Bursty requests of `seconds`, the same for a seed."""
         count = max(1, round(rate_per_s * seconds))
         return bursty(count, rate_per_s, self.lengths, self.options.seed + seed)
+
+    async def capacity(self, url: str, name: str, concurrency: int, seconds: float) -> float:
+        """Requests a second that are answered at `url` while some always wait."""
+        self.say(f"{name}: finding the capacity")
+        requests = endless(self.lengths, self.options.seed + 1)
+        async with StreamClient(url) as client:
+            body = self.online(f"{name}-capacity")
+            done = await keep_busy(client, requests, body, concurrency, seconds)
+        ended = sorted(each.due_s + each.e2e_s for each in done)
+        return rate_of(ended, max(each.due_s for each in done))
 
     def figures(self, answered: Iterable[Answered], seconds: float) -> dict[str, Any]:
         """Latencies in seconds, and good answers a second, of requests that came in `seconds`."""
@@ -91,10 +104,3 @@ class Context:
             "lengths": asdict(self.lengths),
             "seed": self.options.seed,
         }
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write the file whole or not at all."""
-    partial = path.with_suffix(".part")
-    partial.write_text(json.dumps(content, indent=1))
-    partial.replace(path)

@@ -1,4 +1,4 @@
-"""Flags and variables of the engines under test, and what they are told with a request."""
+"""Flags and variables of the engines under test, and what requests tell them."""
 
 from collections.abc import Mapping
 

@@ -17,6 +17,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler, CoSyncScheduler
 from foretell.services.backend.vllm.plugin import Publishing
+from foretell.services.process.folders import write_whole
 from foretell.tools.check.engine_args import LENGTH_KEY, METER_FILE, METER_KEY
 
 _log = logging.getLogger("vllm.foretell.check")
@@ -79,9 +80,7 @@ class _Meter:
     def end(self) -> None:
         """Leave the plugin on, and write what was measured."""
         self._switch(on=True)
-        partial = self._file.with_suffix(".part")
-        partial.write_text(json.dumps(self._blocks))
-        partial.replace(self._file)
+        write_whole(self._file, json.dumps(self._blocks))
 
 
 class _Metered:

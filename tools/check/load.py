@@ -7,6 +7,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
+from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.tools.check.engine_args import LENGTH_KEY
 from foretell.tools.live.load import (
     HEADROOM_S,
@@ -15,10 +16,9 @@ from foretell.tools.live.load import (
     bursty,
     under_way,
 )
-from foretell.tools.live.stream import StreamClient
+from foretell.tools.live.stream import StreamClient, completion, random_prompt
 from foretell.workload import Arrival
 
-_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 _DEADLINE_S = 600.0
 _ENDLESS = 20_000
 
@@ -58,17 +58,8 @@ def online(most_tokens: int, model: str, prefix: str) -> Body:
     """
 
     def body(arrival: Arrival) -> dict[str, Any]:
-        draws = Random(f"{prefix} {arrival.request_id}")
-        ids = range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1)
-        return {
-            "model": model,
-            "prompt": draws.choices(ids, k=arrival.prompt_tokens),
-            "max_tokens": most_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "vllm_xargs": {LENGTH_KEY: arrival.output_tokens},
-        }
+        prompt = random_prompt(Random(f"{prefix} {arrival.request_id}"), arrival.prompt_tokens)
+        return completion(model, prompt, most_tokens, {LENGTH_KEY: arrival.output_tokens})
 
     return body
 
@@ -121,19 +112,11 @@ def offline(model: str, prefix: str) -> Body:
 
     def body(arrival: Arrival) -> dict[str, Any]:
         text = arrival.request_id.split("-")[2]
-        ids = range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1)
-        start = Random(f"{prefix} text {text}").choices(ids, k=arrival.prompt_tokens - 16)
-        question = Random(f"{prefix} {arrival.request_id}").choices(ids, k=16)
-        return {
-            "model": model,
-            "prompt": start + question,
-            "max_tokens": arrival.output_tokens + 1,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "priority": 2**31 - 1,
-            "vllm_xargs": {LENGTH_KEY: arrival.output_tokens, "class": "offline"},
-        }
+        start = random_prompt(Random(f"{prefix} text {text}"), arrival.prompt_tokens - 16)
+        question = random_prompt(Random(f"{prefix} {arrival.request_id}"), 16)
+        extra = {LENGTH_KEY: arrival.output_tokens, "class": "offline"}
+        limit = arrival.output_tokens + 1
+        return completion(model, start + question, limit, extra, priority=OFFLINE_PRIORITY)
 
     return body
 

@@ -19,12 +19,13 @@ from foretell import __version__
 from foretell.config import check_profile
 from foretell.config.policies import setting_of
 from foretell.services.process import runtime
+from foretell.services.process.folders import write_whole
 from foretell.services.process.probe import http_get
 from foretell.tools.check.attach import attach
 from foretell.tools.check.beside import beside
 from foretell.tools.check.budget import Budget
 from foretell.tools.check.cluster import REFERENCE, cluster
-from foretell.tools.check.context import Context, write_json
+from foretell.tools.check.context import Context
 from foretell.tools.check.cost import METER_NAME, cost
 from foretell.tools.check.engines import CannotCheck, plan_engines, start
 from foretell.tools.check.hardware import find_gpus
@@ -138,7 +139,7 @@ async def _checked(options: CheckOptions, budget: Budget, say: Callable[[str], N
                 )
                 about["model"] = options.model or f"{Path(plan.model).name}, random weights"
                 about |= context.facts()
-                write_json(options.output / "machine.json", about)
+                write_whole(options.output / "machine.json", json.dumps(about, indent=1))
                 await _stages(context, budget)
             finally:
                 _keep_logs(folder, options.output)

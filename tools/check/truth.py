@@ -26,7 +26,7 @@ _LENGTHS: dict[str, SpecOf] = {"hidden": told_of, "true": spec_of}
 
 
 async def truth(context: Context, seconds: float) -> dict[str, Any]:
-    """Load the first engine alone, as a scheduler would, with lengths that nobody is told."""
+    """Load the first engine alone, as a scheduler would, with hidden lengths."""
     options = LiveOptions(
         context.engines.urls[0],
         context.engines.predictors[0],

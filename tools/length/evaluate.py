@@ -29,7 +29,7 @@ def evaluate(
 ) -> dict[str, Any]:
     """What `foretell length eval` prints (docs/tools.md explains the keys).
 
-    With `stream` the tagger is told every answer right after it was asked, in the order of
+    With `stream` the tagger learns every answer right after its estimate, in the order of
     `examples`; else it learns nothing from them. `training` None: the baselines are fitted by
     cross-validation. `examples` is not empty.
     """

@@ -12,14 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import kendalltau, spearmanr
 
-from foretell.length.bins import LEVELS
+from foretell.length.adapted import TextEncoder
+from foretell.length.bins import LEVELS, quantiles
 from foretell.model import LengthEstimate
+from foretell.tools.length.dataset import Example
 
 Floats = NDArray[np.float64]
 
 INTERVALS = {"50": (0.25, 0.75), "80": (0.1, 0.9), "95": (0.025, 0.975)}
 """Levels that bound the central intervals, by the percentage they should hold."""
 _MEDIAN = LEVELS.index(0.5)
+_TEMPERATURES = np.arange(0.7, 1.5, 0.02)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,27 @@ def _interpolated(levels: tuple[float, ...], tokens: list[float]) -> Floats:
     slope = (lengths[-1] - lengths[-2]) / (own[-1] - own[-2])
     beyond = slope * np.maximum(0.0, wanted - own[-1])
     return np.asarray(np.interp(wanted, own, lengths) + beyond)
+
+
+def score_of(encoder: TextEncoder, examples: Sequence[Example]) -> Scores:
+    """Scores of what `encoder` says of the examples."""
+    conversations = [example.conversation for example in examples]
+    found, _ = encoder.read(conversations, [example.model_name for example in examples])
+    return score(quantiles(found), [example.output_tokens for example in examples])
+
+
+def fitting_temperature(probabilities: Callable[[float], Floats], observed: ArrayLike) -> float:
+    """The temperature with which intervals hold as many of the `observed` lengths (n,) as they
+    promise; `probabilities`: (n, `BINS`) at one. Targets that are spread over neighbouring bins
+    make a model believe lengths a little less certain than they are.
+    """
+    lengths = np.asarray(observed, dtype=np.float64)
+
+    def off(temperature: float) -> float:
+        held = coverage(quantiles(probabilities(temperature)), lengths)
+        return sum(abs(held[name] - (high - low)) for name, (low, high) in INTERVALS.items())
+
+    return round(float(min(_TEMPERATURES, key=off)), 2)
 
 
 def pinball(quantiles: Floats, observed: Floats) -> float:

@@ -46,7 +46,7 @@ class HistoryTagger:
 
 
 class EncoderTagger:
-    """A trained length model, adapted to the answers it is told of, as the service does."""
+    """A trained length model, adapted to the answers it learns of, as in the service."""
 
     def __init__(self, encoder: OnnxEncoder | SmallModel) -> None:
         self._model = EncoderModel(encoder)

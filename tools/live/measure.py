@@ -55,7 +55,7 @@ class LiveOptions:
     seconds: float = 0.0
     """Length of the whole measurement; 0: by the numbers of requests."""
     secret_key: str = ""
-    """How engines are told lengths that nobody else is (`Session.secret_key`)."""
+    """How engines alone learn lengths (`Session.secret_key`)."""
     requests: int = 400
     warm_up: int = 100
     """Requests of the same load ahead of the measured ones."""

@@ -108,7 +108,7 @@ class _Replay:
         return now
 
     def prediction(self, request: RequestSpec, now: float) -> Prediction:
-        """That of a scheduler which is told all that the predictor knows."""
+        """That of a scheduler which knows all that the predictor knows."""
         predictor, model = self.predictor, self.model
         snapshot = predictor.publish(model, now, model.variances, model.steps)
         silent_s = predictor.silent_s(model, now)
@@ -154,7 +154,7 @@ def states(
 ) -> Iterator[State]:
     """The predictor's state at each prediction, in their order.
 
-    `spec_of` says what it is told of requests, and `profile` what its step times start from.
+    `spec_of` says what it knows of requests, and `profile` what its step times start from.
     """
     replay = _Replay(recording, snapshots, spec_of, profile)
     for served in recording.requests:

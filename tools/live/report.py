@@ -95,7 +95,8 @@ def own_pairs(recording: Recording) -> dict[str, Pairs]:
         kind: Pairs([_PREDICTED[kind](r) for r in measured], [actual(r) for r in measured])
         for kind, actual in LATENCIES.items()
     }
-    long = [request for request in measured if request.output_tokens > 1]
+    # Where this host is short of time, all tokens of an answer may arrive at once.
+    long = [request for request in measured if request.output_tokens > 1 and request.tpot_s > 0.0]
     found[TPOT] = Pairs([r.predicted_tpot_s for r in long], [r.tpot_s for r in long])
     return found
 

@@ -9,7 +9,7 @@ from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.tools.live.follower import Follower
 from foretell.tools.live.recording import Served
-from foretell.tools.live.stream import NoStream, StreamClient
+from foretell.tools.live.stream import NoStream, StreamClient, completion, random_prompt
 from foretell.workload import Arrival
 
 _REQUEST_DEADLINE_S = 300.0
@@ -17,7 +17,6 @@ _ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = (
     0.1,
     2.0,
 )  # foretell.services.scheduler.placing.pool's
-_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 999  # ordinary tokens of any vocabulary
 
 
 @dataclass(slots=True)
@@ -34,7 +33,7 @@ class Session:
     seed: int
     secret_key: str = ""
     """The entry of `vllm_xargs` by which the engine alone learns of a request's length; empty: all
-    are told the lengths."""
+    know the lengths."""
     most_tokens: int = 0
     """What a request allows whose length is secret."""
     served: list[Served] = field(default_factory=list)
@@ -88,7 +87,7 @@ class Session:
         )
 
     def _spec(self, request: Arrival) -> RequestSpec:
-        """What predictor and engine are told of a request."""
+        """What predictor and engine learn of a request."""
         name, prompt, output = request.request_id, request.prompt_tokens, request.output_tokens
         if not self.secret_key:
             return RequestSpec(name, prompt, output, LengthEstimate(float(output), source="hint"))
@@ -101,20 +100,15 @@ class Session:
 
     def _body(self, spec: RequestSpec, output_tokens: int) -> dict[str, Any]:
         """The completion request, as the scheduler (`for_engine`) would send it on."""
-        draws = Random(f"{self.seed} {spec.request_id}")
-        return {
-            "model": self.model,
-            "prompt": draws.choices(
-                range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=spec.prompt_tokens
-            ),
-            "max_tokens": spec.max_tokens,
-            "ignore_eos": not self.secret_key,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "vllm_xargs": {
+        secret = {self.secret_key: output_tokens} if self.secret_key else {}
+        return completion(
+            self.model,
+            random_prompt(Random(f"{self.seed} {spec.request_id}"), spec.prompt_tokens),
+            spec.max_tokens,
+            {
                 "foretell_id": spec.request_id,
                 "foretell_predicted_tokens": round(spec.length.expected_tokens, 1),
-                **({self.secret_key: output_tokens} if self.secret_key else {}),
+                **secret,
             },
-        }
+            ignore_eos=not self.secret_key,
+        )

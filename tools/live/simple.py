@@ -2,7 +2,7 @@
 
 Each sees at a request's arrival what our own sees of it (the true lengths), the requests that are
 outstanding, and the latencies of those that ended before. Each learns in the same run, warm-up
-included, and is asked before it is told.
+included, and predicts before it learns.
 """
 
 from collections import deque

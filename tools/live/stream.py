@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from random import Random
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -24,6 +25,27 @@ _KEPT_S = 4.0  # uvicorn closes idle connections after 5 s, and must not do so u
 
 class NoStream(Exception):
     """The engine did not answer with the stream of tokens that was asked for."""
+
+
+def completion(
+    model: str, prompt: list[int], max_tokens: int, extra: dict[str, Any], **more: object
+) -> dict[str, Any]:
+    """The body of a completion that is streamed with its usage; `extra` are its `vllm_xargs`."""
+    return {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "vllm_xargs": extra,
+        **more,
+    }
+
+
+def random_prompt(draws: Random, tokens: int) -> list[int]:
+    """Ids of ordinary tokens of any vocabulary."""
+    return draws.choices(range(100, 1000), k=tokens)
 
 
 @dataclass(frozen=True, slots=True)

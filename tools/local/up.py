@@ -1,4 +1,4 @@
-"""`foretell up`: a whole cluster on this machine, until it is told to stop."""
+"""`foretell up`: a whole cluster on this machine, until it is stopped."""
 
 import asyncio
 import contextlib

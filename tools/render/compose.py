@@ -302,10 +302,11 @@ class _Compose:
         if secrets := self._secrets.mounted(self._secrets.wanted(settings.model_fields)):
             service["secrets"] = secrets
         reached = self._reached_by_others(port, CONTAINER_GRPC_PORT) if port else {}
-        if "ports" in reached:  # streams of frames have a port of their own
-            above = frames_port(port), frames_port(CONTAINER_GRPC_PORT)
-            frames = self._published(*above)
-            reached["ports"] = [*reached["ports"], frames, *self._metrics(port)]
+        if "ports" in reached:
+            if package == "predictor":  # its stream of snapshots has a port of its own
+                above = frames_port(port), frames_port(CONTAINER_GRPC_PORT)
+                reached["ports"].append(self._published(*above))
+            reached["ports"] += self._metrics(port)
         return service | reached
 
     def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 from tokenizers import Tokenizer
 
-from foretell.length.bins import quantiles
 from foretell.services.tagger.encoder import OnnxEncoder
 from foretell.services.tagger.reading import (
     Description,
@@ -21,7 +20,7 @@ from foretell.services.tagger.reading import (
     scales_of,
 )
 from foretell.tools.length.dataset import Example, read_examples
-from foretell.tools.length.scores import INTERVALS, Scores, coverage, score
+from foretell.tools.length.scores import Scores, fitting_temperature, score_of
 from foretell.tools.progress import showing
 from foretell.tools.train.card import write_card
 from foretell.tools.train.export import export
@@ -34,7 +33,6 @@ from foretell.tools.train.teachers import taught_by
 
 _LEAST_HELD = 20
 Taught = NDArray[np.float32]
-_TEMPERATURES = np.arange(0.7, 1.5, 0.02)
 
 
 def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> dict[str, Scores]:
@@ -70,9 +68,9 @@ def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> 
         export(model, description, tokenizer_file, options.out)
     with console.status("evaluating"):
         served = OnnxEncoder(options.out, threads=torch.get_num_threads())
-        scores = {"held out": _scores(served, held)}
+        scores = {"held out": score_of(served, held)}
         for path in tests:
-            scores[path.name] = _scores(served, read_examples(path))
+            scores[path.name] = score_of(served, read_examples(path))
     facts = {"examples": len(kept), "steps": trained.steps, "epochs": trained.epoch}
     write_card(options, description, facts, scores)
     return scores
@@ -121,25 +119,8 @@ def _train(
 
 
 def _temperature(logits: NDArray[np.float32], examples: Examples) -> float:
-    """The one with which intervals hold as many of the held-out lengths as they promise.
+    def probabilities(value: float) -> NDArray[np.float64]:
+        weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / value)
+        return np.asarray(weights / weights.sum(axis=1, keepdims=True), float)
 
-    Spreading targets over neighbouring bins makes the model believe lengths a little less certain
-    than they are.
-    """
-
-    def off(temperature: float) -> float:
-        weights = np.exp((logits - logits.max(axis=1, keepdims=True)) / temperature)
-        found = quantiles((weights / weights.sum(axis=1, keepdims=True)).astype(float))
-        held = coverage(found, examples.tokens.astype(float))
-        return sum(abs(held[name] - (high - low)) for name, (low, high) in INTERVALS.items())
-
-    return round(float(min(_TEMPERATURES, key=off)), 2)
-
-
-def _scores(encoder: OnnxEncoder, examples: list[Example]) -> Scores:
-    found, _ = encoder.read(
-        [example.conversation for example in examples],
-        [example.model_name for example in examples],
-    )
-    observed = np.array([example.output_tokens for example in examples], float)
-    return score(quantiles(found), observed)
+    return fitting_temperature(probabilities, examples.tokens)

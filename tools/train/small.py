@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 from rich.console import Console
 from scipy import sparse
 
-from foretell.length.bins import BINS, bin_of, quantiles
+from foretell.length.bins import BINS, bin_of
 from foretell.length.features import QUICK_NAMES
 from foretell.length.small import SmallModel, Weights, standardised
 from foretell.length.words import BUCKETS, word_numbers
 from foretell.tools.length.dataset import Example, read_examples
-from foretell.tools.length.scores import INTERVALS, Scores, coverage, score
+from foretell.tools.length.scores import Scores, fitting_temperature, score_of
 from foretell.tools.progress import showing
 from foretell.tools.train.descent import Examples, descend
 from foretell.tools.train.inputs import hold_out
@@ -26,7 +26,6 @@ _WORDS, _HIDDEN = 24, 128  # widths
 _TAUGHT = 0.9  # share of the length model in what is learnt; the rest is what was answered
 _NEIGHBOURS = 0.8  # bins: deviation of the target around the true one
 _HELD_OUT = 0.03
-_TEMPERATURES = np.arange(0.8, 1.3, 0.02)
 
 
 def train_small(
@@ -46,8 +45,8 @@ def train_small(
     replace(weights, temperature=np.float32(_temperature(weights, held))).write(str(folder))
     served = SmallModel(Weights.read(folder))
     return {
-        "held out": _scores(served, held),
-        **{path.name: _scores(served, read_examples(path)) for path in tests},
+        "held out": score_of(served, held),
+        **{path.name: score_of(served, read_examples(path)) for path in tests},
     }
 
 
@@ -109,19 +108,10 @@ def _targets(examples: Sequence[Example], taught: Array) -> Array:
 
 
 def _temperature(weights: Weights, held: Sequence[Example]) -> float:
-    """The one with which intervals hold as many of the held-out lengths as they promise."""
     conversations = [example.conversation for example in held]
-    lengths = np.array([example.output_tokens for example in held], float)
 
-    def off(temperature: float) -> float:
-        model = SmallModel(replace(weights, temperature=np.float32(temperature)))
-        found = quantiles(model.read(conversations, [""] * len(held))[0])
-        inside = coverage(found, lengths)
-        return sum(abs(inside[name] - (high - low)) for name, (low, high) in INTERVALS.items())
+    def probabilities(value: float) -> NDArray[np.float64]:
+        model = SmallModel(replace(weights, temperature=np.float32(value)))
+        return model.read(conversations, [""] * len(held))[0]
 
-    return float(min(_TEMPERATURES, key=off))
-
-
-def _scores(model: SmallModel, examples: Sequence[Example]) -> Scores:
-    found, _ = model.read([e.conversation for e in examples], [""] * len(examples))
-    return score(quantiles(found), np.array([e.output_tokens for e in examples], float))
+    return fitting_temperature(probabilities, [example.output_tokens for example in held])

@@ -53,7 +53,7 @@ PASSES_OVER_IN_PLACE = _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)
 """Before 0.31 who was passed over went to a queue of its own, before all others."""
 PUTS_OFF = "throttle_prefills" in signature(Scheduler.schedule).parameters
 KNOWS_ENCODING = knows_encoding(Scheduler)
-"""Of other versions it is told that multimodal inputs are not modelled."""
+"""In other versions multimodal inputs are not modelled, which is reported."""
 
 _MODEL = {
     "architectures": ["LlamaForCausalLM"],

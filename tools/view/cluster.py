@@ -38,7 +38,7 @@ class EngineView:
 
     def add(self, report: Report) -> None:
         """Add what one replica says of it."""
-        self.url = report.get("url", "")  # only admins are told
+        self.url = report.get("url", "")  # only for admins
         self.models.update(report["model_names"])
         self.emulated |= bool(report["emulated"])
         self.up |= bool(report["healthy"])

@@ -12,7 +12,7 @@
 namespace foretell::python {
 
 // The arguments of one call, read in their order. The arrays' buffers are held until it ends. After
-// an error, which Python is told of, all that is read is empty.
+// an error, which Python gets, all that is read is empty.
 class Arguments {
   public:
     Arguments(PyObject* const* arguments, Py_ssize_t count, Py_ssize_t expected)

@@ -79,8 +79,8 @@ template <class T> struct Table {
 };
 
 // What happens when an invariant is broken. A state that is our own cannot break one: the process
-// ends. One that was made of what somebody sent can: the first such invariant is noted, whoever
-// works on the state stops as soon as it may, and the caller is told.
+// ends. One that was made of what somebody sent can: the first such invariant is noted, work on
+// the state stops as soon as it may, and the caller gets an error.
 struct Broken {
     bool ends_process;
     const char* invariant;  // null: none

@@ -16,7 +16,7 @@ constexpr Int NO_PADDING = 0, PADDED_BEHIND_HITS = 1, PADDED = 2;
 
 // How the step, which so far holds running sequences only, pads those that it admits.
 //
-// vLLM keeps a step uniform in which all others decode: whoever is admitted to it to decode is
+// vLLM keeps a step uniform in which all others decode: one that is admitted to it to decode is
 // given placeholders for drafts.
 INLINED Int padding(const State& state, const Batch& batch) {
     if (state.engine.drafts == 0) return NO_PADDING;

@@ -2,7 +2,7 @@
 //
 // Handing an array over costs a tenth of a microsecond, and an engine has a dozen: more than a step
 // of it takes. So a row of `Placed` says where an engine's arrays lie, and all engines are handed
-// over as one array. Whoever writes a row keeps the arrays alive and writes it anew when one is
+// over as one array. The writer of a row keeps the arrays alive and writes it anew when one is
 // replaced.
 
 #pragma once

@@ -3,7 +3,7 @@
 // Each question asks what becomes of one new request on one engine. The arrivals of a call are, for
 // each question, those that are on their way to its engine, then those that are expected there
 // though nobody has announced them, and behind all of them the new request. What each array is for
-// is told at `foretell.kernel.forecasts`.
+// is described at `foretell.kernel.forecasts`.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-// The rows of the kernel's arrays. `foretell.kernel.layout` makes numpy's dtypes of what is told here.
+// The rows of the kernel's arrays. `foretell.kernel.layout` makes numpy's dtypes of them.
 
 #pragma once
 
@@ -282,7 +282,7 @@ FORETELL_STRUCT(Mark, MARK_FIELDS)
     F(Int32, computed, ) /* KV entries, those of scheduled steps included */ \
     F(Int32, blocks, ) /* of each KV cache group, that hold these */ \
     F(Int32, left, ) /* the first of them that local attention has left behind */ \
-    F(Int32, cached_tokens, ) /* of whoever waits: as is believed, others: as was found */ \
+    F(Int32, cached_tokens, ) /* of those that wait: as is believed, others: as was found */ \
     F(Int32, priority, ) \
     F(Int32, preemptions, ) \
     F(Int32, scheduled, ) /* tokens that the newest step in flight computes */ \

@@ -219,7 +219,7 @@ COMPILED void publish(const Live& live, const Snapshots& snapshots, Int index, d
         auto& seq = live.sequences[slot];
         auto& request = requests[count];
         certain &= publish_request(live, slot, request);
-        // Whoever has not run yet is shown with the hits that its predictor believes in.
+        // A request that has not run yet is shown with the hits that its predictor believes in.
         request.cached_tokens = seq.preemptions ? Int(seq.cached) : seq.hits * engine.block_size;
         request.computed = request.blocks = request.scheduled = request.in_flight = 0;
         request.left = 0;

@@ -2,7 +2,7 @@
 //
 // It is the loop of `EngineCore.step`, or with async scheduling of `step_with_batch_queue`
 // (vllm/v1/engine/core.py, 0.32), on a device that runs one step after the other: step k + 1 is
-// scheduled when the output of k - 1 is applied, and begins when k ends. Whoever drives an engine
+// scheduled when the output of k - 1 is applied, and begins when k ends. The driver of an engine
 // calls `schedule_next` and `land` and keeps the time: forecasts and the simulator here,
 // `engine.twin` for the replay of scenarios and for the emulated engine.
 
@@ -29,7 +29,7 @@ INLINED Int newest(const Loop& loop) { return (loop.clock.oldest + loop.clock.in
 // Schedule a step behind those in flight; false where none may be, or nothing can change.
 //
 // A step that only preempts holds no tokens. The step is in flight when `launch` says so. Where
-// offline requests are told apart they get what `model` says is left of it.
+// offline requests are planned apart they get what `model` says is left of it.
 INLINED bool schedule_next(const Loop& loop, const StepTime& model) {
     auto& engine = loop.state.engine;
     auto& clock = loop.clock;

@@ -35,7 +35,7 @@ COMPILED void link(const State& state, Int slot, Int before) {
 
 // Add `slot` to the waiting queue: at its end, or in the order of (priority, arrival).
 //
-// Where offline requests are told apart, online ones stand before all of them.
+// Where offline requests are planned apart, online ones stand before all of them.
 COMPILED void enqueue(const State& state, Int slot) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];

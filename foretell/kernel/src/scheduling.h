@@ -260,7 +260,7 @@ constexpr Int IS_BLOCKED = 1, WAS_PASSED_OVER = 2;
 
 // Admit from the head of the queue until something does not fit; returns the tokens left.
 //
-// Offline requests are left where they are told apart. Who waits for a grammar, or for an adapter
+// Offline requests are left where they are planned apart. Who waits for a grammar, or for an adapter
 // for which this step has no room, is passed over.
 INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_budget,
                              Int threshold, bool defers) {

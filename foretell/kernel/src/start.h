@@ -27,7 +27,7 @@ struct Snapshots {
 };
 
 // Working memory of forecasts, reused by each of them so that it stays in the CPU's cache. What
-// each array is for is told at `foretell.kernel.forecasts`.
+// each array is for is described at `foretell.kernel.forecasts`.
 struct Scratch {
     Array<Records> records;
     Table<Sequence> sequences;
@@ -130,7 +130,7 @@ COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch
 //
 // Its requests get the first slots, in their order, and end with their next token. What the newest
 // step in flight computes is published. With async scheduling, who samples a token in the one
-// before follows from how many tokens are not known yet; what else that step computes is told where
+// before follows from how many tokens are not known yet; what else that step computes is known where
 // it decides when multimodal inputs are let go of, and otherwise matters only to a request that is
 // preempted before it ends. Who waits for a grammar is taken to have it. Prefix sharing in a real
 // engine lets the blocks that requests hold add up to more than exist; the free ones are as

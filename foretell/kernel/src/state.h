@@ -1,4 +1,4 @@
-// The state of one engine as arrays. What each is for is told at `foretell.kernel.layout`.
+// The state of one engine as arrays. What each is for is described at `foretell.kernel.layout`.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // Seconds of an engine step, from the sums that describe its batch.
 //
 // A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. What the tables
-// mean is told in `latency.tables`, and what each array is at `foretell.kernel.step_time`.
+// mean is described in `latency.tables`, and what each array is at `foretell.kernel.step_time`.
 
 #pragma once
 

@@ -14,7 +14,7 @@ _TIMES = ("queue_time", "prefill_time", "decode_time")
 
 
 class EngineMetrics:
-    """Is told what happens to sequences, on the clock of `time.monotonic`."""
+    """Counts what happens to sequences, on the clock of `time.monotonic`."""
 
     def __init__(self, twin: Twin) -> None:
         self._registry = CollectorRegistry()

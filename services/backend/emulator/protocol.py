@@ -221,7 +221,7 @@ class CountTokensRequest(ConversationRequest):
     tool_choice: dict[str, Any] | None = None
 
     def conversation(self) -> list[Message]:
-        """All messages, behind what the system is told."""
+        """All messages, behind the system prompt."""
         if (self.tool_choice or {}).get("type") in ("any", "tool"):
             raise ApiError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
         system = [Message(role="system", content=self.system)] if self.system else []

@@ -41,7 +41,7 @@ class Columns:
         """`field` is what a snapshot calls the queue.
 
         `targets` tells a request's, where the engine makes use of them, as it may of `adapters`.
-        `learn_inputs` is told of every new request.
+        `learn_inputs` gets every new request.
         """
         self._tag = length_first(snapshot_pb2.EngineSnapshot, field)
         self._learn_inputs = learn_inputs

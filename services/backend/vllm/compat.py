@@ -162,7 +162,7 @@ def unverified(config: EngineConfig) -> str | None:
 def approximations(scheduler: Any) -> list[str]:
     """What this engine does that the twin does not model: predictions will be less exact.
 
-    The twin is known to match what is allowed here. Whatever else vLLM has or gets is told, if by
+    The twin is known to match what is allowed here. Whatever else vLLM has or gets is named, if by
     no better name then by vLLM's own.
     """
     config, settings = scheduler.vllm_config, scheduler.scheduler_config
@@ -244,7 +244,7 @@ def knows_offline(scheduler: Any) -> bool:
 def threshold_binds_lone_requests(settings: Any) -> bool:
     """Whether `long_prefill_token_threshold` holds for a request without company.
 
-    It stopped to when its adaptive form came (0.31), which is how that is told.
+    It stopped to when its adaptive form came (0.31), by which it is recognised.
     """
     return not hasattr(settings, "long_prefill_token_threshold_adaptive")
 

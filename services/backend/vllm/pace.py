@@ -112,6 +112,6 @@ class Growing:
         return None
 
     def anew(self) -> None:
-        """What was read is told."""
+        """What was read has been published."""
         self._computed = self._output = self._unread = 0
         self._alike = True

@@ -128,7 +128,7 @@ def _attach(scheduler: Any) -> _Guard | None:
             compat.version(),
             reason,
         )
-        # Whoever waits for predictions hears why there are none, as long as the engine lives.
+        # Those that wait for predictions hear why there are none, as long as the engine lives.
         publisher.publish(
             snapshot_pb2.EngineSnapshot(
                 instance_id=settings.instance_id,
@@ -159,7 +159,7 @@ def _attach(scheduler: Any) -> _Guard | None:
 
 
 def _told_late(config: "EngineConfig") -> "EngineConfig":
-    """`config` with how late steps are told, where a `Reading` has all that changes."""
+    """`config` with how late steps are reported, where a `Reading` has all that changes."""
     more_changes = (
         config.co_schedules
         or config.attends_locally

@@ -1,4 +1,4 @@
-"""What the engine's thread reads of its requests at one step, for whoever tells it later."""
+"""What the engine's thread reads of its requests at one step, to be published later."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple

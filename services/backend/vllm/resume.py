@@ -5,7 +5,7 @@ already. They are its output from the start, as if it had been preempted after t
 `min_tokens`, stop tokens and grammars count them, and its first step computes them with the prompt.
 To the API server its first output has all of them and the next one, so text, stop strings and usage
 come out as if all had been generated here. Log probabilities of tokens that it brings are zeros:
-whoever asked has the true ones.
+the caller has the true ones.
 
 Of a request for several choices, `foretell_output_lengths` says how many of the ids belong to each.
 

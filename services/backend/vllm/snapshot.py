@@ -34,7 +34,7 @@ _HEAD = Fixed(
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
 _MOST_UNTOLD = 64  # begins and ends of steps: to catch up with more would hold a step up
-# What is told of one step later: its output, and when it began, with its decode pairs and the
+# What is reported of one step later: its output, and when it began, with its decode pairs and the
 # blocks that were free then, or with -1 and a `Reading`; or when it ended, with 0 and what was
 # sampled.
 _Untold = tuple[Any, int, Any, float]
@@ -48,8 +48,8 @@ class SnapshotRecorder:
     requests in admission order. The methods raise whatever goes wrong; the caller keeps that from
     the engine.
 
-    Where the configuration says that steps are told late, the engine's thread only notes down what
-    changes, and another one is to call `tell_late` often.
+    Where the configuration says that steps are reported late, the engine's thread only notes down
+    what changes, and another one is to call `tell_late` often.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SnapshotRecorder:
             managers = scheduler.kv_cache_manager.coordinator.single_type_managers
             self._held = managers[0].req_to_blocks
         self.step_counter: StepCounter | None = None
-        """Is told of each `schedule()`, where it decides whether prompts are put off."""
+        """Counts each `schedule()`, where it decides whether prompts are put off."""
         if config.prefill_schedule_interval:
             self.step_counter = StepCounter(config.prefill_schedule_interval)
         self._list_waiting = waiting
@@ -122,7 +122,7 @@ class SnapshotRecorder:
         self._tell_by_s = 0.0
         self.must_read = True
         """The requests have to be read at the next step, as where some were added; to be set by
-        whoever sees them."""
+        the caller that sees them."""
         self._untold: deque[_Untold] = deque()
         self._telling = Lock()  # for all but the reading of requests, and adding to `_untold`
         self.updating: Callable[[_Untold], None] = (
@@ -170,7 +170,7 @@ class SnapshotRecorder:
         reading = self._reader.read(output)
         if self._pace:
             self._pace.read(output, reading.running.requests, reading.running.rows)
-        # Whoever awaits a grammar gets it without notice.
+        # A request that awaits a grammar gets it without notice.
         if reading.waiting is None or any(reading.waiting.await_grammar):
             self.must_read = True
         return reading
@@ -195,7 +195,7 @@ class SnapshotRecorder:
     def _tell(self, count: int) -> bool:
         """Tell the first `count` events that were noted down; the last is the beginning of a step.
 
-        Of the others only the steps are told. False: the requests have to be read again.
+        Of the others only the steps are reported. False: the requests have to be read again.
         """
         for _ in range(count - 1):
             self._count(*self._untold.popleft())
@@ -342,7 +342,7 @@ class SnapshotRecorder:
         return self._waiting_packed
 
     def _more_of_running(self, tokens: Mapping[str, int]) -> bytes:
-        """The columns that only some engines have, whose steps are told at once."""
+        """The columns that only some engines have, whose steps are reported at once."""
         if self._left is None and self._held is None and self._encoder is None:
             return b""
         more, ids = snapshot_pb2.RequestColumns(), self._running.ids

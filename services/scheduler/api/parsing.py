@@ -8,6 +8,7 @@ import gc
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf, isinf
 from typing import Any, NamedTuple, NoReturn
 
@@ -26,7 +27,7 @@ from foretell.services.scheduler.api.output import (
     dynamo_priority,
     output_terms,
 )
-from foretell.services.scheduler.api.shortened import MOST_TEXT, Short, too_much
+from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT, Short, too_much
 from foretell.services.scheduler.api.slo import NO_TERMS, Terms
 from foretell.services.scheduler.api.surface import (
     MAX_SEQUENCES,
@@ -37,8 +38,6 @@ from foretell.services.scheduler.api.surface import (
     too_many_sequences,
 )
 
-MOST_READ_BYTES = 16 << 20
-"""Of a body, without the middles of its pictures and of texts that are too long."""
 _MOST_SLOW_WORK = 2_000_000
 """Of what orjson refuses."""
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
@@ -73,7 +72,7 @@ class ApiRequest(NamedTuple):
     endpoint: Endpoint
     body: dict[str, Any]
     raw: bytes
-    """The body as it came; nothing stands behind its last brace."""
+    """The body as it came."""
     model: str
     stream: bool
     sequences: int
@@ -114,7 +113,7 @@ def wants_usage(body: dict[str, Any]) -> bool:
 def parse(
     endpoint: Endpoint,
     raw: bytes,
-    short: Short | None = None,
+    body: dict[str, Any] | None = None,
     *,
     content_type: str = JSON,
     request_id: str = "",
@@ -125,15 +124,15 @@ def parse(
     least_priority: int | None = None,
     among: frozenset[str] | None = None,
 ) -> ApiRequest:
-    """Validate a request body; raises `ApiError`. A form is passed on as it is. `short`: what
-    `shortened` leaves of a long one. `only` gives the model that is meant where none is
+    """Validate a request body; raises `ApiError`. A form is passed on as it is. `body`: what
+    `values_of` a long one gave. `only` gives the model that is meant where none is
     named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the tenant has at
     least `least_priority`."""
     if endpoint.is_form:
         told = form_fields(content_type, raw)
-        body: dict[str, Any] = {name: told.get(name) for name in ("model", "stream")}
-    else:
-        body = _json_object(raw, short)
+        body = {name: told.get(name) for name in ("model", "stream")}
+    elif body is None:
+        body = _json_object(raw)
     try:
         fields = endpoint.read(body)
     except ValidationError as error:
@@ -156,7 +155,7 @@ def parse(
         *output,
         endpoint=endpoint,
         body=body,
-        raw=raw if endpoint.is_form else raw.rstrip(),
+        raw=raw,
         model=model,
         stream=(endpoint.generates or endpoint.is_form) and bool(fields.stream),
         sequences=len(prompts) * n,
@@ -220,6 +219,16 @@ def _says_offline(body: dict[str, Any]) -> bool:
     return isinstance(xargs, dict) and job_of(xargs).job_class is _OFFLINE
 
 
+@dataclass(frozen=True, slots=True)
+class Spliced:
+    """A long body in parts, of which some are seen in another one: it is not copied."""
+
+    parts: tuple[bytes | memoryview, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+
 def for_engine(
     request: ApiRequest,
     request_id: str,
@@ -229,7 +238,7 @@ def for_engine(
     output_ids: Sequence[Sequence[int]] = (),
     response_id: str = "",
     as_it_is: bool = False,
-) -> bytes:
+) -> bytes | Spliced:
     """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
 
     Without them where nothing is generated, or with `as_it_is`, for engines that know no such.
@@ -258,8 +267,12 @@ def for_engine(
     if response_id:
         rest += b',"request_id":"%b"' % response_id.encode()
     theirs = request.body.get("vllm_xargs")
-    head = memoryview(request.raw)[:-1]  # bytes would be copied once more
-    return b"".join((head, b',"vllm_xargs":', _merged(theirs or {}, ours), rest, b"}"))
+    raw = request.raw
+    head = memoryview(raw)[: raw.rindex(b"}")]  # bytes would be copied once more
+    parts = (head, b',"vllm_xargs":', _merged(theirs or {}, ours), rest, b"}")
+    if len(raw) > LARGE_BYTES:
+        return Spliced((head, b"".join(parts[1:])))
+    return b"".join(parts)
 
 
 def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
@@ -276,21 +289,22 @@ def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
         ) from error
 
 
-def _json_object(raw: bytes, short: Short | None) -> dict[str, Any]:
-    text, work = short or (raw, 0)
-    if short is not None:
-        if len(text) > MOST_READ_BYTES:
-            raise too_much()
-        gc.disable()  # it would look again and again at what is just being made
+def values_of(short: Short) -> dict[str, Any]:
+    """What `shortened` leaves of a long body, parsed; raises `ApiError`."""
+    gc.disable()  # it would look again and again at what is just being made
+    try:
+        return _json_object(*short)
+    finally:
+        gc.enable()
+
+
+def _json_object(text: bytes, work: int = 0) -> dict[str, Any]:
     try:
         body = orjson.loads(text)
     except orjson.JSONDecodeError:
         if work > _MOST_SLOW_WORK:
             raise too_much() from None
         body = _parsed_slowly(text)
-    finally:
-        if short is not None:
-            gc.enable()
     if not isinstance(body, dict):
         raise invalid("the body of your request must be a JSON object", code="json_invalid")
     return body

@@ -14,6 +14,8 @@ LARGE_BYTES = 1 << 18
 """Shorter bodies are read as they are."""
 MOST_TEXT = 4 << 20
 """Bytes of text that are kept where it could be left out: no context is as long."""
+MOST_READ_BYTES = 16 << 20
+"""Of a body, without the middles of its pictures and of texts that are too long."""
 MOST_WORK = 20_000_000
 """Of what is read at once, by `work_of`: 50 ms in which everyone else waits. A million token ids
 are less."""
@@ -43,7 +45,7 @@ async def shortened(body: bytes) -> Short:
     """JSON that has what placement reads of `body`, if that is JSON. It has every key and value,
     and is JSON only if `body` is, but for strings longer than a window, which may lack parts.
 
-    Raises `ApiError` where that is more than `MOST_WORK`.
+    Raises `ApiError` where that is more than `MOST_WORK` or `MOST_READ_BYTES`.
     """
     cutter = Cutter(body)
     is_whole = False
@@ -52,7 +54,10 @@ async def shortened(body: bytes) -> Short:
         if cutter.work > MOST_WORK:
             raise too_much()
         await asyncio.sleep(0)  # others get their turn
-    is_cut = sum(map(len, cutter.kept)) < len(body)
+    kept_bytes = sum(map(len, cutter.kept))
+    if kept_bytes > MOST_READ_BYTES:
+        raise too_much()
+    is_cut = kept_bytes < len(body)
     return Short(b"".join(cutter.kept) if is_cut else body, cutter.work)
 
 

@@ -1,5 +1,6 @@
 """Calls of gRPC on a connection of HTTP/2: their messages, and how they end."""
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 from struct import Struct
@@ -45,6 +46,7 @@ class Stream:
 
     __slots__ = (
         "_connection",
+        "_sent",
         "begun",
         "call",
         "closed",
@@ -56,6 +58,7 @@ class Stream:
 
     def __init__(self, connection: Carrier, stream_id: int) -> None:
         self._connection = connection
+        self._sent: asyncio.Future[None] | None = None
         self.begun = False
         self.id = stream_id
         self.call: Call | None = None
@@ -76,6 +79,17 @@ class Stream:
         data = b"".join([part for m in messages for part in (_MESSAGE.pack(0, len(m)), m)])
         self.outgoing.append(memoryview(data))
         self._connection.send_waiting(self)
+
+    async def sent(self) -> None:
+        """Returns when nothing waits to be sent any more, or the call has ended."""
+        if self.outgoing:
+            self._sent = asyncio.get_running_loop().create_future()
+            await self._sent
+
+    def tell_sent(self) -> None:
+        """Nothing waits to be sent."""
+        if self._sent is not None and not self._sent.done():
+            self._sent.set_result(None)
 
     def end(self, status: int = OK, text: str = "") -> None:
         """End the call with a status of gRPC. What still waits for the windows is not sent: a call

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from io import BytesIO
 from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
@@ -23,9 +24,11 @@ from foretell.services.scheduler.envoy.addresses import Addresses
 from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
 from foretell.services.scheduler.http.exchange import (
     BODY_DEADLINE_S,
+    UNCOUNTED_BYTES,
     body_too_late,
     body_too_long,
     declared_bytes,
+    with_room,
 )
 from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext
@@ -60,7 +63,7 @@ class Exchange:
         """None before its head has come, and for what generates nothing."""
         self._subset: frozenset[str] | None = None
         self._duplex_response = False
-        self._body = bytearray()
+        self._body = BytesIO()
         self._placing: asyncio.Task[None] | None = None
         self._late: asyncio.TimerHandle | None = None
         """Refuses a body that takes too long."""
@@ -145,8 +148,11 @@ class Exchange:
         self._path = path
         self._life = RequestContext(self._shared, ENDPOINTS[path], headers)
         self._subset = messages.subset_of(request)
-        if declared_bytes(headers.get("content-length", "")) > most_bytes:
+        length_bytes = declared_bytes(headers.get("content-length", ""))
+        if length_bytes > most_bytes:
             raise body_too_long(most_bytes)
+        if length_bytes > UNCOUNTED_BYTES:
+            self._life.hold(length_bytes)
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(BODY_DEADLINE_S, self.refuse, body_too_late())
         if request.request_headers.end_of_stream:
@@ -155,7 +161,7 @@ class Exchange:
     def _show(self, method: str, path: str, headers: Mapping[str, str]) -> None:
         self._settled = True
         try:
-            if path == "/metrics":  # not for whoever can reach the gateway
+            if path == "/metrics":  # not for all who can reach the gateway
                 raise ApiError(404, f"Not Found: {method} {path}")
             self._reply(self._app.page(method, path, headers))
         except ApiError as error:
@@ -180,9 +186,13 @@ class Exchange:
             if part.end_of_stream and is_stored(self._path):
                 self._stream.send(*messages.body_chunks(b"", ends=True))
             return
-        self._body += part.body
-        if len(self._body) > self._shared.max_body_bytes:
+        body_bytes = self._body.tell() + len(part.body)
+        if body_bytes > self._shared.max_body_bytes:
             raise body_too_long(self._shared.max_body_bytes)
+        if body_bytes > UNCOUNTED_BYTES and self._life is not None:
+            self._life.hold(body_bytes)
+            self._body = with_room(self._body)
+        self._body.write(part.body)
         if part.end_of_stream:
             self._place(trailers=False)
 
@@ -201,7 +211,9 @@ class Exchange:
             among = self._subset
             if among is not None:
                 among = await self._addresses.instances(among)
-            await life.accept(bytes(self._body), among)
+            self._body.truncate()
+            body, self._body = self._body.getvalue(), BytesIO()
+            await life.accept(body, among)
             address = await self._address(life, await life.place(recallable=False))
             others = await self._others(life)
             await self._dispatch(life, [address, *others], trailers=trailers)
@@ -243,13 +255,13 @@ class Exchange:
         body = life.body()
         headers = {**life.begin_attempt(), **self._authorization}
         withheld = [name for name in _WITHHELD if name not in headers]
-        self._body.clear()
         chunks = messages.body_chunks(body, ends=not trailers)
         first = messages.destination(",".join(addresses), headers, withheld)
         self._stream.send(first, *islice(chunks, _CHUNKS_AT_ONCE))
         while more := list(islice(chunks, _CHUNKS_AT_ONCE)):
-            await asyncio.sleep(0)
+            await self._stream.sent()
             self._stream.send(*more)
+        life.drop_body()
         if trailers:
             self._stream.send(messages.REQUEST_TRAILERS)
 

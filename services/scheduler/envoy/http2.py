@@ -302,6 +302,7 @@ class Connection(asyncio.Protocol):
             stream.outgoing.clear()
         if not stream.outgoing:
             del self._waiting[stream.id]
+            stream.tell_sent()
         self._plan_flush()
 
     def _send_all_waiting(self) -> None:
@@ -316,6 +317,7 @@ class Connection(asyncio.Protocol):
         self._partial_bytes -= len(stream.incoming)
         stream.incoming.clear()
         stream.outgoing.clear()
+        stream.tell_sent()
 
     def _lose(self, stream: Stream) -> None:
         self._forget(stream)

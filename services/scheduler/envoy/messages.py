@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from foretell.services.scheduler.api.parsing import Spliced
 from foretell.services.scheduler.http1.response import Response
 from foretell.v1 import ext_proc_pb2 as pb
 
@@ -58,14 +59,18 @@ def _towards(endpoints: str, removed: tuple[str, ...]) -> bytes:
     return answer.SerializeToString()
 
 
-def body_chunks(body: bytes, *, ends: bool) -> Iterator[bytes]:
+def body_chunks(body: bytes | Spliced, *, ends: bool) -> Iterator[bytes]:
     """The request's body for the engine; `ends`: no trailers follow it."""
-    for at in range(0, max(1, len(body)), _LARGEST_CHUNK):
-        answer = pb.ProcessingResponse()
-        chunk = answer.request_body.response.body_mutation.streamed_response
-        chunk.body = body[at : at + _LARGEST_CHUNK]
-        chunk.end_of_stream = ends and at + _LARGEST_CHUNK >= len(body)
-        yield answer.SerializeToString()
+    parts = (body,) if isinstance(body, bytes) else body.parts
+    left_bytes = len(body)
+    for part in parts:
+        for at in range(0, max(1, len(part)), _LARGEST_CHUNK):
+            answer = pb.ProcessingResponse()
+            chunk = answer.request_body.response.body_mutation.streamed_response
+            chunk.body = bytes(part[at : at + _LARGEST_CHUNK])
+            left_bytes -= len(chunk.body)
+            chunk.end_of_stream = ends and not left_bytes
+            yield answer.SerializeToString()
 
 
 def response_headers(headers: Mapping[str, str]) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from io import BytesIO
 from math import inf
 from typing import Protocol
 
@@ -12,6 +13,11 @@ from foretell.services.scheduler.http1.response import Headers, Response, head_o
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""
 BODY_PATIENCE_S = 20.0
+UNCOUNTED_BYTES = 1 << 16
+"""Shorter bodies do not count among what is held of all: the number of requests bounds them."""
+_LONG_BYTES = 1 << 20
+_MAPPED_BYTES = 33 << 20
+"""More than the GNU C library ever takes from its heap (`M_MMAP_THRESHOLD`, mallopt(3))."""
 LEAST_BODY_BYTES_PER_S = 1024
 """A body must have come at that rate, but for `BODY_PATIENCE_S`. It is the rule of Apache's
 `mod_reqtimeout`, which is content with 500."""
@@ -33,6 +39,16 @@ def body_too_late() -> ApiError:
     return ApiError(408, "the request body did not arrive in time")
 
 
+def with_room(body: BytesIO) -> BytesIO:
+    """A body that comes, where it can grow without a copy: once it is long in memory that is mapped
+    for it alone, of which what was not written takes none. `truncate` is to end it."""
+    if body.tell() < _LONG_BYTES or body.getbuffer().nbytes >= _MAPPED_BYTES:
+        return body
+    longer = BytesIO(bytes(_MAPPED_BYTES))
+    longer.write(body.getbuffer())
+    return longer
+
+
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _COMMENT = b"2\r\n:\n\r\n"
 _CHUNKED = b"transfer-encoding: chunked\r\n"
@@ -40,6 +56,13 @@ _CLOSE = b"connection: close\r\n"
 _BODILESS = (204, 304)
 _MOST_UNTAKEN_BYTES = 1 << 20
 """When more than that of a body waits to be taken, the client has to wait."""
+
+
+class Holder(Protocol):
+    """Whoever holds a body."""
+
+    def hold(self, body_bytes: int) -> None:
+        """The body has so many bytes, or will have; raises `ApiError` where that is too much."""
 
 
 class Line(Protocol):
@@ -149,15 +172,21 @@ class Exchange(Answering):
 
     # --- what the application does ---
 
-    async def body(self, limit_bytes: int) -> bytes:
-        """The body; raises as `parts` does."""
+    async def body(self, limit_bytes: int, holder: Holder) -> bytes:
+        """The body; raises as `parts` and `holder` do. It is held once, however long it is."""
         if max(self.body_bytes, self._declared_bytes) > limit_bytes:
             raise body_too_long(limit_bytes)
         if not self.whole:
-            body = bytearray()
+            if self._declared_bytes > UNCOUNTED_BYTES:
+                holder.hold(self._declared_bytes)
+            body = BytesIO()  # it gives what it holds away, where a bytearray had to be copied
             async for part in self.parts(limit_bytes, BODY_DEADLINE_S):
-                body += part
-            return bytes(body)
+                if self.body_bytes > UNCOUNTED_BYTES:
+                    holder.hold(self.body_bytes)
+                    body = with_room(body)
+                body.write(part)
+            body.truncate()
+            return body.getvalue()
         self._check(limit_bytes)
         whole, self._body = self._body, b""
         return bytes(whole)

@@ -14,7 +14,7 @@ from typing import Any
 
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import internal_error
-from foretell.services.scheduler.http.connection import RETIRE_S, STALL_S, Connection
+from foretell.services.scheduler.http.connection import STALL_S, Connection
 from foretell.services.scheduler.http.exchange import Exchange
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,10 @@ the whole answer, unless `Exchange.on_left` is set to something else."""
 
 _SWEEP_S = 1.0
 _COMPLAIN_EVERY_S = 10.0
+_BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 8
+"""To begin a handshake takes some 0.5 ms; then others get their turn."""
+_ACCEPT_AGAIN_S = 0.1
 _HANDSHAKE_S = 20.0
 _SHUTDOWN_S = 3600.0
 """In which a client must have read its answer to the end. It is the connection that finds out, and
@@ -57,6 +61,7 @@ class Server:
         """Connections end with the request that they carry."""
         self._application = application
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._no_connection = asyncio.Event()
         self._complained_s = -inf
 
@@ -73,14 +78,15 @@ class Server:
         listening = []
         for each in listeners:
             _notice_lost_clients(each.socket)
-            listening.append(
-                await loop.create_server(
-                    lambda: Connection(self),
-                    sock=each.socket,
-                    backlog=2048,
-                    **each.encryption(_HANDSHAKE_S),
+            if each.tls is not None:
+                each.socket.setblocking(False)
+                each.socket.listen(_BACKLOG)
+                self._listen(each)
+            else:
+                made = loop.create_server(
+                    lambda: Connection(self), sock=each.socket, backlog=_BACKLOG
                 )
-            )
+                listening.append(await made)
         sweeping = asyncio.create_task(self._sweep())
         on_ready()
         try:
@@ -90,22 +96,47 @@ class Server:
             waiting = [(each, client) for each in listeners for client in _accepted(each.socket)]
             for server in listening:
                 server.close()
-            # One that fails in its handshake has asked for nothing.
-            taking = (self._take(each, client) for each, client in waiting)
-            await asyncio.gather(*taking, return_exceptions=True)
+            for each in listeners:
+                if each.tls is not None:
+                    loop.remove_reader(each.socket)
+                    each.socket.close()
+            taking = (self._take(each, client, _LAST_HANDSHAKE_S) for each, client in waiting)
+            await asyncio.gather(*taking)
+            if self._handshakes:
+                await asyncio.wait(self._handshakes, timeout=_LAST_HANDSHAKE_S)
             for connection in list(self.connections):
                 connection.retire()
-            if any(each.tls for each in listeners):
-                await asyncio.sleep(RETIRE_S)  # for handshakes that had begun
             await self._drain(drain_s)
             sweeping.cancel()
             with suppress(asyncio.CancelledError):
                 await sweeping
 
-    async def _take(self, listener: Listener, client: socket.socket) -> None:
-        await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: Connection(self), client, **listener.encryption(_LAST_HANDSHAKE_S)
-        )
+    def _listen(self, listener: Listener) -> None:
+        """Accept clients who are to speak TLS: an event loop that did would tell of them when they
+        have, and they take descriptors before."""
+        if not self.draining:
+            asyncio.get_running_loop().add_reader(listener.socket, self._accept, listener)
+
+    def _accept(self, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        clients = _accepted(listener.socket, _ACCEPTED_AT_ONCE)
+        if not clients:  # they have left, or others took the last descriptors
+            loop.remove_reader(listener.socket)
+            loop.call_later(_ACCEPT_AGAIN_S, self._listen, listener)
+        for client in clients:
+            if self._is_crowded(client.fileno()):
+                client.close()
+                continue
+            handshake = loop.create_task(self._take(listener, client, _HANDSHAKE_S))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    async def _take(self, listener: Listener, client: socket.socket, handshake_s: float) -> None:
+        """Make a connection; one that fails in its handshake has asked for nothing."""
+        with suppress(OSError):  # which errors of TLS are, too
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self), client, **listener.encryption(handshake_s)
+            )
 
     async def _drain(self, drain_s: float) -> None:
         if self.connections:
@@ -122,12 +153,16 @@ class Server:
         left for the requests of the clients that are here."""
         self._no_connection.clear()
         self.connections.add(connection)
-        # The lowest free number: about as many are in use.
-        number = transport.get_extra_info("socket").fileno()
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if most != resource.RLIM_INFINITY and number >= most - most // 4:
+        if self._is_crowded(transport.get_extra_info("socket").fileno()):
             transport.abort()
-            self._complain(number, most)
+
+    def _is_crowded(self, number: int) -> bool:
+        """Descriptors run out. `number`: the lowest free one, as about as many are in use."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY or number < most - most // 4:
+            return False
+        self._complain(number, most)
+        return True
 
     def _complain(self, number: int, most: int) -> None:
         now_s = time.monotonic()
@@ -170,11 +205,11 @@ class Server:
                 connection.overdue()
 
 
-def _accepted(sock: socket.socket) -> list[socket.socket]:
+def _accepted(sock: socket.socket, most: int = _BACKLOG) -> list[socket.socket]:
     """The clients that wait to be accepted: they would be lost with the listening socket."""
     clients: list[socket.socket] = []
     with suppress(OSError):
-        while True:
+        while len(clients) < most:
             client, _ = sock.accept()
             client.setblocking(False)
             clients.append(client)

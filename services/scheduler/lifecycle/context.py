@@ -1,6 +1,6 @@
 """One request from its acceptance to its end, as its handler holds it: relay or gateway.
 
-The handler carries bytes; where the request goes, what its attempts come to and what is told of
+The handler carries bytes; where the request goes, what its attempts come to and what is said of
 them happens here, once.
 """
 
@@ -21,12 +21,15 @@ from foretell.services.scheduler.api.parsing import (
     JSON,
     PRIORITY_HEADER,
     ApiRequest,
+    Spliced,
     for_engine,
     parse,
+    values_of,
 )
 from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
 from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms, terms_of
 from foretell.services.scheduler.api.surface import Endpoint
+from foretell.services.scheduler.http.exchange import UNCOUNTED_BYTES
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.instance import Instance
@@ -45,6 +48,20 @@ _MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
 """Statuses with which an engine may have generated tokens all the same."""
 
 
+_MOST_BODY_BYTES = 768 << 20
+"""Of all bodies in progress: of the 2 GiB that the Helm chart gives a scheduler, half is left for
+what their JSON becomes and for all else."""
+
+
+def bodies_in_progress(max_body_bytes: int) -> InProgress:
+    """Counts the bytes of bodies in progress, of which there is room for several of the longest."""
+    return InProgress(
+        max(_MOST_BODY_BYTES, 4 * max_body_bytes),
+        what="bytes of request bodies",
+        refusal=(503, "too_many_body_bytes"),
+    )
+
+
 @dataclass(slots=True)
 class Shared:
     placer: Placer
@@ -52,6 +69,8 @@ class Shared:
     pool: Pool
     api_keys: ApiKeys
     in_progress: InProgress
+    bodies: InProgress
+    """The bytes of bodies in progress."""
     max_body_bytes: int
     terms: Terms = NO_TERMS
     """Targets of requests that state none of their own."""
@@ -65,6 +84,8 @@ class RequestContext(Placing):
 
     ended = False
     _model = ""
+    _held_bytes = 0
+    """Of its body, as they are counted."""
 
     def __init__(self, shared: Shared, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
         """A request whose head has come; raises `ApiError` where that is reason to refuse it."""
@@ -94,11 +115,13 @@ class RequestContext(Placing):
         """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
         serves. `among`: the only instances that may answer; None: any."""
         shared, tenant, headers = self._shared, self.tenant, self._headers
+        if len(body) > UNCOUNTED_BYTES:
+            self.hold(len(body))
         key, pool, is_form = tenant.key, shared.pool, self.endpoint.is_form
         request = parse(
             self.endpoint,
             body,
-            await shortened(body) if len(body) > LARGE_BYTES and not is_form else None,
+            values_of(await shortened(body)) if len(body) > LARGE_BYTES and not is_form else None,
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,
@@ -154,7 +177,26 @@ class RequestContext(Placing):
             headers |= self._spans.attempt(attempt)
         return headers
 
-    def body(self, *, with_ids: bool = False, output_ids: Sequence[Sequence[int]] = ()) -> bytes:
+    def hold(self, body_bytes: int) -> None:
+        """Its body has so many bytes, or will have; raises `ApiError` where there is no room for
+        that in all bodies of its tenant, or of all."""
+        if body_bytes > self._held_bytes:
+            self._shared.bodies.take(self.tenant.name, body_bytes - self._held_bytes)
+            self._held_bytes = body_bytes
+
+    def drop_body(self) -> None:
+        """Nobody is sent its body any more."""
+        self.request = self.request._replace(raw=b"")
+        self._give_body_back()
+
+    def _give_body_back(self) -> None:
+        if self._held_bytes:
+            self._shared.bodies.give_back(self.tenant.name, self._held_bytes)
+            self._held_bytes = 0
+
+    def body(
+        self, *, with_ids: bool = False, output_ids: Sequence[Sequence[int]] = ()
+    ) -> bytes | Spliced:
         """The body that the engine of the latest attempt gets; see `for_engine`."""
         attempt = self._sent()
         return for_engine(
@@ -209,6 +251,7 @@ class RequestContext(Placing):
             return
         self.ended, attempt = True, self.attempt
         self._shared.in_progress.give_back(self.tenant.name)
+        self._give_body_back()
         if self.grant is not None:
             self.grant.end()
         if self.is_sent and attempt is not None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from foretell.engine.hindsight import Exposure, PredictionInputs
-from foretell.engine.told import Told
-from foretell.model import Prediction, RequestSpec
+from foretell.engine.told import Calibration, Told, with_length
+from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.placement.decision import Decision
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.placing.instance import Instance
@@ -53,7 +53,13 @@ class Attempt:
     took_s: float
     """To decide, the time in which it was held included."""
     told: Told | None = None
-    """What its client is told of that; None without quantiles: then the means."""
+    """What its client gets of that; None without quantiles: then the means."""
+    told_by: dict[Hashable, Prediction] = field(default_factory=dict)
+    """The predictions that this was made from, by kind: answers teach what each is worth."""
+    expected: Told | None = None
+    """The same by what is known now: for comments in its stream."""
+    is_told: bool = False
+    """Headers have said it: it stays as it is."""
     withheld: Prediction | None = None
     """What was predicted of an engine whose predictions are not trusted, to be compared with what
     happens."""
@@ -115,8 +121,24 @@ class Attempt:
         """Seconds from its placement to a stamp; 0 where the stamp is not known."""
         return max(0.0, unix_s - self.placed_unix_s) if unix_s else 0.0
 
+    def tell(
+        self, calibration: Calibration, request: ApiRequest, length: LengthEstimate | None = None
+    ) -> None:
+        """Make what its client is told from now on: by its prediction, or if the length was
+        estimated once more by what that would have been with it."""
+        prediction = self.prediction
+        if prediction is None:
+            return
+        if length is not None:
+            prediction = with_length(prediction, self.spec.length, length)
+        kind = _kind(request, length or self.spec.length)
+        self.expected, self.told_by[kind] = calibration.tell(kind, prediction), prediction
+        if not self.is_told:
+            self.told = self.expected
+
     def headers(self) -> dict[str, str]:
-        """What clients are told of it."""
+        """The headers that its client gets, now and for good."""
+        self.is_told = True
         headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
         prediction = self.prediction
         if prediction is not None:
@@ -133,21 +155,21 @@ class Attempt:
 
     def left(self, now_unix_s: float) -> str:
         """What is left of its latencies now, for a comment in its stream; "" where not known."""
-        if self.told is None:
+        if self.expected is None:
             return ""
         passed_s = self.since_placed_s(now_unix_s)
-        parts = {"e2e": self.told.e2e.left(passed_s)}
+        parts = {"e2e": self.expected.e2e.left(passed_s)}
         if not self.first_byte_unix_s:
-            parts = {"ttft": self.told.ttft.left(passed_s), **parts}
+            parts = {"ttft": self.expected.ttft.left(passed_s), **parts}
         return "".join(
             f" {name}-left-s={left.median_s:.1f} {name}-left-p90-s={left.p90_s:.1f}"
             for name, left in parts.items()
         )
 
 
-def kind_of(request: ApiRequest, spec: RequestSpec) -> Hashable:
+def _kind(request: ApiRequest, length: LengthEstimate) -> Hashable:
     """Requests whose predictions go wrong alike: of one model, as urgent, as surely of a length."""
-    return request.model, request.job_class, bool(spec.length.quantiles)
+    return request.model, request.job_class, bool(length.quantiles) and length.source
 
 
 def _calibration(prediction: Prediction) -> str:

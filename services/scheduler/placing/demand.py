@@ -9,7 +9,7 @@ from math import floor
 from foretell.model import Prediction, RequestSpec
 
 LENGTHS = 64
-"""The latest requests whose lengths are told."""
+"""The latest requests whose lengths are reported."""
 WINDOW_S = 10.0
 """A latency counts among the recent ones for one to two times as long."""
 _LOOK_EVERY_S = 0.05

@@ -43,12 +43,12 @@ class Following(Peer):
         refused: Callable[[str], None],
         shown: Callable[[bool], None],
     ) -> None:
-        """`address` is the predictor's own; `refused` is told why a message was refused, `shown`
+        """`address` is the predictor's own; `refused` gets why a message was refused, `shown`
         that there is a snapshot, or that there will be no new ones."""
         super().__init__(address, traffic)
         self.engine = engine
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
-        """Is told what another scheduler has told the predictor for all."""
+        """Gets what another scheduler has sent to the predictor for all."""
         self.unpredicted = ""
         """Why there is no snapshot of the engine, where its predictor says so."""
         self._refused = refused
@@ -83,7 +83,7 @@ class Following(Peer):
         return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
 
     def revise(self, request: RequestSpec) -> None:
-        """More is known of `request`, which the predictor is told while it is open."""
+        """More is known of `request`, which the predictor gets while it is open."""
         age_s = self.engine.revise(request, self._loop.time())
         if age_s is not None:
             reserved = wire.request_to_proto(request)

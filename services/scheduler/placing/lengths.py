@@ -53,7 +53,7 @@ class Lengths:
     ) -> LengthEstimate:
         """The length of the answer to a request, between its `min_tokens` and `max_tokens`.
 
-        `key`: by which `observe` is told of the answer. `max_model_len`: that of the engines, where
+        `key`: by which `observe` knows the answer. `max_model_len`: that of the engines, where
         it is known.
         """
         if request.unending and max_model_len is not None:

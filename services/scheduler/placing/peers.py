@@ -1,4 +1,4 @@
-"""Streams of frames to predictors and the tagger, which are opened again whenever they end."""
+"""Streams of frames to predictors, which are opened again whenever they end."""
 
 import asyncio
 import logging

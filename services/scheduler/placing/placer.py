@@ -9,7 +9,7 @@ from random import Random
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
-from foretell.engine.told import Calibration, Told
+from foretell.engine.told import Calibration
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
@@ -22,7 +22,7 @@ from foretell.services.scheduler.api.headers import unique_ids
 from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces, kind_of
+from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
 from foretell.services.scheduler.placing.demand import Demand, Lateness
 from foretell.services.scheduler.placing.instance import Instance
@@ -70,7 +70,7 @@ class Placer:
         background: Background,
         record: Record = lambda event, now_s: None,
     ) -> None:
-        """`record` is told each event before the core is."""
+        """`record` gets each event before the core does."""
         self._pool = pool
         self.predictors = Predictors(
             pool,
@@ -299,6 +299,9 @@ class Placer:
             attempt.carrier.give_up()
 
     def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
+        placing = self._requests.get(key)
+        if placing is not None and placing.is_sent and placing.attempt is not None:
+            placing.attempt.tell(self._estimators.told, placing.request, length)
         self._tell(events.Estimated(key, length))
 
     def _hear_of_instance(self, event: events.Event) -> None:
@@ -324,23 +327,18 @@ class Placer:
             inputs=inputs,
             spec=effect.spec,
             prediction=effect.prediction,
-            told=self._told(placing.request, effect),
             tagged=placing.tagged,
             placed_unix_s=time.time(),
             took_s=time.perf_counter() - placing.began_s,
             withheld=self.predictors.withheld(effect.key, effect.instance_id),
         )
+        attempt.tell(self._estimators.told, placing.request)
         placing.is_sent = True
         self.traces.add(placing.trace, attempt)
         if logger.isEnabledFor(logging.DEBUG):
             known = about(placing.request.request_id)
             logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
         _decided(placing)
-
-    def _told(self, parsed: ApiRequest, effect: effects.Dispatch) -> Told | None:
-        if effect.prediction is None:
-            return None
-        return self._estimators.told.tell(kind_of(parsed, effect.spec), effect.prediction)
 
     def sent_elsewhere(self, placing: Placing, instance: Instance) -> Attempt:
         """A gateway has sent the request to another instance than the one that was chosen.
@@ -356,6 +354,8 @@ class Placer:
             inputs=None,
             prediction=None,
             told=None,
+            told_by={},
+            expected=None,
             withheld=None,
         )
         self.traces.add(placing.trace, another)

@@ -56,7 +56,7 @@ class Pool:
     ) -> None:
         self.instances: dict[str, Instance] = {}
         self.listener: Callable[[Event], None] = lambda event: None
-        """Is told which instances are up, down and removed."""
+        """Called with which instances are up, down and removed."""
         self.traffic = traffic
         self._began_s = time.monotonic()
         self._first_seen_unix_s: dict[str, int] = {}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from heapq import nsmallest
 from math import inf
+from typing import Unpack
 
 from foretell.engine.doubt import DOUBTED
 from foretell.engine.predictor import Lane
@@ -17,8 +18,7 @@ from foretell.length.distribution import knots
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import events
 from foretell.placement.cached import CachedPredictions
-from foretell.placement.ports import Predicted, Wait
-from foretell.policy import Needs
+from foretell.placement.ports import Predicted, Wait, Wanted
 from foretell.policy.trust import CALIBRATED_STEPS
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.metrics import SchedulerMetrics
@@ -55,7 +55,7 @@ class Predictors:
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """Without `follows` none is followed. `listener` is told who is; `random` draws from
+        """Without `follows` none is followed. `listener` gets who is; `random` draws from
         [0, 1)."""
         self._pool = pool
         self._follows = follows
@@ -69,7 +69,7 @@ class Predictors:
         self._followed: dict[str, Following] = {}
         self._withheld: tuple[str, dict[str, Prediction]] = "", {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
-        """Is told what another replica tells all."""
+        """Gets what another replica sends to all."""
         self._clock = asyncio.get_running_loop().time
 
     def follow(self, instance_id: str) -> None:
@@ -147,22 +147,12 @@ class Predictors:
         spec: RequestSpec,
         instance_ids: Sequence[str],
         now_s: float,
-        *,
-        needs: Needs,
-        with_quantiles: bool,
-        single: bool,
+        **wanted: Unpack[Wanted],
     ) -> Predicted:
         """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
         predicted = Predicted()
         with self._predicting(instance_ids, spec.x_request_id):
-            predicted = self._cached.predict(
-                spec,
-                instance_ids,
-                now_s,
-                needs=needs,
-                with_quantiles=with_quantiles,
-                single=single,
-            )
+            predicted = self._cached.predict(spec, instance_ids, now_s, **wanted)
         return self._without_doubted(spec.request_id, predicted)
 
     def _without_doubted(self, key: str, predicted: Predicted) -> Predicted:

@@ -37,7 +37,7 @@ def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()
         if request.messages and len(request.raw) > MOST_TEXT:
-            return Prefix()  # pictures and the like: to name them would hold up everyone else
+            return Prefix()  # images and the like: to name them would hold up everyone else
         if request.messages:
             return _of_chat(body, request.messages, key, prompt_tokens)
     except RecursionError:  # what the parser just managed may be too deep from here

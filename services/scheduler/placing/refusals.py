@@ -1,4 +1,4 @@
-"""What a client is told whose request goes to no engine, and when it may come back."""
+"""What the client of a request that goes to no engine gets, and when it may come back."""
 
 from foretell.placement import PlacementCore, effects
 from foretell.services.scheduler.api.errors import ApiError, retry_after, unavailable

@@ -4,7 +4,8 @@ that wait a moment for it."""
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import inf
 
 import grpc
 
@@ -12,17 +13,16 @@ from foretell import wire
 from foretell.model import LengthEstimate
 from foretell.services.process import calls
 from foretell.services.process.traffic import OPEN, Traffic
-from foretell.services.scheduler.placing.peers import Peer
-from foretell.v1 import tagger_pb2
+from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
 _PACE_S = 0.25
-"""Messages leave at most this often where nobody waits for the answer. To ask takes time of
+"""Calls are made at most this often where nobody waits for the answer. To ask takes time of
 processors that others could use, and what is answered has never been seen to be worth much of it.
 """
-_MOST_TOGETHER = 16  # requests in a message
-_LOST_S = 10.0  # without an answer for so long, and the stream is given up
+_MOST_TOGETHER = 16  # requests in a call
+_LOST_S = 10.0  # a call without an answer for so long is given up
 
 _GRPC_OPTIONS = [
     # A tagger that comes back must be noticed within a second, not after gRPC's default 120 s.
@@ -35,41 +35,45 @@ Describe = Callable[[], tagger_pb2.TagRequest]
 
 
 def open_channel(address: str, traffic: Traffic = OPEN) -> grpc.aio.Channel:
-    """A channel by which the tagger is taught."""
+    """A channel to the tagger."""
     return calls.channel(traffic, address, _GRPC_OPTIONS)
 
 
-class TaggerClient(Peer):
-    """Asks about some requests. One message is under way at a time, and then there is another one,
-    of the latest requests: a tagger that is slow, since it takes only what processors have left
-    over, is asked about few."""
+class TaggerClient:
+    """Asks about some requests. One call is under way at a time, and then there is another one, of
+    the latest requests: a tagger that is slow, since it takes only what processors have left over,
+    is asked about few. Make it in a running event loop."""
 
-    def __init__(self, address: str, traffic: Traffic = OPEN, wait_s: float = 0.0) -> None:
+    def __init__(self, stub: tagger_pb2_grpc.TaggerStub, wait_s: float = 0.0) -> None:
         """`wait_s`: how long `answer` waits at most; 0: nobody calls it."""
-        super().__init__(address, traffic)
+        self._stub = stub
         self.wait_s = wait_s
+        self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, asyncio.Future[LengthEstimate | None]] = {}
         self.listener: Callable[[str, LengthEstimate], None] = lambda key, length: None
         """Gets each request's key with what the length model says of it."""
         self._unsent = deque[tuple[str, Describe]](maxlen=_MOST_TOGETHER)
-        self._sent: dict[int, str] = {}  # keys by number, which is the order of sending
-        self._sent_s = 0.0
-        self._next_number = 0
-        self._pacing: asyncio.TimerHandle | None = None
+        self._called_s = inf  # when the call under way was made
+        self._due_s = 0.0  # when the next one may be made
+        self._calling: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Ask about nothing more."""
+        if self._calling is not None:
+            self._calling.cancel()
 
     def ask(self, key: str, describe: Describe) -> None:
         """Ask about a request, unless later ones come before there is time for it. `describe` is
         called when it is sent."""
-        if self.is_open:
-            self._unsent.append((key, describe))
-            self._send_soon()
+        self._unsent.append((key, describe))
+        if self._calling is None:
+            self._calling = self._loop.create_task(self._call())
 
     async def answer(self, key: str, describe: Describe) -> LengthEstimate | None:
         """Ask about a request, and return what the length model says, if that comes in time. None
         at once where an earlier answer is overdue."""
         self.ask(key, describe)
-        is_late = bool(self._sent) and self._sent_s < self._loop.time() - self.wait_s
-        if not self.is_open or is_late:
+        if self._called_s < self._loop.time() - self.wait_s:
             return None
         answered: asyncio.Future[LengthEstimate | None] = self._loop.create_future()
         self._waiting[key] = answered
@@ -81,56 +85,41 @@ class TaggerClient(Peer):
         finally:
             del self._waiting[key]
 
-    def heard(self, payload: bytes) -> None:
-        """The tagger has answered; DecodeError or `wire.WireError` for nonsense."""
-        batch = tagger_pb2.EstimateBatch.FromString(payload)
-        for number, estimate in wire.estimates_from_proto(batch):
-            # The other sources know less than we do.
-            self._answered(number, estimate if estimate.source == "model" else None)
-        for refusal in batch.refusals:
-            logger.debug("tagger: %s", refusal.reason)
-            self._answered(refusal.number, None)
-        self._send_soon()
+    async def _call(self) -> None:
+        """Ask about all that is unsent; what comes until then goes together."""
+        try:
+            while self._unsent:
+                await asyncio.sleep(self._due_s - self._loop.time())
+                asked = list(self._unsent)
+                self._unsent.clear()
+                self._called_s = self._loop.time()
+                self._due_s = 0.0 if self.wait_s else self._called_s + _PACE_S
+                estimates = await self._estimates([describe() for _, describe in asked])
+                self._called_s = inf
+                for (key, _), estimate in zip(asked, estimates, strict=True):
+                    self._answered(key, estimate)
+        finally:
+            self._calling, self._called_s = None, inf
 
-    def ended(self) -> None:
-        """What was asked is forgotten."""
-        super().ended()
-        if self._pacing is not None:
-            self._pacing.cancel()
-            self._pacing = None
-        self._unsent.clear()
-        self._sent.clear()
-        for answered in self._waiting.values():
-            if not answered.done():
-                answered.set_result(None)
+    async def _estimates(
+        self, requests: list[tagger_pb2.TagRequest]
+    ) -> Sequence[LengthEstimate | None]:
+        """What the length model says of each; None where it says nothing."""
+        message = tagger_pb2.TagBatch(requests=requests)
+        try:
+            batch = await self._stub.TagMany(message, timeout=_LOST_S)
+            estimates = [wire.length_from_proto(each) for each in batch.estimates]
+            if len(estimates) != len(requests):
+                raise wire.WireError(f"{len(estimates)} estimates of {len(requests)} requests")
+        except (grpc.aio.AioRpcError, wire.WireError) as error:
+            logger.debug("tagger: %s", error)
+            return [None] * len(requests)
+        # The other sources know less than we do.
+        return [each if each.source == "model" else None for each in estimates]
 
-    def is_lost(self) -> bool:
-        """An answer is overdue."""
-        return bool(self._sent) and self._sent_s < self._loop.time() - _LOST_S
-
-    def _answered(self, number: int, estimate: LengthEstimate | None) -> None:
-        key = self._sent.pop(number, None)
-        answered = self._waiting.get(key) if key is not None else None
+    def _answered(self, key: str, estimate: LengthEstimate | None) -> None:
+        answered = self._waiting.get(key)
         if answered is not None and not answered.done():
             answered.set_result(estimate)
-        elif key is not None and estimate is not None:
+        elif estimate is not None:
             self.listener(key, estimate)
-
-    def _send_soon(self) -> None:
-        """What comes within the next moment goes together."""
-        if self._unsent and not self._sent and self._pacing is None and self.is_open:
-            pace_s = 0.0 if self.wait_s else _PACE_S
-            self._pacing = self._loop.call_later(pace_s, self._send)
-
-    def _send(self) -> None:
-        self._pacing = None
-        if not self.is_open:
-            return
-        first, waiting = self._next_number, list(self._unsent)
-        self._unsent.clear()
-        self._next_number += len(waiting)
-        self._sent = {number: key for number, (key, _) in enumerate(waiting, first)}
-        self._sent_s = self._loop.time()
-        requests = [describe() for _, describe in waiting]
-        message = tagger_pb2.TagBatch(requests=requests, first=first)
-        self.send(message.SerializeToString())

@@ -13,7 +13,7 @@ from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.attempt import Attempt, kind_of
+from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
@@ -44,9 +44,8 @@ class Feedback:
     def learn(self, request: ApiRequest, attempt: Attempt) -> None:
         """Learn from an answer that was accepted by its engine and is whole or abandoned."""
         spec = attempt.spec
-        if attempt.prediction is not None and not attempt.continued:
-            kind = kind_of(request, spec)
-            self._estimators.told.observe(kind, attempt.prediction, *_seen(request, attempt))
+        for kind, prediction in attempt.told_by.items() if not attempt.continued else ():
+            self._estimators.told.observe(kind, prediction, *_seen(request, attempt))
         if spec.sequences != 1:
             return  # usage sums over sequences: it does not tell the length of one answer
         if attempt.prompt_tokens and not request.token_ids:

@@ -72,7 +72,7 @@ class RequestLog:
         explain: Callable[[Attempt], dict[str, Any]] | None = None,
         explain_ratio: float = 0.0,
     ) -> None:
-        """`path` "" writes nothing. At most two files of `max_bytes` are kept. `lost` is told how
+        """`path` "" writes nothing. At most two files of `max_bytes` are kept. `lost` gets how
         many lines could not be written. Lines of `explain_ratio` of the requests, drawn by their
         ids, have what `explain` tells."""
         self._explain = explain

@@ -11,6 +11,7 @@ from typing import Protocol, cast
 
 import httptools
 
+from foretell.services.scheduler.api.parsing import Spliced
 from foretell.services.scheduler.http1.body import Body, Chunked, Counted
 from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
 from foretell.services.scheduler.turns import Turns
@@ -22,8 +23,6 @@ _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chu
 """Engines may send small chunks: what they bring is content."""
 _BEGIN, _END = b"HTTP/1.", b"\r\n\r\n"
 _BODILESS = (204, 304)
-_JOINED_BYTES = 1 << 14
-"""To copy a body of no more takes less than to write in two parts."""
 _SMALL_BYTES = 1 << 12
 """A read of no more is handed on at once, as nearly all are."""
 _SLICE_BYTES = 1 << 13
@@ -106,7 +105,7 @@ class Connection(asyncio.Protocol):
             return False
         return not any(self._waiting_bytes)
 
-    def send(self, head: bytes, body: bytes, listener: Listener) -> None:
+    def send(self, head: bytes, body: bytes | Spliced, listener: Listener) -> None:
         """Send a request; the connection must be reusable or new."""
         assert self._done
         assert not self._lost
@@ -118,10 +117,10 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
-        if len(body) <= _JOINED_BYTES:
+        if isinstance(body, bytes):  # to copy it takes less than to write two parts
             self._transport.write(head + body)
         else:
-            self._transport.writelines((head, body))
+            self._transport.writelines((head, *body.parts))
 
     def release(self) -> None:
         """The listener wants to hear no more. Unless the answer was read to its end this closes the

@@ -19,7 +19,7 @@ from foretell.services.scheduler.api.errors import (
 )
 from foretell.services.scheduler.api.headers import forwarded
 from foretell.services.scheduler.api.surface import Endpoint
-from foretell.services.scheduler.http.exchange import Answering, Exchange
+from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, Answering, Exchange
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
@@ -50,7 +50,7 @@ class Relay:
         exchange.request_id = context.request_id
         status = 500
         try:
-            await context.accept(await exchange.body(self._shared.max_body_bytes))
+            await context.accept(await exchange.body(self._shared.max_body_bytes, context))
             status = await self._deliver(context, exchange)
         except ApiError as error:
             status = error.status
@@ -123,7 +123,8 @@ class Relay:
         request, whose body comes again and does not matter."""
         try:
             tenant = self._shared.api_keys.tenant(exchange.headers)
-            await exchange.body(self._shared.max_body_bytes)
+            async for _ in exchange.parts(self._shared.max_body_bytes, BODY_DEADLINE_S):
+                pass
             await self._held.go_on(exchange, tenant.name)
         except ApiError as error:
             self._shared.recorder.count(error.status)

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from yarl import URL
 
+from foretell.services.scheduler.api.parsing import Spliced
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import engine_authorization
 from foretell.services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
@@ -39,7 +40,7 @@ class EngineClient:
         self,
         instance: Instance,
         path: str,
-        body: bytes,
+        body: bytes | Spliced,
         headers: Mapping[str, str],
         listener: Listener,
         content_type: str = "application/json",

@@ -25,15 +25,17 @@ class InProgress:
         *,
         what: str = "requests",
         share: int = 4,
+        refusal: tuple[int, str] = (429, "too_many_requests"),
     ) -> None:
         """`wait_s` foretells in how many seconds a number of those in progress have ended. A tenant
         may hold up to `share` times as many places as are free: 4 leave a fifth of all to others,
         however greedy one of them is (the dynamic threshold of shared buffers, Choudhury and Hahne
-        1998)."""
+        1998). `refusal`: the status and the code of the error."""
         self.limit = limit
         self._wait_s = wait_s
         self._what = what
         self._share = share
+        self._status, self._code = refusal
         self.now = 0
         self._tenants: dict[str, int] = {}
         self._refused = 0
@@ -53,25 +55,25 @@ class InProgress:
         finally:
             self.give_back(tenant)
 
-    def take(self, tenant: str) -> None:
-        """Hold a place until it is given back; raises as `place` does."""
-        held, free = self.of(tenant), self.limit - self.now
-        if free <= 0 or (tenant and held >= self._share * free):
+    def take(self, tenant: str, number: int = 1) -> None:
+        """Hold places until they are given back; raises as `place` does."""
+        held, free = self.of(tenant) + number, self.limit - self.now - number
+        if free < 0 or (tenant and held > self._share * (free + 1)):
             # Who comes later is told a later time: not all come back at once.
             self._refused = min(self._refused + 1, self.limit)
-            whose = f"{self.limit}" if free <= 0 else f"{held} of your"
+            whose = f"{held - number} of your" if free >= 0 else f"{self.now}"
             raise ApiError(
-                429,
+                self._status,
                 f"{whose} {self._what} are in progress already; retry later",
-                code="too_many_requests",
+                code=self._code,
                 headers=retry_after(self._wait_s(self._refused)),
             )
-        self.now += 1
-        self._tenants[tenant] = held + 1
+        self.now += number
+        self._tenants[tenant] = held
 
-    def give_back(self, tenant: str) -> None:
-        self.now -= 1
-        self._tenants[tenant] -= 1
+    def give_back(self, tenant: str, number: int = 1) -> None:
+        self.now -= number
+        self._tenants[tenant] -= number
         if not self._tenants[tenant]:
             del self._tenants[tenant]
         if self._refused:

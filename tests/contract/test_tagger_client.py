@@ -1,4 +1,4 @@
-"""The tagger's stream and its client: order, refusals, and a tagger that breaks in the midst."""
+"""The tagger's client: order, refusals, and a tagger that breaks in the midst."""
 
 import asyncio
 import os
@@ -7,19 +7,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 
+import grpc
 import pytest
 from test_tagger import WAIT_S, FakeRegressor, running, until
 
 from foretell.model import LengthEstimate
-from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
-from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.placing import tagging
-from foretell.services.scheduler.placing.tagging import TaggerClient
+from foretell.services.scheduler.placing.tagging import TaggerClient, open_channel
 from foretell.services.tagger.problems import MAX_REQUESTS
-from foretell.v1 import tagger_pb2
+from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 SEEDS = range(3)
 
@@ -64,12 +64,12 @@ class Client:
 
 @asynccontextmanager
 async def client(address: str) -> AsyncIterator[Client]:
-    asking = TaggerClient(address)
-    asking.start()
-    try:
-        yield Client(asking)
-    finally:
-        asking.stop()
+    async with open_channel(address) as channel:
+        asking = TaggerClient(tagger_pb2_grpc.TaggerStub(channel))
+        try:
+            yield Client(asking)
+        finally:
+            asking.stop()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -113,63 +113,21 @@ async def test_what_is_wrong_is_refused_and_the_others_are_answered(tmp_path: Pa
         assert "bad" not in own.told
 
 
-class _ByHand(FrameStream):
-    """A scheduler's end of the stream."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[bytes] = []
-        self.over = asyncio.Event()
-
-    def received(self, payload: bytes) -> None:
-        self.frames.append(payload)
-
-    def ended(self) -> None:
-        self.over.set()
-
-
-async def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
-    """Its estimates take memory until it does: no more than those of a bounded number."""
-    async with running(tmp_path) as tagger:
-        own = await open_frames(_ByHand, frames_address(tagger.ready["address"]), OPEN)
-        assert isinstance(own, _ByHand)
-        assert own._transport is not None
-        own._transport.pause_reading()
-        own.send(hello_of(OPEN))
-        sent = 0
-        while not own.congested:
-            batch = tagger_pb2.TagBatch(first=sent, requests=[request("x")] * MAX_REQUESTS)
-            own.send(batch.SerializeToString())
-            sent += MAX_REQUESTS
-            await asyncio.sleep(0)
-        own._transport.resume_reading()
-
-        def answered() -> int:
-            batches = map(tagger_pb2.EstimateBatch.FromString, own.frames)
-            return sum(len(each.numbers) for batch in batches for each in batch.estimates)
-
-        await until(lambda: answered() == sent)
-        own.close()
-
-
 @pytest.mark.parametrize(
-    "batch",
+    ("batch", "says"),
     [
-        tagger_pb2.TagBatch(requests=[request("x")] * (MAX_REQUESTS + 1)),
-        tagger_pb2.TagBatch(requests=[request("x" * (9 << 20))]),
+        ([request("x")] * (MAX_REQUESTS + 1), grpc.StatusCode.INVALID_ARGUMENT),
+        ([request("x" * (9 << 20))], grpc.StatusCode.RESOURCE_EXHAUSTED),
     ],
     ids=["requests", "bytes"],
 )
-async def test_an_oversized_message_ends_its_stream_alone(
-    tmp_path: Path, batch: tagger_pb2.TagBatch
+async def test_an_oversized_batch_is_refused(
+    tmp_path: Path, batch: list[tagger_pb2.TagRequest], says: grpc.StatusCode
 ) -> None:
     async with running(tmp_path, FakeRegressor()) as tagger, client(tagger.ready["address"]) as own:
-        other = await open_frames(_ByHand, frames_address(tagger.ready["address"]), OPEN)
-        assert isinstance(other, _ByHand)
-        other.send(hello_of(OPEN))
-        other.send(batch.SerializeToString())
-        await asyncio.wait_for(other.over.wait(), WAIT_S)
-        assert not other.frames
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await tagger.stub.TagMany(tagger_pb2.TagBatch(requests=batch))
+        assert refused.value.code() == says
         assert (await own.answered("hello")).expected_tokens == 50.0
 
 
@@ -190,9 +148,8 @@ async def test_who_waits_is_answered_once_and_hears_at_once_that_nothing_comes(
             assert await own.asking.answer("bad", partial(request, "x", model_name="")) is None
             regressor.gate.clear()
             lost = asyncio.create_task(own.asking.answer("lost", partial(request, "lost")))
-            await until(lambda: bool(own.asking._sent))
+            await until(lambda: own.asking._called_s < inf)
             tagger.stop.set()
-            own.asking.close()
             assert await lost is None
             assert await own.asking.answer("away", partial(request, "hello")) is None
             regressor.gate.set()
@@ -204,8 +161,9 @@ async def test_a_tagger_that_stops_is_called_again(tmp_path: Path) -> None:
     async with running(tmp_path, regressor) as tagger, client(tagger.ready["address"]) as own:
         await own.answered("hello")
         tagger.stop.set()
-        await until(lambda: not own.asking.is_open)
+        await until(lambda: not Path(f"{tmp_path}/s").exists())
         own.ask("nobody", "hello")
+        await until(lambda: own.asking._calling is None)
         (tmp_path / "ready").unlink()
         async with running(tmp_path, regressor):
             assert (await own.answered("hello")).expected_tokens == 50.0
@@ -221,7 +179,7 @@ async def test_a_hanging_tagger_is_given_up_and_called_again(
         await own.answered("hello")
         regressor.gate.clear()
         own.ask("lost", "lost")
-        await until(lambda: not own.asking.is_open)
+        await until(lambda: own.asking._calling is None)
         regressor.gate.set()
         assert (await own.answered("hi")).expected_tokens == 20.0
         assert "lost" not in own.told
@@ -233,7 +191,7 @@ async def test_a_slow_tagger_is_asked_about_the_latest_alone(tmp_path: Path) -> 
         await own.answered("hello")
         regressor.gate.clear()
         own.ask("first", "first")
-        await until(lambda: bool(own.asking._sent))
+        await until(lambda: own.asking._called_s < inf)
         asked = len(regressor.batches)
         for number in range(1000):
             own.ask(str(number), "x")
@@ -271,7 +229,6 @@ async def test_a_killed_tagger_is_found_again(tmp_path: Path) -> None:
                 child.kill()
             await asyncio.sleep(0.001)
         await child.wait()
-        await until(lambda: not own.asking.is_open)
         (tmp_path / "ready").unlink()
         async with tagger_process(tmp_path):
             assert (await own.answered("hello")).source == "model"
@@ -286,7 +243,7 @@ async def test_a_stopped_tagger_is_found_again(
         monkeypatch.setattr(tagging, "_LOST_S", 0.2)
         for number in range(100):
             own.ask(f"s{number}", "x" * 5000)
-        await until(lambda: not own.asking.is_open)
+        await until(lambda: own.asking._calling is None)
         monkeypatch.setattr(tagging, "_LOST_S", WAIT_S)
         os.kill(child.pid, signal.SIGCONT)
         assert (await own.answered("hello")).source == "model"

@@ -1,0 +1,71 @@
+"""Who asks for what a replica says of itself: as often as it is answered, or without reading."""
+
+import contextlib
+import threading
+import time
+from functools import partial
+
+from rows_holding import _flood
+from vectors import Script, Vector
+from world import World
+
+_ISSUE = "bug report on this project, November 2026"
+_READERS = 40
+_TOLD_OF = 3000
+"""Requests of the last minute."""
+_FOR_S = 1.0
+_PATHS = ("/status", "/console/state", "/metrics", "/v1/models", "/explain/x", "/openapi.json")
+
+
+def _asked(path: str) -> bytes:
+    return b"GET %b HTTP/1.1\r\nhost: x\r\n\r\n" % path.encode()
+
+
+def _remember(world: World) -> None:
+    """Have answers of the last minute that can be told of."""
+
+    def ask() -> None:
+        for _ in range(_TOLD_OF // 4):
+            world.generate()
+
+    asking = [threading.Thread(target=ask) for _ in range(4)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+
+
+def read(world: World, path: str) -> None:
+    """Many readers, each asks again as soon as it is answered."""
+    until_s = time.monotonic() + _FOR_S
+
+    def ask() -> None:
+        while time.monotonic() < until_s:
+            world.ask("GET", path)
+
+    asking = [threading.Thread(target=ask) for _ in range(_READERS)]
+    for each in asking:
+        each.start()
+    for each in asking:
+        each.join()
+
+
+def unread(world: World, path: str) -> None:
+    """Many readers that ask and read nothing."""
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(world.connect()) for _ in range(_READERS)]
+        floods = [
+            threading.Thread(target=_flood, args=(each, _asked(path) * 1000, _FOR_S))
+            for each in socks
+        ]
+        for each in floods:
+            each.start()
+        for each in floods:
+            each.join()
+
+
+VECTORS: list[Vector] = [
+    Script("pages: requests to be told of", _ISSUE, _remember),
+    *(Script(f"pages: {path}, 40 readers", _ISSUE, partial(read, path=path)) for path in _PATHS),
+    *(Script(f"pages: {path}, not read", _ISSUE, partial(unread, path=path)) for path in _PATHS),
+]
