@@ -4,7 +4,6 @@ Snapshots are never altered, so to remember what a prediction was made from is t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from foretell.engine.forecast import Forecaster
@@ -97,4 +96,4 @@ def replay(
 
 def of_length(request: RequestSpec, output_tokens: int) -> RequestSpec:
     """`request` with a length that is known."""
-    return replace(request, length=LengthEstimate(float(output_tokens), source="hint"))
+    return request._replace(length=LengthEstimate(float(output_tokens), source="hint"))

@@ -5,7 +5,7 @@ requests have come of late, and which prefixes they left in the engine's cache.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from foretell.engine.delay import UsualDelay
@@ -135,7 +135,7 @@ class Ledger:
         else:
             cached_tokens = self.prefixes.reserve(request)
         if cached_tokens > request.cached_tokens:
-            request = replace(request, cached_tokens=cached_tokens)
+            request = request._replace(cached_tokens=cached_tokens)
         if seen is not None:
             seen.reserved = True
             seen.length_row = length_row  # a distribution, where the engine was told a number

@@ -1,7 +1,6 @@
 """Arithmetic on length estimates."""
 
 import math
-from dataclasses import replace
 
 from foretell.model import LengthEstimate
 
@@ -24,8 +23,7 @@ def clip(estimate: LengthEstimate, max_tokens: int, min_tokens: int = 0) -> Leng
     most, least = float(max_tokens) if max_tokens > 0 else math.inf, float(min_tokens)
     if not estimate.quantiles and least <= estimate.expected_tokens <= most:
         return estimate
-    return replace(
-        estimate,
+    return estimate._replace(
         expected_tokens=min(max(estimate.expected_tokens, least), most),
         quantiles=tuple((q, min(max(tokens, least), most)) for q, tokens in estimate.quantiles),
     )

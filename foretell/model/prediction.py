@@ -5,8 +5,7 @@ from math import inf
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class LengthEstimate:
+class LengthEstimate(NamedTuple):
     """An estimate of the number of tokens that a request will generate."""
 
     expected_tokens: float
@@ -58,8 +57,7 @@ NO_TURN = Turn()
 """A prompt of no conversation."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestSpec:
+class RequestSpec(NamedTuple):
     """A request as placement sees it, before any engine has it."""
 
     request_id: str

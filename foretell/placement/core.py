@@ -1,7 +1,6 @@
 """Which instance gets which request, and when: all of placement as one state machine."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +120,8 @@ class PlacementCore:
         request = self._requests.get(event.key)
         if request is None or not says_more(event.length, request.spec.length):
             return
-        request.spec = replace(request.spec, length=event.length)
-        request.trial = replace(request.trial, length=event.length)
+        request.spec = request.spec._replace(length=event.length)
+        request.trial = request.trial._replace(length=event.length)
         if lease := request.lease:
             self._state.do(do.Revise(request.key, request.trial, lease.instance.instance_id))
 
@@ -218,7 +217,7 @@ class PlacementCore:
         given = arrived.spec.priority if given is None else given
         if given != spec.priority and not instance.by_priority:
             # Its engine would refuse a priority that the client did not give.
-            spec = replace(spec, priority=given)
+            spec = spec._replace(priority=given)
         self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
         self._recalls.sent(request, spec, instance.instance_id, prediction)

@@ -5,8 +5,7 @@ candidates, and the engine that gets the request judges it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 Unfit = Literal["", "length", "model", "response", "image", "audio", "video"]
 """Why an engine says that it cannot serve a request that others may serve."""
@@ -26,8 +25,7 @@ class Capable(Protocol):
 _C = TypeVar("_C", bound=Capable)
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
+class Need(NamedTuple):
     """What one request needs."""
 
     tokens: int = 0

@@ -7,7 +7,7 @@ Leiserson, JACM 46(5), 1999) with a forecast in the place of an idle worker's at
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 from foretell.model import Prediction, RequestSpec
@@ -129,7 +129,7 @@ class Recalls:
         usual = request.arrived.spec.priority
         goes_last = request.trial.priority > usual
         if goes_last and costs_too_much(c.prediction for c in candidates):
-            request.trial = replace(request.trial, priority=usual)
+            request.trial = request.trial._replace(priority=usual)
 
     def sent(
         self, request: Request, spec: RequestSpec, instance_id: str, prediction: Prediction | None
@@ -159,8 +159,8 @@ class Recalls:
         others = [i for i in state.eligible(request) if i != here]
         if self._unstarted.is_overdue(key, state.now_s):
             first = sooner(request.arrived.spec).priority
-            request.spec = replace(request.spec, priority=first)
-            spec = replace(spec, priority=first)
+            request.spec = request.spec._replace(priority=first)
+            spec = spec._replace(priority=first)
             others.append(here)
         if not others or not state.budgets.online.is_spare(len(others), state.now_s):
             return

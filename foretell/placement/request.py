@@ -1,6 +1,6 @@
 """One request on its way through the placement core."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
@@ -76,13 +76,13 @@ class Request:
         self.attempt += 1
         self.trial = self.spec
         if self.attempt > 1:
-            self.trial = replace(self.spec, request_id=f"{self.key}-{self.attempt}")
+            self.trial = self.spec._replace(request_id=f"{self.key}-{self.attempt}")
 
     def continue_after(self, output_tokens: int) -> None:
         """So many tokens of the answer are there, and the next attempt goes on after them."""
         spec, length = self.spec, clip(self.spec.length, 0, output_tokens + 1)
         prompt_tokens = self.arrived.spec.prompt_tokens + output_tokens
-        self.spec = replace(spec, prompt_tokens=prompt_tokens, length=length)
+        self.spec = spec._replace(prompt_tokens=prompt_tokens, length=length)
 
     def predicted_s(self, prediction: Prediction | None) -> float | None:
         """When the first byte of the answer should come, in seconds from now; None: nobody knows.

@@ -1,7 +1,6 @@
 """What all parts of one placement core share."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from foretell.model import RequestSpec
 from foretell.placement.budget import PredictionBudgets
@@ -117,7 +116,7 @@ class State:
         spec = request.trial
         if not spec.slo.given:
             return spec
-        return replace(spec, slo=spec.slo.after(self.now_s - request.arrived_s))
+        return spec._replace(slo=spec.slo.after(self.now_s - request.arrived_s))
 
 
 def expect(request: Request, stage: Stage) -> None:

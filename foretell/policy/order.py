@@ -3,7 +3,6 @@
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 
 from foretell.model import Prediction, RequestSpec
 
@@ -75,12 +74,12 @@ def costs_too_much(predictions: Iterable[Prediction | None]) -> bool:
 
 def later(request: RequestSpec) -> RequestSpec:
     """`request` behind those of its own priority."""
-    return replace(request, priority=min(request.priority + 1, _LAST_PRIORITY))
+    return request._replace(priority=min(request.priority + 1, _LAST_PRIORITY))
 
 
 def sooner(request: RequestSpec) -> RequestSpec:
     """`request` before those of its own priority."""
-    return replace(request, priority=max(request.priority - 1, _FIRST_PRIORITY))
+    return request._replace(priority=max(request.priority - 1, _FIRST_PRIORITY))
 
 
 def size_of(request: RequestSpec) -> float:

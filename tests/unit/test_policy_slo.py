@@ -1,4 +1,3 @@
-from dataclasses import replace
 from math import inf, nan
 
 import pytest
@@ -10,11 +9,11 @@ from foretell.policy.slo import SloPolicy, lost, share_within, tpot_quantiles, w
 from foretell.policy.total_delay import TotalDelayPolicy
 from foretell.policy.trust import CALIBRATED_STEPS
 
-HINTED = replace(REQUEST, length=LengthEstimate(101.0, source="hint"))
+HINTED = REQUEST._replace(length=LengthEstimate(101.0, source="hint"))
 
 
 def asking(ttft_s: float = inf, tpot_s: float = inf) -> RequestSpec:
-    return replace(HINTED, slo=Slo(ttft_s, tpot_s))
+    return HINTED._replace(slo=Slo(ttft_s, tpot_s))
 
 
 def spread(

@@ -1,6 +1,5 @@
 """What a predictor believes to be in its engine's prefix cache."""
 
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -36,7 +35,7 @@ def test_hits_are_whole_blocks_and_never_the_whole_prompt() -> None:
     index = PrefixIndex(CONFIG)
     index.reserve(request("a", "x", 2))
     assert index.find(request("b", "x", 2, more=0)) == 2 * 64 - 16
-    odd = replace(request("c", "x", 2), prefix_chunk_tokens=50.0)
+    odd = request("c", "x", 2)._replace(prefix_chunk_tokens=50.0)
     assert index.find(odd) == 96
 
 
@@ -66,9 +65,9 @@ def turn(name: str, prompt: int, before: int = 0, chunks: int = 0) -> RequestSpe
     """A prompt of `chunks` and ten tokens, or of 40 tokens and an answer more, if it has one."""
     spec = request(name, "chat", chunks, output=40.0)
     if not before:
-        return replace(spec, turn=Turn(prompt))
+        return spec._replace(turn=Turn(prompt))
     answered = spec.prompt_tokens + 40
-    return replace(spec, prompt_tokens=answered + 10, turn=Turn(prompt, before, float(answered)))
+    return spec._replace(prompt_tokens=answered + 10, turn=Turn(prompt, before, float(answered)))
 
 
 @pytest.mark.parametrize(("chunks", "found"), [(0, 48), (1, 112)])
@@ -168,7 +167,7 @@ def test_it_is_bounded_and_never_lacks_what_is_before_a_chunk_it_has() -> None:
         topic = str(draws.randint(0, 20))
         spec = request(f"r{number}", topic, draws.randint(0, 12), draws.randint(0, 63) + 1)
         before = draws.randint(0, number)
-        spec = replace(spec, turn=Turn(number, before, float(draws.randint(0, 2000))))
+        spec = spec._replace(turn=Turn(number, before, float(draws.randint(0, 2000))))
         index.reserve(spec)
         draw = draws.random()
         if draw < 0.6:

@@ -282,7 +282,7 @@ def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
     assert predicted(cache, request, now_s)[0].cached_tokens == 192
     # What the engine has of a request on its way need not be computed before the next one.
     assert [row.cached_tokens for row in engine.exposure().announced] == [96]
-    engine.revise(replace(sibling, max_tokens=900), now_s)
+    engine.revise(sibling._replace(max_tokens=900), now_s)
     assert [row.cached_tokens for row in engine.exposure().announced] == [96]
     later = new_request("z", turn=Turn(5, 4, 150.0))
     assert predicted(cache, later, now_s)[0].cached_tokens == 0

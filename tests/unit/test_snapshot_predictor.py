@@ -87,7 +87,7 @@ def test_offline_requests_are_told_from_online_ones(co_schedules: bool) -> None:
     assert load is not None
     assert load.offline_blocks == (2 if co_schedules else 0)
     for index in range(9):
-        line = replace(spec(f"line {index}"), priority=OFFLINE_PRIORITY)
+        line = spec(f"line {index}")._replace(priority=OFFLINE_PRIORITY)
         predictor.reserve(line, START + 1.0, ttl_s=5.0)
     (coming,) = predictor.ledger.expected(START + 1.0)
     # Nobody hurries to serve who will come to wait for what online requests leave.
@@ -266,7 +266,7 @@ def test_a_request_whose_length_is_revised_finds_and_proves_what_it_did_before(w
     elif when == "running":
         predictor.hear(snapshot(4, START, shown(revised, output=1)))
     before = predicted(predictor, spec("d"))
-    predictor.reserve(replace(revised, length=LengthEstimate(10.0)), START, ttl_s=5.0)
+    predictor.reserve(revised._replace(length=LengthEstimate(10.0)), START, ttl_s=5.0)
     assert predicted(predictor, spec("d")).ttft_s == pytest.approx(before.ttft_s)
     predictor.hear(snapshot(5, START, shown(revised, output=2)))
     assert predictor.complete("b", answered=True).cached_tokens == 0

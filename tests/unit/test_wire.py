@@ -69,14 +69,14 @@ def test_nouns_survive_a_round_trip() -> None:
     one = replace(one, drafted_ratio=(1.0, 0.5), accepted_ratio=(0.75, 0.0))
     raw = wire.snapshot_to_proto(one).SerializeToString()
     assert wire.snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(raw)) == one
-    named = replace(SPEC, prefix=(0, 2**64 - 1), prefix_chunk_tokens=127.5)
-    later = replace(SPEC, turn=Turn(2**64 - 1, 1, 12.5))
+    named = SPEC._replace(prefix=(0, 2**64 - 1), prefix_chunk_tokens=127.5)
+    later = SPEC._replace(turn=Turn(2**64 - 1, 1, 12.5))
     for spec in (
         SPEC,
         named,
         later,
-        replace(SPEC, slo=Slo(0.5)),
-        replace(SPEC, slo=Slo(1.0, 0.05)),
+        SPEC._replace(slo=Slo(0.5)),
+        SPEC._replace(slo=Slo(1.0, 0.05)),
     ):
         assert wire.request_from_proto(wire.request_to_proto(spec)) == spec
     assert wire.load_from_proto(wire.load_to_proto(LOAD)) == LOAD
@@ -196,14 +196,14 @@ def test_a_request_without_a_prompt_is_refused() -> None:
 
 @pytest.mark.parametrize("tokens", [0.0, 0.5, -1.0, math.inf, math.nan])
 def test_a_prefix_of_chunks_without_tokens_is_refused(tokens: float) -> None:
-    message = wire.request_to_proto(replace(SPEC, prefix=(1,), prefix_chunk_tokens=tokens))
+    message = wire.request_to_proto(SPEC._replace(prefix=(1,), prefix_chunk_tokens=tokens))
     with pytest.raises(wire.WireError, match="prefix_chunk_tokens"):
         wire.request_from_proto(message)
 
 
 @pytest.mark.parametrize("tokens", [-1.0, math.inf, math.nan])
 def test_an_answer_of_impossible_length_is_refused(tokens: float) -> None:
-    message = wire.request_to_proto(replace(SPEC, turn=Turn(1, 2, tokens)))
+    message = wire.request_to_proto(SPEC._replace(turn=Turn(1, 2, tokens)))
     with pytest.raises(wire.WireError, match="answered_tokens"):
         wire.request_from_proto(message)
 

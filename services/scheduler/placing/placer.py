@@ -116,7 +116,7 @@ class Placer:
         describe = partial(_described_to_tagger, placing, spec)
         waits = self._predicts and tagger is not None and tagger.wait_s > 0
         if tagger is not None and waits:
-            spec = replace(spec, length=await tagger.answer(key, describe) or spec.length)
+            spec = spec._replace(length=await tagger.answer(key, describe) or spec.length)
         if placing.is_online:
             self._demand.arrived(spec)
         if grant is not None:
