@@ -68,7 +68,9 @@ class HeadParser:
     def __init__(self, bounds: Bounds) -> None:
         self.begun = False
         self._bounds = bounds
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        """None once the head is whole: they refer to each other, and memory that only the garbage
+        collector finds is cold when it is used again."""
         self._bytes = 0
         self._tail = b""
         self._url = b""
@@ -84,6 +86,7 @@ class HeadParser:
     def feed(self, data: bytes, at: int) -> int:
         """Take what belongs to the head from `data[at:]`, at least a byte; returns where the rest
         begins. Raises `RemoteProtocolError`."""
+        assert self._parser is not None
         self.begun = True
         end = self._end_in(data, at)
         part = data[at : end or len(data)]
@@ -102,6 +105,7 @@ class HeadParser:
         if len(self._headers) + self._repeated > self._bounds.headers:
             raise self._too_long()
         if self._method:
+            self._parser = None
             if not end:
                 raise malformed("a line does not end with CR LF")
             return end
@@ -175,6 +179,7 @@ class HeadParser:
             self._headers[key] += f", {value.decode('latin-1')}"
 
     def on_headers_complete(self) -> None:
+        assert self._parser is not None
         self._method = self._parser.get_method().decode("latin-1")
         self._version = self._parser.get_http_version()
         self._keep_alive = self._parser.should_keep_alive()
