@@ -132,7 +132,7 @@ def test_offline_requests_pay_nothing_for_an_online_one() -> None:
     by_priority = replace(CONFIG, policy="priority")
     online = decoding("online", 5, 300.0)
     offline = replace(decoding("offline", 5, 300.0), priority=OFFLINE_PRIORITY)
-    offline_new_request = replace(NEW_REQUEST, priority=OFFLINE_PRIORITY)
+    offline_new_request = NEW_REQUEST._replace(priority=OFFLINE_PRIORITY)
 
     def added_s(new_request: RequestSpec, *running: RequestState) -> float:
         found = added(predictor_of(snapshot(*running, config=by_priority)), new_request).added_e2e_s
@@ -150,13 +150,13 @@ def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_new_request() ->
     running = [decoding("a", 5, 300.0)]
     waiting = [RequestState("w", "", 40, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
     urgent = replace(small, policy="priority")
-    ahead = replace(NEW_REQUEST, priority=-1)
+    ahead = NEW_REQUEST._replace(priority=-1)
     costs = [
         added(predictor_of(snapshot(*running, waiting=waiting, config=config)), new_request)
         for config, new_request in (
             (small, NEW_REQUEST),  # behind the one that waits
             (urgent, ahead),
-            (urgent, replace(ahead, length=LengthEstimate(200.0))),
+            (urgent, ahead._replace(length=LengthEstimate(200.0))),
         )
     ]
     behind, before, longer = [cost.added_ttft_s for cost in costs]
