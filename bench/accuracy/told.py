@@ -141,10 +141,16 @@ def _told(
             ttft, e2e = (_seen(_since_placed(ended, kind), most_s) for kind in _LATENCIES)
             if ended.predicted is not None and (e2e.whole or not leave_out):
                 calibration.observe("", ended.predicted, ttft, e2e)
+        others = [
+            (predicted, each.placed_s - requests[which].placed_s)
+            for which in sorted(which for _, which in under_way)
+            if (predicted := requests[which].predicted) is not None
+        ]
         waited_s = min(_since_placed(each, "e2e"), leaves_s[number])
         heappush(under_way, (each.placed_s + waited_s, number))
-        told = calibration.tell("", each.predicted) if each.predicted is not None else None
-        if each.predicted is not None and told is not None:
+        if each.predicted is None:
+            continue
+        if (told := calibration.tell("", each.predicted, others.copy)) is not None:
             for kind, latency in told._asdict().items():
                 mean_s = getattr(each.predicted, f"{kind}_s")
                 found[kind].append(Scored(mean_s, latency, _since_placed(each, kind)))

@@ -11,6 +11,7 @@ swings, since answers end long after something was told of them.
 An answer that nobody waited for to its end counts as one that took longer than it was waited for
 (Kaplan and Meier, 1958): to leave such answers out would tell too little, since long ones are left
 more often. That is right where those that are left at some moment would have gone on as others do.
+So do requests that are under way while there are few answers: the first to end are short.
 
 The value to plan with is the median, or a multiple of the predicted 0.1 quantile where that is
 less, but at least a fifth of the median. The multiple is the one with which one in ten of the
@@ -22,7 +23,8 @@ has no byte yet gets what the better estimate says.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
 from math import isfinite, log1p
 from typing import NamedTuple
 
@@ -31,6 +33,7 @@ from foretell.model import LengthEstimate, Prediction
 
 WINDOW = 400
 """Latest answers of a kind that count: of so many a share of 0.9 is known to 0.015."""
+_MOST_UNDER_WAY = 256  # the oldest: they tell most
 _FEWEST = 20  # with fewer, quantiles are taken at their word
 _MOST_KINDS = 256
 _LEAST_RATIO, _MOST_RATIO = 0.05, 20.0
@@ -76,6 +79,10 @@ class Seen(NamedTuple):
     """Otherwise it would have been longer than these seconds."""
 
 
+UnderWay = Callable[[], Iterable[tuple[Prediction, float]]]
+"""The predictions of requests that have not ended, the oldest first, and their ages in seconds."""
+
+
 class Calibration:
     """Learns from finished requests what predicted quantiles are worth, for each kind of request.
 
@@ -86,13 +93,23 @@ class Calibration:
     def __init__(self) -> None:
         self._kinds: dict[Hashable, tuple[_Latency, _Latency]] = {}  # least recent first
 
-    def tell(self, kind: Hashable, prediction: Prediction) -> Told | None:
-        """None for a prediction without quantiles before there are answers to such."""
+    def tell(
+        self, kind: Hashable, prediction: Prediction, under_way: UnderWay = tuple
+    ) -> Told | None:
+        """None for a prediction without quantiles before there are answers to such. `under_way`:
+        the others of its kind."""
         ttft, e2e = self._kinds.get(_kind(kind, prediction)) or (_Latency(), _Latency())
-        if not _has_quantiles(prediction) and not (ttft.is_known and e2e.is_known):
+        has_quantiles = _has_quantiles(prediction)
+        if not has_quantiles and not (ttft.is_known and e2e.is_known):
             return None
         of_ttft, of_e2e = _quantiles(prediction)
-        return Told(ttft.tell(of_ttft), e2e.tell(of_e2e))
+        others = islice(under_way(), _MOST_UNDER_WAY) if e2e.is_known and not e2e.is_full else ()
+        cut = [
+            (dict(_quantiles(each)[1]), seconds)
+            for each, seconds in others
+            if _has_quantiles(each) == has_quantiles
+        ]
+        return Told(ttft.tell(of_ttft), e2e.tell(of_e2e, cut))
 
     def observe(self, kind: Hashable, prediction: Prediction, ttft: Seen | None, e2e: Seen) -> None:
         """Learn from the latencies of a request that has ended; a `ttft` of None is not known well
@@ -161,9 +178,21 @@ class _Latency:
         """There are answers enough to say what quantiles are worth."""
         return all(each.is_known for each in self._ratios)
 
-    def tell(self, quantiles: Quantiles) -> ToldLatency:
+    @property
+    def is_full(self) -> bool:
+        """There are so many that those under way would change nothing."""
+        return self._ratios[0].count >= WINDOW
+
+    def tell(
+        self, quantiles: Quantiles, cut: Sequence[tuple[dict[float, float], float]] = ()
+    ) -> ToldLatency:
+        """`cut`: predicted quantiles, and what has passed of the latency."""
         predicted = dict(quantiles)
-        low_s, median_s, p90_s = (each.factor() * predicted[each.level] for each in self._ratios)
+        low_s, median_s, p90_s = (
+            each.factor([_ratio(seconds, of.get(each.level, 0.0)) for of, seconds in cut])
+            * predicted[each.level]
+            for each in self._ratios
+        )
         median_s = max(low_s, median_s)
         typical_s, times = median_s, self._halves.factor()
         if times < _MOST_RATIO:
@@ -196,10 +225,9 @@ class _Ratios:
     def see(self, predicted_s: float, seen: Seen) -> None:
         """Where the prediction says anything, add the ratio of what was seen to it."""
         if isfinite(predicted_s) and predicted_s > 0:
-            self.add(seen.seconds / predicted_s, whole=seen.whole)
+            self.add(_ratio(seen.seconds, predicted_s), whole=seen.whole)
 
     def add(self, ratio: float, *, whole: bool) -> None:
-        ratio = min(max(ratio, _LEAST_RATIO), _MOST_RATIO)
         self._latest.append((ratio, whole))
         insort(self._of(whole), ratio)
         if len(self._latest) > WINDOW:
@@ -208,17 +236,23 @@ class _Ratios:
             del ratios[bisect_left(ratios, oldest)]
 
     @property
+    def count(self) -> int:
+        return len(self._latest)
+
+    @property
     def is_known(self) -> bool:
         return len(self._whole) >= _FEWEST
 
-    def factor(self) -> float:
-        """The ratio that the next one keeps to with the probability `level`, if it is like them."""
-        whole, count = self._whole, len(self._latest)
+    def factor(self, more_cut: Sequence[float] = ()) -> float:
+        """The ratio that the next one keeps to with the probability `level`, if it is like them.
+        `more_cut`: ratios that will be larger, too."""
         if not self.is_known:
             return 1.0
+        whole, count = self._whole, self.count + len(more_cut)
+        cut = sorted([*self._cut, *more_cut]) if more_cut else self._cut
         # Of so many the ratio is below it; each that was cut gives its weight to all above it.
         wanted, passed, weight = self.level * (count + 1), 0, 1.0
-        for number, ratio in enumerate(self._cut):
+        for number, ratio in enumerate(cut):
             below = bisect_right(whole, ratio, passed)
             if (below - passed) * weight >= wanted or below == len(whole):
                 break
@@ -227,13 +261,19 @@ class _Ratios:
             weight *= left / (left - 1)
         place = max(0.0, passed + wanted / weight - 1.0)
         if place > len(whole) - 1:  # so many have not been seen to end
-            return max(whole[-1:] + self._cut[-1:])
+            return max(whole[-1:] + cut[-1:])
         before, part = int(place), place % 1.0
         after = min(before + 1, len(whole) - 1)
         return whole[before] + part * (whole[after] - whole[before])
 
     def _of(self, whole: bool) -> list[float]:
         return self._whole if whole else self._cut
+
+
+def _ratio(seconds: float, predicted_s: float) -> float:
+    if not (isfinite(predicted_s) and predicted_s > 0):
+        return _LEAST_RATIO
+    return min(max(seconds / predicted_s, _LEAST_RATIO), _MOST_RATIO)
 
 
 def _straight(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:

@@ -28,6 +28,31 @@ def told(calibration: Calibration, made: Prediction = WIDE) -> Told:
 SINGLE = WIDE._replace(ttft_quantiles=(), e2e_quantiles=())
 
 
+def test_the_first_to_end_are_short_and_those_under_way_say_so() -> None:
+    """A request arrives each second, and answers take a minute in the mean: the first 240 are told
+    by the few that have ended, as what quantiles are worth is learnt from."""
+    shares = {}
+    for counted in (False, True):
+        draws, kept = Random(3), []
+        for _ in range(20):
+            calibration, under_way = Calibration(), list[tuple[float, float]]()
+            for now_s in range(240):
+                for end_s, began_s in sorted(under_way):
+                    if end_s <= now_s:
+                        calibration.observe("model", WIDE, None, Seen(end_s - began_s))
+                under_way = [each for each in under_way if each[0] > now_s]
+                ages = [(WIDE, now_s - began_s) for _, began_s in under_way] if counted else []
+                found = calibration.tell("model", WIDE, ages.copy)
+                assert found is not None
+                latency_s = draws.expovariate(1 / 60)
+                under_way.append((now_s + latency_s, now_s))
+                if now_s >= 120:  # before, nobody has seen a long one
+                    kept.append(latency_s <= found.e2e.p90_s)
+        shares[counted] = sum(kept) / len(kept)
+    assert shares[False] < 0.75
+    assert 0.86 < shares[True] < 0.94
+
+
 def test_without_quantiles_only_answers_to_such_predictions_tell_anything() -> None:
     calibration = Calibration()
     for number in range(300):

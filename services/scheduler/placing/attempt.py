@@ -3,8 +3,9 @@
 The request log, metrics, traces, the console and `foretell explain` all read it.
 """
 
+import time
 from collections import deque
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -122,17 +123,28 @@ class Attempt:
         return max(0.0, unix_s - self.placed_unix_s) if unix_s else 0.0
 
     def tell(
-        self, calibration: Calibration, request: ApiRequest, length: LengthEstimate | None = None
+        self,
+        calibration: Calibration,
+        request: ApiRequest,
+        under_way: Iterable["Attempt"],
+        length: LengthEstimate | None = None,
     ) -> None:
-        """Make what its client is told from now on: by its prediction, or if the length was
-        estimated once more by what that would have been with it."""
+        """Make what its client gets from now on: by its prediction, or if the length was estimated
+        once more by what that would have been with it. `under_way`: all attempts that are."""
         prediction = self.prediction
         if prediction is None:
             return
         if length is not None:
             prediction = with_length(prediction, self.spec.length, length)
         kind = _kind(request, length or self.spec.length)
-        self.expected, self.told_by[kind] = calibration.tell(kind, prediction), prediction
+        now_s = time.time()
+        others = (
+            (each.told_by[kind], each.since_placed_s(now_s))
+            for each in under_way
+            if kind in each.told_by
+        )
+        self.expected = calibration.tell(kind, prediction, lambda: others)
+        self.told_by[kind] = prediction
         if not self.is_told:
             self.told = self.expected
 

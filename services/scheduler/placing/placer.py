@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
@@ -301,8 +302,15 @@ class Placer:
     def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
         placing = self._requests.get(key)
         if placing is not None and placing.is_sent and placing.attempt is not None:
-            placing.attempt.tell(self._estimators.told, placing.request, length)
+            told, under_way = self._estimators.told, self._under_way()
+            placing.attempt.tell(told, placing.request, under_way, length)
         self._tell(events.Estimated(key, length))
+
+    def _under_way(self) -> Iterator[Attempt]:
+        """The attempts in progress, the oldest request's first."""
+        for each in self._requests.values():
+            if each.is_sent and each.attempt is not None:
+                yield each.attempt
 
     def _hear_of_instance(self, event: events.Event) -> None:
         if isinstance(event, events.InstanceUp):
@@ -332,7 +340,7 @@ class Placer:
             took_s=time.perf_counter() - placing.began_s,
             withheld=self.predictors.withheld(effect.key, effect.instance_id),
         )
-        attempt.tell(self._estimators.told, placing.request)
+        attempt.tell(self._estimators.told, placing.request, self._under_way())
         placing.is_sent = True
         self.traces.add(placing.trace, attempt)
         if logger.isEnabledFor(logging.DEBUG):
