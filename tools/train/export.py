@@ -23,7 +23,7 @@ def export(model: LengthModel, description: Description, tokenizer: Path, folder
     folder.mkdir(parents=True, exist_ok=True)
     whole = folder / "model.fp32.onnx"
     _write_onnx(model, whole)
-    _forget_shapes(whole)
+    _forget_notes(whole)
     with _quiet():
         quantize_dynamic(
             whole,
@@ -50,10 +50,13 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-def _forget_shapes(path: Path) -> None:
-    """The exporter's notes on intermediate shapes, which the quantizer infers anew."""
+def _forget_notes(path: Path) -> None:
+    """The exporter's notes: on intermediate shapes, which the quantizer infers anew, and on where
+    each operator comes from, which names folders of the machine."""
     found = onnx.load(path)
     del found.graph.value_info[:]
+    for node in found.graph.node:
+        del node.metadata_props[:]
     onnx.save(found, path)
 
 
