@@ -18,7 +18,7 @@ less, but at least a fifth of the median. The multiple is the one with which one
 latest answers would have been promised more than twice its latency.
 
 Where the length is estimated once more after the placement, the latencies follow it: a client that
-has no byte yet gets what the better estimate says.
+has no byte yet gets those by the better estimate.
 """
 
 from bisect import bisect_left, bisect_right, insort

@@ -55,7 +55,7 @@ class Predictors:
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """Without `follows` none is followed. `listener` gets who is; `random` draws from
+        """Without `follows` none is followed. `listener` gets each that is; `random` draws from
         [0, 1)."""
         self._pool = pool
         self._follows = follows
