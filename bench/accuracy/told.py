@@ -207,8 +207,8 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def tables(page: Numbers) -> Blocks:
-    """Errors of the mean, the calibrated median and what is told, the shares of answers that were
-    shorter than the latter two, and those that kept to the P90."""
+    """Errors of the mean, the calibrated median and what clients get, the shares of answers that
+    were shorter than the latter two, and those that kept to the P90."""
     lines = []
     for name in dict.fromkeys(row["file"] for row in page["rows"]):
         for kind in _LATENCIES:

@@ -206,8 +206,8 @@ class PlacementCore:
             if (why := unattainable(spec.slo, told)) is not None:
                 self._refuse(request, "late", why)
                 return
-        may_yield = request.arrived.spec.slo.ttft_s < inf
-        if not (may_yield and self.yielding.begins(request, spec, candidates)):
+        has_target = request.arrived.spec.slo.ttft_s < inf
+        if not (has_target and self.yielding.begins(request, spec, candidates)):
             self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
 
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:
@@ -224,14 +224,12 @@ class PlacementCore:
         if arrived.recallable:
             predicted_s = request.predicted_s(prediction)
             self._silences.sent(key, instance.instance_id, predicted_s, self._state.now_s)
-        attempt, name = request.attempt, instance.instance_id
+        attempt, name, now_s = request.attempt, instance.instance_id, self._state.now_s
         if prediction is not None and not request.single:
-            prediction = (
-                self._state.predict.predict_one(spec, name, self._state.now_s) or prediction
-            )
+            prediction = self._state.predict.predict_one(spec, name, now_s) or prediction
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
-        if arrived.foreseeable:  # at once: whoever is placed next must see it
-            self._state.predict.reserve(spec, name, self._state.now_s)
+        if arrived.foreseeable:  # at once: the next placement must see it
+            self._state.predict.reserve(spec, name, now_s)
         self.shares.stop_trying(key)
 
     # Requests that wait until there is room, because their tenants have more than their shares.

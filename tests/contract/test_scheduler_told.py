@@ -84,7 +84,7 @@ async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
 async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
     tmp_path: Path, stream: bool
 ) -> None:
-    """A length of one token is as good as none: what is told comes down to the TTFT."""
+    """A length of one token is as good as none: what clients get comes down to the TTFT."""
     gate, log = asyncio.Event(), tmp_path / "log"
     async with (
         engines(gated(gate, first=0)) as (engine,),

@@ -94,7 +94,7 @@ async def test_followers_are_bounded(tmp_path: Path) -> None:
 
 
 class _Liar(FrameStream):
-    """A predictor's end that sends whatever it is told to."""
+    """A predictor's end that sends what a test gives it."""
 
     payloads: list[bytes]
 

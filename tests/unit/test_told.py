@@ -29,8 +29,8 @@ SINGLE = WIDE._replace(ttft_quantiles=(), e2e_quantiles=())
 
 
 def test_the_first_to_end_are_short_and_those_under_way_say_so() -> None:
-    """A request arrives each second, and answers take a minute in the mean: the first 240 are told
-    by the few that have ended, as what quantiles are worth is learnt from."""
+    """A request arrives each second, and answers take a minute in the mean: what the first 240 are
+    promised comes from the few that have ended, where nothing else counts."""
     shares = {}
     for counted in (False, True):
         draws, kept = Random(3), []

@@ -15,7 +15,7 @@ LARGE_BYTES = 1 << 18
 MOST_TEXT = 4 << 20
 """Bytes of text that are kept where it could be left out: no context is as long."""
 MOST_READ_BYTES = 16 << 20
-"""Of a body, without the middles of its pictures and of texts that are too long."""
+"""Of a body, without the middles of its images and of texts that are too long."""
 MOST_WORK = 20_000_000
 """Of what is read at once, by `work_of`: 50 ms in which everyone else waits. A million token ids
 are less."""
