@@ -238,16 +238,17 @@ reproduce-echo: setup-dev setup-vllm ## Echo's ablation with vLLM's scheduler in
 
 # --- generated files ----------------------------------------------------------------------------
 
+NO_SERVICE := ext_proc predictor snapshot
 proto: setup-dev ## Regenerate foretell/v1 from proto/
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=. --pyi_out=. --grpc_python_out=. \
 		proto/foretell/v1/*.proto
-	rm -f foretell/v1/snapshot_pb2_grpc.py foretell/v1/ext_proc_pb2_grpc.py  # no service in them
+	rm -f $(NO_SERVICE:%=foretell/v1/%_pb2_grpc.py)
 
 check-proto: setup-dev ## Fail when foretell/v1 is not what proto/ generates
 	@out=$$(mktemp -d) && trap 'rm -rf '$$out EXIT && \
 	$(BIN)/python -m grpc_tools.protoc -Iproto --python_out=$$out --pyi_out=$$out \
 		--grpc_python_out=$$out proto/foretell/v1/*.proto && \
-	rm $$out/foretell/v1/snapshot_pb2_grpc.py $$out/foretell/v1/ext_proc_pb2_grpc.py && \
+	rm $(NO_SERVICE:%=$$out/foretell/v1/%_pb2_grpc.py) && \
 	diff -r -x __pycache__ -x __init__.py $$out/foretell/v1 foretell/v1 && \
 	echo 'foretell/v1 is current' || { echo 'foretell/v1 is stale: run make proto' >&2; exit 1; }
 

@@ -33,7 +33,7 @@ def profile_import(options: ImportOptions, sheet: Datasheet, output: Output) -> 
 @profile.command()
 def calibrated(
     predictor: Annotated[
-        str, typer.Argument(help="gRPC address of an engine's predictor, e.g. 127.0.0.1:50051.")
+        str, typer.Argument(help="Address of an engine's predictor, e.g. 127.0.0.1:50051.")
     ],
     output: Output,
     name: Annotated[

@@ -238,7 +238,7 @@ class EngineSection(Section):
     port: int = Field(0, ge=0, le=65535)
     """HTTP port of the first of these engines; the others follow. 0: the next free from 8100 on."""
     predictor_port: int = Field(0, ge=0, le=65535)
-    """gRPC port of the first predictor, in a cluster of several hosts; 0: the next from 8200 on."""
+    """Port of the first predictor, in a cluster of several hosts; 0: the next from 8200 on."""
     gpus: int = Field(1, ge=1, le=64)
     """GPUs of each vLLM engine, or of each of its ranks, for tensor parallelism."""
     ranks: int = Field(1, ge=1, le=64)

@@ -116,8 +116,8 @@ class ListeningSettings(TrafficSettings):
     """HTTP port of /metrics; 0 takes a free one, -1: none."""
 
     @property
-    def grpc_address(self) -> str:
-        """Where it listens, as gRPC names it."""
+    def address(self) -> str:
+        """Where it listens: unix:PATH or HOST:PORT."""
         return self.listen or f"{self.host}:{self.port}"
 
 
@@ -347,7 +347,7 @@ class LauncherSettings(ProcessSettings):
     run_dir: str = ""
     """Folder of sockets and logs; empty: a new one."""
     predictor_listen: str = ""
-    """gRPC address of the sidecar, comma-separated those of ranks; empty: unix sockets in
+    """Address of the sidecar, comma-separated those of ranks; empty: unix sockets in
     run_dir."""
     ranks: int = Field(1, ge=1, le=64)
     """vLLM: data-parallel ranks, each with a sidecar."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf, isfinite
 
-from foretell.kernel.offline import OFFLINE_PRIORITY, slack_s
+from foretell.kernel.offline import slack_s
+from foretell.model import OFFLINE_PRIORITY
 
 CLASS_FIELD = "class"
 TTFT_FIELD = "slo_ttft_ms"

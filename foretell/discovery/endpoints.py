@@ -20,7 +20,7 @@ class Endpoint:
     name: str
     url: str
     predictor: str = ""
-    """ADDRESS:PORT of its predictor's gRPC; empty: it has none."""
+    """ADDRESS:PORT of its predictor; empty: it has none."""
     predictor_by_name: str = ""
     """The same with the name of its host, as certificates have it; empty: it has no name."""
     model: str = ""

@@ -12,9 +12,8 @@ from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.questions import Arrival, arrival
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import Row
-from foretell.model import EngineConfig, RequestSpec
+from foretell.model import OFFLINE_PRIORITY, EngineConfig, RequestSpec
 
 MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000

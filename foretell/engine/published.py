@@ -18,10 +18,9 @@ from foretell.engine.arrays import engine_record
 from foretell.engine.questions import Arrival, Figures, unpacked
 from foretell.kernel.compiled import untrue_arrivals, untrue_requests
 from foretell.kernel.layout import ENGINE, INPUT
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.snapshot_rows import REQUEST, SHAPE, SNAPSHOT, STEPS
 from foretell.kernel.step_time import COEFFICIENTS, TABLES_SCALE, StepTime
-from foretell.model import EngineConfig
+from foretell.model import OFFLINE_PRIORITY, EngineConfig
 
 MOST_REQUESTS = 20_000
 """Most rows of one snapshot."""

@@ -59,6 +59,11 @@ class FollowedEngine:
             self._take_in()
         return self._predictor
 
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The latest one; its instants are of the predictor's clock."""
+        return None if self._snapshot is None else self._snapshot[0]
+
     def exposure(self) -> Exposure:
         """What predictions are made from now; there must be a snapshot."""
         if self._exposure is None:

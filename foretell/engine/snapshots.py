@@ -1,6 +1,6 @@
 """Published snapshots as snapshots, and as twins that go on where the engine stands."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 from foretell.engine.batch import Batch as TwinBatch
 from foretell.engine.forecast import Forecaster
 from foretell.engine.inputs import input_rows
-from foretell.engine.published import header_of
+from foretell.engine.published import Snapshot, header_of
 from foretell.engine.questions import Figures, is_certain, key_of
 from foretell.engine.twin import Twin
 from foretell.kernel.forecasts import START, restore
 from foretell.kernel.layout import INPUT
 from foretell.kernel.lengths import WIDTH
-from foretell.kernel.snapshot_rows import REQUEST, STEPS
+from foretell.kernel.snapshot_rows import REQUEST, SNAPSHOT, STEPS
 from foretell.latency.linear import sums
-from foretell.length.distribution import Row, certain
-from foretell.model import EngineSnapshot, RequestState, RequestTable
+from foretell.length.distribution import Row, certain, mean_of
+from foretell.model import EngineConfig, EngineSnapshot, RequestState, RequestTable
 
 _MOST_TOKENS = np.iinfo(np.int32).max
 
@@ -120,19 +120,49 @@ def restore_twin(
     requests = (*snapshot.running, *snapshot.waiting)
     forecaster = Forecaster()
     fill_snapshot(forecaster, 0, snapshot, [certain(0.0)] * len(requests))
-    scratch = forecaster.scratch
-    restore(forecaster.snapshots, 0, scratch)
+    names = [request.foretell_id or request.request_id for request in requests]
     inputs, contents = input_rows(snapshot)
-    names = {slot: r.foretell_id or r.request_id for slot, r in enumerate(requests)}
-    twin, batches = Twin.adopt(
-        snapshot.config,
-        scratch.records[START],
-        scratch.sequences[START],
-        scratch.entries[START],
-        scratch.inputs[START, : len(inputs)],
-        names,
-        contents,
-    )
+    twin, batches = _adopted(forecaster, snapshot.config, names, len(inputs), contents)
     for slot, request in enumerate(requests):
         twin.set_length(slot, round(expected(request)))
     return twin, batches
+
+
+def twin_from(snapshot: Snapshot) -> Twin:
+    """A twin that goes on from what a predictor published. Each request gets the mean of what is
+    believed of its length, and at least one token more than it has."""
+    forecaster = Forecaster()
+    forecaster.describe(0, snapshot.config)
+    forecaster.put(0, snapshot.header, snapshot.requests, snapshot.inputs, 0.0)
+    forecaster.still_true(0, snapshot.taken_s)
+    rows = np.frombuffer(snapshot.requests, REQUEST)
+    names = [f"restored {slot}" for slot in range(len(rows))]
+    inputs = np.frombuffer(snapshot.inputs, INPUT)
+    (header,) = np.frombuffer(snapshot.header, SNAPSHOT)
+    contents = {place: place for place in range(int(header["contents"]))}
+    twin, _ = _adopted(forecaster, snapshot.config, names, len(inputs), contents)
+    lengths, made = rows["length"].tolist(), rows["output"].tolist()
+    for slot, (length, output) in enumerate(zip(lengths, made, strict=True)):
+        twin.set_length(slot, round(max(mean_of(length), output + 1)))
+    return twin
+
+
+def _adopted(
+    forecaster: Forecaster,
+    config: EngineConfig,
+    names: Sequence[str],
+    inputs: int,
+    contents: Mapping[int, int],
+) -> tuple[Twin, list[TwinBatch]]:
+    """A twin of the forecaster's first engine, whose requests have these names."""
+    scratch = forecaster.scratch
+    restore(forecaster.snapshots, 0, scratch)
+    return Twin.adopt(
+        config,
+        scratch.records[START],
+        scratch.sequences[START],
+        scratch.entries[START],
+        scratch.inputs[START, :inputs],
+        dict(enumerate(names)),
+        contents,
+    )

@@ -47,6 +47,12 @@ def certain(tokens: float) -> Row:
     return (tokens,) * len(LEVELS) + (0.0,)
 
 
+def mean_of(row: Row) -> float:
+    """The mean of a distribution."""
+    *tokens, tail = row
+    return _mean_within(_HAZARDS, tokens) + math.exp(-_HAZARDS[-1]) * tail
+
+
 def exponential(mean_tokens: float) -> Row:
     """A length that ends with the same probability after every token."""
     return (*(hazard * mean_tokens for hazard in _HAZARDS), mean_tokens)
@@ -84,7 +90,7 @@ def _through(quantiles: Sequence[tuple[float, float]], mean_tokens: float) -> Ro
     return (*(_tokens_at(hazards, tokens, tail, hazard) for hazard in _HAZARDS), tail)
 
 
-def _mean_within(hazards: list[float], tokens: list[float]) -> float:
+def _mean_within(hazards: Sequence[float], tokens: Sequence[float]) -> float:
     """E[min(length, last of `tokens`)]: where the hazard is constant, area is the fall over it."""
     area = tokens[0]
     for i in range(len(tokens) - 1):

@@ -4,6 +4,7 @@ from foretell.model.batch import BatchShape, Step
 from foretell.model.prediction import (
     NO_SLO,
     NO_TURN,
+    OFFLINE_PRIORITY,
     LengthEstimate,
     Load,
     Prediction,
@@ -28,6 +29,7 @@ __all__ = [
     "MOST_DRAFT_TOKENS",
     "NO_SLO",
     "NO_TURN",
+    "OFFLINE_PRIORITY",
     "BatchShape",
     "CachedInput",
     "Curve",

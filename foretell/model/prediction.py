@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
+OFFLINE_PRIORITY = 2**31 - 1
+"""The last priority: that of offline requests, and where engines co-schedule of nobody else."""
+
 
 class LengthEstimate(NamedTuple):
     """An estimate of the number of tokens that a request will generate."""

@@ -5,7 +5,7 @@ from math import exp, inf
 from statistics import median
 from typing import NamedTuple
 
-from foretell.kernel.offline import OFFLINE_PRIORITY
+from foretell.model import OFFLINE_PRIORITY
 
 SHARE = 0.5
 """Share of its time that a scheduler spends on predictions at most: the rest is for relaying."""

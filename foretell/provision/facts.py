@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from foretell.model import EngineSnapshot
 from foretell.provision.batches import BatchDemand
 
 if TYPE_CHECKING:  # for who has no numpy, and only sets bounds
-    from foretell.kernel.step_time import StepTime
+    from foretell.engine.published import Snapshot
 
 
 class Phase(Enum):
@@ -36,10 +35,8 @@ class InstanceFacts:
     max_num_seqs: int = 0
     """0: not known."""
     kv_used_ratio: float = 0.0
-    snapshot: EngineSnapshot | None = None
-    """The engine's state; only strategies that simulate the cluster ask for it."""
-    step_time: "StepTime | None" = None
-    """How long its steps take, as its predictor believes; with `snapshot`."""
+    snapshot: "Snapshot | None" = None
+    """What its predictor last published; only strategies that simulate the cluster ask for it."""
 
     @property
     def requests(self) -> int:

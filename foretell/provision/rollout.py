@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from math import inf
 
 from foretell.engine import Sequence as EngineSequence
-from foretell.engine import Twin, restore_twin
+from foretell.engine import Twin
+from foretell.engine.published import Snapshot
+from foretell.engine.snapshots import twin_from
 from foretell.engine.table import EngineTable
 from foretell.kernel.step_time import StepTime
-from foretell.model import EngineConfig, EngineSnapshot, Slo
+from foretell.model import EngineConfig, Slo
 from foretell.provision.config import TUNING
 
 
@@ -25,7 +27,7 @@ class EngineKind:
 class EnginePlace:
     """An instance at the beginning of a rollout."""
 
-    snapshot: EngineSnapshot | None = None
+    snapshot: Snapshot | None = None
     """None: it is empty."""
     ready_s: float = 0.0
     """Seconds until it gets requests."""
@@ -162,9 +164,4 @@ class Rollout:
 
 
 def _twin(place: EnginePlace, config: EngineConfig) -> Twin:
-    if place.snapshot is None:
-        return Twin(config)
-    twin, _ = restore_twin(
-        place.snapshot, lambda r: max(r.predicted_output_tokens, r.output_tokens + 1)
-    )
-    return twin
+    return Twin(config) if place.snapshot is None else twin_from(place.snapshot)

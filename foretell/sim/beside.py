@@ -23,7 +23,6 @@ from foretell.sim.node import Node
 from foretell.sim.predictor import Camera, Link
 from foretell.workload import Arrival
 
-LOWEST_PRIORITY = 2**31 - 1
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
 """The request whose TTFT is predicted, as a scheduler's status has it."""
 _SENT_S = 0.002

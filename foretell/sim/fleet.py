@@ -9,6 +9,9 @@ from dataclasses import replace
 from functools import partial
 from itertools import count
 
+from foretell.engine import SnapshotPredictor
+from foretell.engine.published import Snapshot
+from foretell.length.distribution import certain
 from foretell.model import EngineSnapshot, Prediction, RequestSpec, RequestState
 from foretell.placement import events
 from foretell.provision import (
@@ -143,7 +146,6 @@ class Fleet:
             engine.max_num_seqs,
             1.0 - twin.free_blocks / engine.total_blocks,
             snapshot_of(node, self._expected, self._clock.now_s) if wanted else None,
-            node.believed_step_time if wanted else None,
         )
 
     def _name(self, node: Node) -> str:
@@ -217,8 +219,9 @@ class Fleet:
         return sum(s.instances * max(0.0, min(end_s, until_s) - s.at_s) for s, end_s in spans)
 
 
-def snapshot_of(node: Node, expected: Callable[[str], float], now_s: float) -> EngineSnapshot:
-    """An engine's state, with what is expected of its requests' lengths.
+def snapshot_of(node: Node, expected: Callable[[str], float], now_s: float) -> Snapshot | None:
+    """An engine's state as a predictor would publish it, with what is expected of its requests'
+    lengths.
 
     Steps in flight are left out, as if they were scheduled next.
     """
@@ -240,7 +243,7 @@ def snapshot_of(node: Node, expected: Callable[[str], float], now_s: float) -> E
         for sequences in (twin.running, twin.waiting)
     )
     used = sum(config.blocks_for(request.computed_tokens) for request in running)
-    return EngineSnapshot(
+    state = EngineSnapshot(
         node.instance_id,
         "",
         node.instance.version,
@@ -253,6 +256,13 @@ def snapshot_of(node: Node, expected: Callable[[str], float], now_s: float) -> E
         (),
         (),
     )
+    predictor = SnapshotPredictor(
+        dispatch_delay_s=0.0,
+        length_row=lambda estimate: certain(estimate.expected_tokens),
+        prior_tokens=1.0,
+    )
+    predictor.hear(state)
+    return predictor.publish(node.believed_step_time, now_s)
 
 
 def _constant(instances: int) -> Provisioning:

@@ -6,7 +6,7 @@ from foretell.engine import Sequence
 from foretell.engine.batch import FreeBlocks
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
-from foretell.kernel.step_time import StepTime
+from foretell.latency.linear import StepTimeModel
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.sim.events import Events
 from foretell.sim.instance import Instance
@@ -53,9 +53,9 @@ class Node:
         self.instance = self._new_instance(counted_s[0])
 
     @property
-    def believed_step_time(self) -> StepTime:
+    def believed_step_time(self) -> StepTimeModel:
         """How long its engine's steps take, as its predictor believes."""
-        return (self._config.believed_step_time or self._config.step_time).packed()
+        return self._config.believed_step_time or self._config.step_time
 
     @property
     def steps(self) -> int:
@@ -85,7 +85,7 @@ class Node:
         self.predictor = SimPredictor(
             self.index,
             self.instance,
-            self._config.believed_step_time or self._config.step_time,
+            self.believed_step_time,
             self._camera,
             self._events,
             dispatch_delay_s=cluster.dispatch_delay_s,

@@ -43,28 +43,6 @@ class RequestSpec(_message.Message):
     answered_tokens: float
     def __init__(self, request_id: _Optional[str] = ..., prompt_tokens: _Optional[int] = ..., max_tokens: _Optional[int] = ..., length: _Optional[_Union[_tagger_pb2.LengthEstimate, _Mapping]] = ..., priority: _Optional[int] = ..., sequences: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., prefix: _Optional[_Iterable[int]] = ..., prefix_chunk_tokens: _Optional[float] = ..., x_request_id: _Optional[str] = ..., ttft_target_s: _Optional[float] = ..., tpot_target_s: _Optional[float] = ..., whole_prompt: _Optional[int] = ..., prompt_before: _Optional[int] = ..., answered_tokens: _Optional[float] = ...) -> None: ...
 
-class Load(_message.Message):
-    __slots__ = ("running", "waiting", "reserved", "used_blocks", "total_blocks", "waiting_prefill_blocks", "max_num_seqs", "by_priority", "offline_blocks")
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    RESERVED_FIELD_NUMBER: _ClassVar[int]
-    USED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    WAITING_PREFILL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
-    BY_PRIORITY_FIELD_NUMBER: _ClassVar[int]
-    OFFLINE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    running: int
-    waiting: int
-    reserved: int
-    used_blocks: int
-    total_blocks: int
-    waiting_prefill_blocks: int
-    max_num_seqs: int
-    by_priority: bool
-    offline_blocks: int
-    def __init__(self, running: _Optional[int] = ..., waiting: _Optional[int] = ..., reserved: _Optional[int] = ..., used_blocks: _Optional[int] = ..., total_blocks: _Optional[int] = ..., waiting_prefill_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., by_priority: bool = ..., offline_blocks: _Optional[int] = ...) -> None: ...
-
 class RequestEnded(_message.Message):
     __slots__ = ("request_id", "answered", "x_request_id", "output_tokens")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -90,52 +68,6 @@ class Seen(_message.Message):
     prompt_tokens: int
     cached_tokens: int
     def __init__(self, ttft_s: _Optional[float] = ..., output_tokens: _Optional[int] = ..., preemptions: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ...) -> None: ...
-
-class StatusRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class StatusResponse(_message.Message):
-    __slots__ = ("instance_id", "model_name", "engine_version", "emulated", "snapshot_age_s", "load", "calibration_steps", "step_error_ratio", "dispatch_delay_s", "unpredicted")
-    INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
-    MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
-    ENGINE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    EMULATED_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
-    LOAD_FIELD_NUMBER: _ClassVar[int]
-    CALIBRATION_STEPS_FIELD_NUMBER: _ClassVar[int]
-    STEP_ERROR_RATIO_FIELD_NUMBER: _ClassVar[int]
-    DISPATCH_DELAY_S_FIELD_NUMBER: _ClassVar[int]
-    UNPREDICTED_FIELD_NUMBER: _ClassVar[int]
-    instance_id: str
-    model_name: str
-    engine_version: str
-    emulated: bool
-    snapshot_age_s: float
-    load: Load
-    calibration_steps: int
-    step_error_ratio: float
-    dispatch_delay_s: float
-    unpredicted: str
-    def __init__(self, instance_id: _Optional[str] = ..., model_name: _Optional[str] = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., snapshot_age_s: _Optional[float] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., calibration_steps: _Optional[int] = ..., step_error_ratio: _Optional[float] = ..., dispatch_delay_s: _Optional[float] = ..., unpredicted: _Optional[str] = ...) -> None: ...
-
-class StateRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
-
-class StateResponse(_message.Message):
-    __slots__ = ("snapshot_age_s", "snapshot", "step_time", "profile", "load")
-    SNAPSHOT_AGE_S_FIELD_NUMBER: _ClassVar[int]
-    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
-    STEP_TIME_FIELD_NUMBER: _ClassVar[int]
-    PROFILE_FIELD_NUMBER: _ClassVar[int]
-    LOAD_FIELD_NUMBER: _ClassVar[int]
-    snapshot_age_s: float
-    snapshot: _snapshot_pb2.EngineSnapshot
-    step_time: _containers.RepeatedScalarFieldContainer[float]
-    profile: str
-    load: Load
-    def __init__(self, snapshot_age_s: _Optional[float] = ..., snapshot: _Optional[_Union[_snapshot_pb2.EngineSnapshot, _Mapping]] = ..., step_time: _Optional[_Iterable[float]] = ..., profile: _Optional[str] = ..., load: _Optional[_Union[Load, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("version", "secret")

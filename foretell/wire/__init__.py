@@ -28,8 +28,6 @@ from foretell.wire.requests import (
     ended_to_proto,
     length_from_proto,
     length_to_proto,
-    load_from_proto,
-    load_to_proto,
     request_from_proto,
     request_to_proto,
 )
@@ -51,8 +49,6 @@ __all__ = [
     "kind_to_proto",
     "length_from_proto",
     "length_to_proto",
-    "load_from_proto",
-    "load_to_proto",
     "request_from_proto",
     "request_to_proto",
     "shape_to_proto",

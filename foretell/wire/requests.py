@@ -4,9 +4,9 @@ from itertools import pairwise
 from math import inf, isfinite
 
 from foretell.length.prefix import MOST_CHUNKS
-from foretell.model import LengthEstimate, Load, RequestSpec, Slo, Turn
+from foretell.model import LengthEstimate, RequestSpec, Slo, Turn
 from foretell.v1 import predictor_pb2, tagger_pb2
-from foretell.wire.common import WireError, fields_of
+from foretell.wire.common import WireError
 
 
 def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
@@ -91,11 +91,3 @@ def _target(seconds: float) -> float:
     if not 0.0 <= seconds < inf:
         raise WireError("request: targets must be finite and not negative")
     return seconds or inf
-
-
-def load_to_proto(load: Load) -> predictor_pb2.Load:
-    return predictor_pb2.Load(**fields_of(load, Load._fields))
-
-
-def load_from_proto(load: predictor_pb2.Load) -> Load:
-    return Load(**fields_of(load, Load._fields))

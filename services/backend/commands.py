@@ -25,7 +25,7 @@ class Places:
     engine_log: Path
     predictor_ready: Path
     predictor_log: Path
-    predictor_listen: str  # gRPC address
+    predictor_listen: str
     snapshot_endpoint: str
 
     @staticmethod

@@ -8,7 +8,6 @@ from math import inf
 from pathlib import Path
 
 from aiohttp import web
-from prometheus_client import start_http_server
 
 from foretell.batch.release import LOOK_S
 from foretell.config import BatchSettings
@@ -24,6 +23,7 @@ from foretell.services.process import runtime
 from foretell.services.process.database import DatabaseError
 from foretell.services.process.folders import private_folder
 from foretell.services.process.logs import setup_logging
+from foretell.services.process.metrics_http import metrics_http
 from foretell.services.process.traffic import Traffic, require_proof
 
 logger = logging.getLogger(__name__)
@@ -74,15 +74,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
         )
         stack.callback(app.close)
         address = await _listen(stack, settings, traffic, app.application())
-        metrics_port = -1
-        if settings.metrics_port >= 0:
-            http, thread = start_http_server(
-                settings.metrics_port, settings.host, registry=metrics.registry
-            )
-            stack.callback(thread.join)
-            stack.callback(http.server_close)
-            stack.callback(http.shutdown)
-            metrics_port = http.server_port
+        metrics_port = stack.enter_context(metrics_http(settings, metrics.registry))
         logger.info("batches are served on %s", address)
         runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
         await executor.run(stop)
@@ -95,7 +87,7 @@ async def _listen(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S)
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
-    address = settings.listen or f"{settings.host}:{settings.port}"
+    address = settings.address
     require_proof(address, traffic)
     if address.startswith("unix:"):
         path = Path(address.removeprefix("unix:").removeprefix("//"))

@@ -9,13 +9,13 @@ import aiohttp
 
 from foretell.batch.release import OnlineSeen
 from foretell.batch.states import Batch
+from foretell.model import OFFLINE_PRIORITY
+from foretell.services.process.peer import read_bounded
 from foretell.services.process.traffic import Traffic
 
-LOWEST_PRIORITY = 2**31 - 1
-"""vLLM's priority of these requests: whatever else waits comes first."""
 _HEADERS = {
     "content-type": "application/json",
-    "x-vllm-priority": str(LOWEST_PRIORITY),
+    "x-vllm-priority": str(OFFLINE_PRIORITY),
     # Nobody waits for them, whatever the cluster's targets are.
     "x-foretell-ttft-target-ms": "0",
     "x-foretell-tpot-target-ms": "0",
@@ -24,6 +24,7 @@ _HEADERS = {
 _AGAIN = frozenset((401, 408, 409, 425, 429, 502, 503, 504))
 """Statuses that say nothing about the request. 401: the secret is another one, or not there yet."""
 _MOST_ANSWER_BYTES = 64 << 20
+_TOO_LONG = b'{"error": {"message": "the answer is too long to be kept"}}'
 _LONGEST_WAIT_S = 60.0
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=3600.0)
 
@@ -94,7 +95,10 @@ class Endpoints:
                 if answer.status in _AGAIN:
                     why = f"status {answer.status}"
                     raise TryAgain(why, _seconds(answer.headers.get("retry-after", "")))
-                raw = await _whole(answer)
+                try:
+                    raw = await read_bounded(answer, _MOST_ANSWER_BYTES)
+                except ValueError:
+                    raw = _TOO_LONG
                 given = answer.headers.get("x-request-id", request_id)
                 return BatchAnswer(answer.status, given, raw)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -113,16 +117,6 @@ class Endpoints:
 
     def _as(self, tenant: str) -> dict[str, str]:
         return self._own or self._traffic.headers(tenant)
-
-
-async def _whole(answer: aiohttp.ClientResponse) -> bytes:
-    """The body of an answer; one that is too long is an answer that cannot be kept."""
-    raw = bytearray()
-    async for data in answer.content.iter_any():
-        raw += data
-        if len(raw) > _MOST_ANSWER_BYTES:
-            return b'{"error": {"message": "the answer is too long to be kept"}}'
-    return bytes(raw)
 
 
 def _seconds(text: str) -> float:

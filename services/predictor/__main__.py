@@ -19,12 +19,11 @@ from foretell.services.predictor.observing import Observing
 from foretell.services.predictor.publisher import Streams
 from foretell.services.predictor.service import PredictorService
 from foretell.services.predictor.subscriber import SnapshotSubscriber, cancel
-from foretell.services.process import calls, runtime
+from foretell.services.process import runtime
 from foretell.services.process.frames import frames_address, serve_frames, with_free_port
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.metrics_http import metrics_http
 from foretell.services.process.traffic import Traffic
-from foretell.v1 import predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,6 @@ RESERVE_TTL_S = 10.0
 DISPATCH_DELAY_S = 0.002
 """Time from a prediction to the arrival in the engine, until it has been learned."""
 
-_SHUTDOWN_GRACE_S = 1.0
 _DATASHEET_ERROR = 0.5  # how wrong a roofline may be; those that could be checked were within 0.4
 
 
@@ -90,11 +88,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         subscriber.unpredicted = service.hear_nothing
         listening = asyncio.create_task(subscriber.run(service.hear))
     traffic = Traffic.of(settings)
-    server = calls.server(traffic)
-    predictor_pb2_grpc.add_PredictorServicer_to_server(service, server)
-    port = calls.bind(traffic, server, with_free_port(settings.grpc_address))
-    address = settings.listen or f"{settings.host}:{port}"
-    await server.start()
+    address = with_free_port(settings.address)
     streams = Streams(service, traffic, observing)
     serving = await _serve_snapshots(streams, address, traffic)
     with metrics_http(settings, metrics.registry) as metrics_port:
@@ -103,7 +97,6 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
         await asyncio.wait({stopped, listening}, return_when=asyncio.FIRST_COMPLETED)
     serving.close()
     streams.close()
-    await server.stop(_SHUTDOWN_GRACE_S)
     if listening.done():
         listening.result()  # a listener that ended by itself has failed: say why
     await cancel(listening)

@@ -1,14 +1,10 @@
-"""What a predictor does with what it hears, and its gRPC face."""
+"""What a predictor does with what it hears."""
 
 import logging
 import math
 import time
 from collections.abc import Callable
-from typing import Any
 
-import grpc
-
-from foretell import wire
 from foretell.engine import SnapshotPredictor
 from foretell.engine.published import Published, Snapshot
 from foretell.latency.calibration import OnlineStepTime
@@ -16,19 +12,18 @@ from foretell.length.distribution import knots
 from foretell.model import EngineSnapshot, RequestSpec
 from foretell.services.predictor.metrics import SPREAD_STEPS, PredictorMetrics
 from foretell.services.process.logs import about
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.v1 import predictor_pb2
 
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
-Context = grpc.aio.ServicerContext[Any, Any]
 
 _WORTH_TELLING = 0.01
 """Change of step times or the dispatch delay, as a ratio, for which a snapshot is published."""
 
 
-class PredictorService(predictor_pb2_grpc.PredictorServicer):
-    """One engine's predictor and its calibrated step time; says how they are."""
+class PredictorService:
+    """One engine's predictor and its calibrated step time."""
 
     def __init__(
         self,
@@ -156,44 +151,3 @@ class PredictorService(predictor_pb2_grpc.PredictorServicer):
         if not self.predictor.is_busy:
             self.step_time.rest(max(0.0, now_s - self._rested_s))
         self._rested_s = now_s
-
-    async def Status(
-        self,
-        request: predictor_pb2.StatusRequest,
-        context: Context,
-    ) -> predictor_pb2.StatusResponse:
-        now = self._clock()
-        snapshot, load = self.predictor.snapshot, self.predictor.load(now)
-        if snapshot is None or load is None:
-            return predictor_pb2.StatusResponse(
-                instance_id=self.instance_id, snapshot_age_s=-1.0, unpredicted=self.unpredicted
-            )
-        return predictor_pb2.StatusResponse(
-            instance_id=self.instance_id,
-            model_name=snapshot.config.model_name,
-            engine_version=snapshot.config.engine_version,
-            emulated=snapshot.config.emulated,
-            snapshot_age_s=self.predictor.age_s(now),
-            load=wire.load_to_proto(load),
-            calibration_steps=self.step_time.steps,
-            step_error_ratio=self.step_time.relative_error,
-            dispatch_delay_s=self.predictor.dispatch_delay_s,
-        )
-
-    async def State(
-        self,
-        request: predictor_pb2.StateRequest,
-        context: Context,
-    ) -> predictor_pb2.StateResponse:
-        now = self._clock()
-        snapshot, load = self.predictor.snapshot, self.predictor.load(now)
-        if snapshot is None or load is None:
-            return predictor_pb2.StateResponse(snapshot_age_s=-1.0)
-        self._rest()
-        return predictor_pb2.StateResponse(
-            snapshot_age_s=self.predictor.age_s(now),
-            snapshot=wire.snapshot_to_proto(snapshot),
-            step_time=self.step_time.packed().coefficients.tolist(),
-            profile=self.profile,
-            load=wire.load_to_proto(load),
-        )

@@ -18,7 +18,7 @@ _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
 def channel(
     traffic: Traffic, address: str, options: Sequence[tuple[str, Any]] = ()
 ) -> grpc.aio.Channel:
-    """A channel to a predictor or the tagger."""
+    """A channel to the tagger."""
     local = address.startswith("unix:")
     # On unix sockets, too: a server that knows a secret demands it of everybody.
     interceptors: Any = [_Present(traffic.secret)] if traffic.secret else None

@@ -1,10 +1,9 @@
 """Messages over a socket, each behind four bytes of length, at a seventh of the CPU of gRPC.
 
-Addresses are written as those of gRPC: `unix:PATH` or `HOST:PORT`.
+Addresses are `unix:PATH` or `HOST:PORT`.
 """
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.config.cluster import FRAMES_PORTS_ABOVE
-from foretell.services.process.folders import free_ports, is_free, private_folder
+from foretell.services.process.folders import free_ports, private_folder
 from foretell.services.process.traffic import Traffic, require_proof
 from foretell.v1 import predictor_pb2
 
@@ -31,7 +30,7 @@ _LENGTH_BYTES = 4
 
 
 def frames_address(address: str) -> str:
-    """Where the predictor that gRPC reaches at `address` takes streams of frames."""
+    """Where the predictor of that `address` takes streams of frames."""
     if address.startswith("unix:"):
         return f"{address}.frames"
     host, _, port = address.rpartition(":")
@@ -39,24 +38,22 @@ def frames_address(address: str) -> str:
 
 
 def frames_port(port: int) -> int:
-    """The port for streams of frames beside that for gRPC."""
+    """The port for streams of frames of a predictor with that port, which stays free: predictors of
+    before answered gRPC there, and both versions must find each other in an upgrade."""
     return port + FRAMES_PORTS_ABOVE
 
 
 def with_free_port(address: str) -> str:
-    """`address` with a free port in place of 0; that for frames beside it is free too.
+    """`address` with a port in place of 0 whose port for frames is free.
 
     An address that is not of this machine is returned as it is: binding it says what is wrong.
     """
     host, _, port = address.rpartition(":")
     if address.startswith("unix:") or port != "0":
         return address
-    bare = host.strip("[]")
-    with contextlib.suppress(OSError):
-        while True:
-            (found,) = free_ports(bare, 1)
-            if is_free(bare, frames_port(found)):
-                return f"{host}:{found}"
+    with suppress(OSError):
+        (found,) = free_ports(host.strip("[]"), 1)
+        return f"{host}:{found - FRAMES_PORTS_ABOVE}"
     return address
 
 

@@ -44,13 +44,14 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
     async with AsyncExitStack() as stack:
         lease = lease_of(settings, stack)
         client = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
-        strategy = build_strategy(settings.strategy, settings.strategy_parameters)
+        build_strategy(
+            settings.strategy, settings.strategy_parameters
+        )  # a wrong one ends the start
         gatherer = Gatherer(
             [url.strip() for url in settings.schedulers.split(",") if url.strip()],
             client,
             traffic,
             api_key=settings.scheduler_api_key.get_secret_value(),
-            with_snapshots=strategy.needs_snapshots,
             batches=settings.batches,
         )
         stack.push_async_callback(gatherer.close)

@@ -1,29 +1,24 @@
-"""Asks schedulers and predictors for the numbers that decisions rest on."""
+"""Asks schedulers for the numbers that decisions rest on, and follows predictors."""
 
 import asyncio
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import aiohttp
-import grpc
 
-from foretell import wire
-from foretell.engine.published import step_time_of
-from foretell.kernel.step_time import StepTime
-from foretell.latency.tables import NO_TABLES, packed_tables
-from foretell.model import EngineSnapshot, Load
+from foretell.engine.snapshot_cache import SnapshotCache
+from foretell.length.distribution import knots
 from foretell.provision import Facts, InstanceFacts, Phase
-from foretell.services.process import calls
 from foretell.services.process.peer import read_bounded
+from foretell.services.process.snapshot_stream import SnapshotStream
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.tuning import TUNING
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 
 logger = logging.getLogger(__name__)
 
@@ -75,17 +70,13 @@ class _Scheduler:
 
 @dataclass(slots=True)
 class _Engine:
-    """One predictor and what it last said."""
+    """One predictor that is followed."""
 
     address: str
-    channel: grpc.aio.Channel
-    stub: predictor_pb2_grpc.PredictorStub
+    stream: SnapshotStream
     heard_s: float
+    """When it last heard of its engine; at first, when it was first followed."""
     complaint: str = ""
-    """Why it tells nothing; empty while it does."""
-    load: Load | None = None
-    snapshot: EngineSnapshot | None = None
-    step_time: StepTime | None = None
 
 
 class Gatherer:
@@ -98,7 +89,6 @@ class Gatherer:
         traffic: Traffic,
         *,
         api_key: str,
-        with_snapshots: bool,
         batches: str = "",
     ) -> None:
         """`batches` is the address of the batch service; empty: there is none."""
@@ -106,22 +96,24 @@ class Gatherer:
         self._client = client
         self._traffic = traffic
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._with_snapshots = with_snapshots
+        self._cache = SnapshotCache(knots)
         self._engines: dict[str, _Engine] = {}
         self._batches = BatchService(batches, traffic)
 
     async def close(self) -> None:
-        channels = (engine.channel.close(None) for engine in self._engines.values())
-        await asyncio.gather(self._batches.close(), *channels)
+        for instance_id in list(self._engines):
+            self._leave(instance_id)
+        await self._batches.close()
 
     async def gather(self, seen: Sequence[FleetView], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
-        await self._know(seen, now_s)
-        _, _, batches = await asyncio.gather(
+        self._follow(seen, now_s)
+        _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
-            asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
             self._batches.ask(now_s),
         )
+        for engine in self._engines.values():
+            _look(engine, now_s)
         heard = [each.heard_s for each in self._schedulers]
         heard += [engine.heard_s for engine in self._engines.values()]
         schedulers = self._schedulers
@@ -149,8 +141,8 @@ class Gatherer:
             for each in self._schedulers
         )
 
-    async def _know(self, seen: Sequence[FleetView], now_s: float) -> None:
-        """Ask the predictors of those that are ready now, and no others."""
+    def _follow(self, seen: Sequence[FleetView], now_s: float) -> None:
+        """Follow the predictors of those that are ready now, and no others."""
         wanted = {
             each.config.instance_id: each.config.predictor
             for each in seen
@@ -158,20 +150,25 @@ class Gatherer:
         }
         for instance_id, engine in list(self._engines.items()):
             if wanted.get(instance_id) != engine.address:
-                await self._engines.pop(instance_id).channel.close(None)
+                self._leave(instance_id)
         for instance_id, address in wanted.items():
             if instance_id not in self._engines:
-                options = [("grpc.max_receive_message_length", TUNING.state_bytes)]
-                channel = calls.channel(self._traffic, address, options)
-                stub = predictor_pb2_grpc.PredictorStub(channel)
+                followed = self._cache.follow(instance_id)
+                ignore: Callable[[object], None] = lambda _: None  # noqa: E731
+                stream = SnapshotStream(address, self._traffic, followed, ignore, ignore)
+                stream.start()
                 # It is given the time that any number may be old.
-                self._engines[instance_id] = _Engine(address, channel, stub, now_s)
+                self._engines[instance_id] = _Engine(address, stream, now_s)
+
+    def _leave(self, instance_id: str) -> None:
+        self._engines.pop(instance_id).stream.stop()
+        self._cache.leave(instance_id)
 
     def _instance(self, seen: FleetView) -> InstanceFacts:
         instance_id = seen.config.instance_id
         engine = self._engines.get(instance_id)
-        if engine is not None and engine.load is not None:
-            load = engine.load
+        if engine is not None and (snapshot := engine.stream.engine.snapshot) is not None:
+            load = self._cache.load(instance_id)
             return InstanceFacts(
                 instance_id,
                 seen.phase,
@@ -180,8 +177,7 @@ class Gatherer:
                 load.waiting + load.reserved,
                 load.max_num_seqs,
                 load.used_blocks / max(1, load.total_blocks),
-                engine.snapshot,
-                engine.step_time,
+                snapshot,
             )
         sent = [each.outstanding.get(instance_id, (0, False))[0] for each in self._schedulers]
         return InstanceFacts(instance_id, seen.phase, seen.since_s, sum(sent))
@@ -202,16 +198,6 @@ class Gatherer:
         except (KeyError, TypeError, ValueError) as error:
             _complain(scheduler, f"{scheduler.url} gives no status of a scheduler: {error!r}")
 
-    async def _ask_predictor(self, engine: _Engine, now_s: float) -> None:
-        try:
-            age_s = await (_state_of(engine) if self._with_snapshots else _load_of(engine))
-        except (grpc.RpcError, ValueError) as error:  # WireError is a ValueError
-            _complain(engine, f"predictor {engine.address} tells nothing: {error}")
-            return
-        engine.complaint = ""
-        if age_s >= 0:
-            engine.heard_s = now_s - age_s
-
 
 def _complain(of: _Scheduler | _Engine, complaint: str) -> None:
     """Say once why somebody tells nothing, not at every decision."""
@@ -220,25 +206,13 @@ def _complain(of: _Scheduler | _Engine, complaint: str) -> None:
     of.complaint = complaint
 
 
-async def _load_of(engine: _Engine) -> float:
-    """Take in a predictor's load; the age of what it says, below 0 before it knows anything."""
-    status = await engine.stub.Status(predictor_pb2.StatusRequest(), timeout=TUNING.answer_s)
-    if status.snapshot_age_s >= 0:
-        engine.load = wire.load_from_proto(status.load)
-    return float(status.snapshot_age_s)
-
-
-async def _state_of(engine: _Engine) -> float:
-    """Take in its engine's whole state; the age of what it says, below 0 before it knows any."""
-    state = await engine.stub.State(predictor_pb2.StateRequest(), timeout=TUNING.answer_s)
-    if state.snapshot_age_s >= 0:
-        engine.snapshot = wire.snapshot_from_proto(state.snapshot)
-        engine.step_time = _step_time(state)
-        engine.load = wire.load_from_proto(state.load)
-    return float(state.snapshot_age_s)
-
-
-def _step_time(state: predictor_pb2.StateResponse) -> StepTime:
-    """Raises ValueError where it is none."""
-    tables = packed_tables(state.profile) if state.profile else NO_TABLES
-    return step_time_of(state.step_time, tables)
+def _look(engine: _Engine, now_s: float) -> None:
+    """Note how old what is known of it is."""
+    stream, loop_s = engine.stream, asyncio.get_running_loop().time()
+    if stream.engine.snapshot is not None:
+        engine.heard_s = now_s - stream.engine.age_s(loop_s)
+    if stream.engine.is_fresh(loop_s):
+        engine.complaint = ""
+    elif now_s > engine.heard_s:  # it was not found only now
+        why = stream.unpredicted or "no snapshot came"
+        _complain(engine, f"predictor {engine.address} tells nothing: {why}")

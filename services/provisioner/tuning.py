@@ -8,7 +8,7 @@ class Tuning:
     """Each is far from what is usual: they were chosen, not measured."""
 
     answer_s: float = 3.0
-    """Longest time that an engine, a predictor, a scheduler or the batch service may take."""
+    """Longest time that an engine, a scheduler or the batch service may take."""
     webhook_answer_s: float = 5.0
     find_s: float = 5.0
     """Longest time that a driver may take to say what runs."""
@@ -27,7 +27,6 @@ class Tuning:
     webhook_tolerance_s: float = 60.0
     """Most that the clock of an answer may differ from ours: what is older is a replay."""
     status_bytes: int = 4 << 20
-    state_bytes: int = 16 << 20
     platform_answer_bytes: int = 8 << 20
     webhook_answer_bytes: int = 64 << 10
     record_bytes: int = 32 << 20

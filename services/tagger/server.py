@@ -115,7 +115,7 @@ async def serve(
         ],
         maximum_concurrent_rpcs=_MAX_CONCURRENT_CALLS,
     )
-    port = calls.bind(traffic, server, settings.grpc_address)
+    port = calls.bind(traffic, server, settings.address)
     address = settings.listen or f"{settings.host}:{port}"
     with metrics_http(settings, metrics.registry) as metrics_port:
         async with _answerer(settings, model, metrics, limits) as answerer:

@@ -4,13 +4,13 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import grpc
 
 from foretell import wire
-from foretell.model import Prediction, RequestSpec
+from foretell.model import Load, Prediction, RequestSpec
 from foretell.placement.ports import Answer, Predicted, Wanted
 from foretell.policy import Needs
 from foretell.services.scheduler.placing import placer
@@ -18,9 +18,7 @@ from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 
-LOAD = predictor_pb2.Load(
-    running=2, waiting=1, used_blocks=10, total_blocks=100, max_num_seqs=8, waiting_prefill_blocks=1
-)
+LOAD = Load(2, 1, 0, used_blocks=10, total_blocks=100, waiting_prefill_blocks=1, max_num_seqs=8)
 UNDECODABLE = b"\xff\xff\xff\xff"
 
 
@@ -37,7 +35,7 @@ class Says:
     cached_tokens: int = 0
     ttft_quantiles: tuple[tuple[float, float], ...] = ()
     e2e_quantiles: tuple[tuple[float, float], ...] = ()
-    load: predictor_pb2.Load = field(default_factory=lambda: predictor_pb2.Load.FromString(_LOAD))
+    load: Load = LOAD
 
     def prediction(self, instance: Instance) -> Prediction:
         back_s = instance.answer_delay_s
@@ -48,7 +46,7 @@ class Says:
             0.01,
             0.0,
             0.0,
-            wire.load_from_proto(self.load),
+            self.load,
             self.calibration_steps,
             added_ttft_s=self.added_ttft_s,
             added_e2e_s=self.added_e2e_s,
@@ -59,7 +57,6 @@ class Says:
         )
 
 
-_LOAD = LOAD.SerializeToString()
 _SCRIPTED: dict[str, "Predictor"] = {}
 
 

@@ -6,29 +6,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import grpc
 import pytest
 
 from foretell.config import PredictorSettings
 from foretell.services.predictor.__main__ import serve
+from foretell.tools.follower import NothingKnown
 from foretell.tools.live.load import MixedLengths
 from foretell.tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
 from foretell.tools.live.recording import Recording
 from foretell.tools.live.replay import snapshots_of, states
 from foretell.tools.live.report import report
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from tests.contract.emulated_engine import MODEL, running_engine
 
 LENGTHS = MixedLengths(most_prompt=200, most_output=40, mean_output=15.0)
-
-
-async def heard(stub: predictor_pb2_grpc.PredictorStub) -> None:
-    """Wait until the predictor has heard of its engine."""
-    while True:
-        status = await stub.Status(predictor_pb2.StatusRequest())
-        if status.snapshot_age_s >= 0:
-            return
-        await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
@@ -42,10 +32,6 @@ async def measurable(folder: Path, seats: int = 4) -> AsyncIterator[LiveOptions]
             serve(PredictorSettings(listen=address, snapshot_endpoint=endpoint), stop)
         )
         try:
-            async with grpc.aio.insecure_channel(address) as channel, asyncio.timeout(30):
-                await channel.channel_ready()
-                stub = predictor_pb2_grpc.PredictorStub(channel)
-                await heard(stub)
             yield LiveOptions(
                 engine.url,
                 address,
@@ -111,5 +97,5 @@ async def test_what_stands_in_the_way_is_told(tmp_path: Path) -> None:
     with pytest.raises(CannotMeasure, match="no engine"):
         await measure(nowhere, ignore)
     async with running_engine(tmp_path) as engine:
-        with pytest.raises(CannotMeasure, match="predictor"):
+        with pytest.raises(NothingKnown, match="no predictor"):
             await measure(LiveOptions(engine.url, nowhere.predictor), ignore)

@@ -1,5 +1,6 @@
 """The launcher as a process: an engine with its sidecar, whatever happens to either."""
 
+import asyncio
 import json
 import os
 import signal
@@ -11,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.tools.follower import Follower
 from tests.processes import is_running, processes_with, read_facts, wait_until
 
 # Stands for vLLM's server: the same flags and endpoints, and a helper process that, like the
@@ -86,10 +86,13 @@ def get(url: str) -> Any:
         return json.loads(answer.read())
 
 
-def predictor_status(address: str) -> predictor_pb2.StatusResponse:
-    with grpc.insecure_channel(address) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)
-        return stub.Status(predictor_pb2.StatusRequest(), timeout=10, wait_for_ready=True)
+async def known_by(predictor: str) -> str:
+    """The engine that it knows, once it knows any."""
+    follower = Follower(predictor)
+    async with asyncio.timeout(20):
+        await follower.known()
+    follower.close()
+    return follower.snapshot.instance_id
 
 
 async def test_emulated_engine_and_sidecar_serve_and_stop_together(tmp_path: Path) -> None:
@@ -98,9 +101,7 @@ async def test_emulated_engine_and_sidecar_serve_and_stop_together(tmp_path: Pat
         assert (facts["pid"], facts["name"]) == (process.pid, "e7")
         assert (facts["model_name"], facts["emulated"]) == ("tiny", True)
         assert get(f"{facts['url']}/v1/models")["data"][0]["id"] == "tiny"
-        status = predictor_status(facts["predictor"])
-        assert status.instance_id == "e7"
-        await wait_until(lambda: predictor_status(facts["predictor"]).snapshot_age_s >= 0)
+        assert await known_by(facts["predictor"]) == "e7"
         children = (facts["engine_pid"], facts["predictor_pid"])
         assert all(os.getsid(pid) == pid for pid in children), "out of reach of a Ctrl-C"
 
@@ -121,7 +122,7 @@ async def test_a_dead_sidecar_is_restarted_while_the_engine_serves(tmp_path: Pat
         assert after["engine_pid"] == before["engine_pid"]
         assert after["predictor"] == before["predictor"]
         assert after["predictor_pid"] not in (0, before["predictor_pid"])
-        assert predictor_status(after["predictor"]).instance_id == "engine-0"
+        assert await known_by(after["predictor"]) == "engine-0"
         assert get(f"{after['url']}/v1/models")["data"]
 
 

@@ -16,9 +16,9 @@ from engines import WHOLE, Engine, hang
 from schedulers import WAIT_S, running
 from sidecars import Replica, Sidecar, replica, snapshot
 
+from foretell.services.process import snapshot_stream
 from foretell.services.process.frames import with_free_port
 from foretell.services.process.traffic import OPEN
-from foretell.services.scheduler.placing import following
 from tests.processes import wait_until
 
 NAME, BEFORE, AFTER = "engine.test", "127.0.0.2", "127.0.0.3"
@@ -102,7 +102,9 @@ def test_a_predictor_that_has_another_address_is_followed_there(
     monkeypatch: pytest.MonkeyPatch,
     vanish: Callable[[Sidecar], Awaitable[None]],
 ) -> None:
-    monkeypatch.setattr(following, "_LOST_S", 2.0)  # twice as long as the pause between messages
+    monkeypatch.setattr(
+        snapshot_stream, "_LOST_S", 2.0
+    )  # twice as long as the pause between messages
 
     async def scenario() -> None:
         async with AsyncExitStack() as stack:

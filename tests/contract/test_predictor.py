@@ -1,4 +1,4 @@
-"""The predictor over real sockets: snapshots in shared memory, predictions by gRPC."""
+"""The predictor over real sockets: snapshots in shared memory, and in its stream."""
 
 import asyncio
 import random
@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
-import grpc
 import pytest
 
 from foretell import wire
@@ -22,6 +21,7 @@ from foretell.model import (
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,
+    Load,
     Prediction,
     RequestSpec,
     RequestState,
@@ -36,11 +36,10 @@ from foretell.services.process.memory_log import LogWriter, path_of
 from foretell.services.process.traffic import OPEN
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.gather import Gatherer
-from foretell.tools.live.follower import Follower
+from foretell.tools.follower import Follower
 from foretell.tools.profiles.calibrated import calibrated_profile
 from foretell.tools.profiles.imports import ProfileError
 from foretell.v1 import predictor_pb2 as pb
-from foretell.v1 import predictor_pb2_grpc
 from foretell.v1.snapshot_pb2 import EngineSnapshot as EngineSnapshotMessage
 
 TRUTH = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
@@ -75,32 +74,37 @@ def request(request_id: str, output: float = 10.0) -> RequestSpec:
 
 
 class Harness:
-    """A predictor, the publisher it listens to, and a stub."""
+    """A predictor, the publisher it listens to, who sends requests, and who only looks."""
 
     def __init__(
         self,
         endpoint: str,
         address: str,
         publisher: SnapshotPublisher,
-        stub: predictor_pb2_grpc.PredictorStub,
         follower: Follower,
+        watcher: Follower,
     ) -> None:
         self.endpoint = endpoint
         self.address = address
         self.publisher = publisher
-        self.stub = stub
         self.follower = follower
+        self.watcher = watcher
 
     def publish(self, seen: EngineSnapshot) -> None:
         self.publisher.publish(wire.snapshot_to_proto(seen))
 
-    async def status(self) -> pb.StatusResponse:
-        return await self.stub.Status(pb.StatusRequest())
+    def load(self) -> Load:
+        return load_of(self.watcher)
 
     def predict(self, output: float = 10.0) -> Prediction:
         found = self.follower.predict(request("new", output))
         assert found is not None
         return found
+
+
+def load_of(watcher: Follower) -> Load:
+    """The load that a predictor tells; of nothing before it tells any."""
+    return watcher.engine.believed.load() if watcher.engine.snapshot else Load(*[-1] * 7)
 
 
 async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 10.0) -> None:
@@ -125,12 +129,15 @@ async def predictor(tmp_path: Path, **changes: object) -> AsyncIterator[Harness]
     task = asyncio.create_task(serve(settings, stop))
     publisher = SnapshotPublisher(endpoint, heartbeat_s=0.05)
     try:
-        async with grpc.aio.insecure_channel(address) as channel:
-            stub = predictor_pb2_grpc.PredictorStub(channel)
-            await stub.Status(pb.StatusRequest(), wait_for_ready=True, timeout=10)
-            follower = Follower(address)
-            yield Harness(endpoint, address, publisher, stub, follower)
-            follower.close()
+        follower, watcher = Follower(address), Follower(address)
+
+        async def connected() -> bool:
+            return follower.is_connected and watcher.is_connected
+
+        await until(connected)
+        yield Harness(endpoint, address, publisher, follower, watcher)
+        follower.close()
+        watcher.close()
     finally:
         publisher.close()
         stop.set()
@@ -144,7 +151,7 @@ async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
 
 
 async def test_before_any_snapshot_it_says_so(harness: Harness) -> None:
-    assert (await harness.status()).snapshot_age_s == -1
+    assert harness.watcher.engine.snapshot is None
     assert harness.follower.predict(request("new")) is None
 
 
@@ -156,14 +163,10 @@ async def test_a_late_subscriber_learns_from_the_heartbeat(tmp_path: Path) -> No
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, stop))
     try:
-        async with grpc.aio.insecure_channel(settings.listen) as channel:
-            stub = predictor_pb2_grpc.PredictorStub(channel)
-
-            async def heard() -> bool:
-                answer = await stub.Status(pb.StatusRequest(), wait_for_ready=True, timeout=10)
-                return bool(answer.model_name == "m")
-
-            await until(heard)
+        watcher = Follower(settings.listen)
+        await asyncio.wait_for(watcher.known(), 10)
+        assert watcher.snapshot.config.model_name == "m"
+        watcher.close()
     finally:
         publisher.close()
         stop.set()
@@ -175,10 +178,8 @@ async def hear(harness: Harness, seen: EngineSnapshot) -> None:
 
     async def arrived() -> bool:
         harness.publish(seen)
-        status = await harness.status()
-        return bool(
-            status.load.running == len(seen.running) and status.load.waiting == len(seen.waiting)
-        ) and bool(status.model_name)
+        load = harness.load()
+        return (load.running, load.waiting) == (len(seen.running), len(seen.waiting))
 
     await until(arrived)
 
@@ -197,7 +198,7 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
         harness.publish(snapshot(sequence, completed_steps=(step,)))
 
         async def heard(steps: int = learned) -> bool:
-            return bool((await harness.status()).calibration_steps >= steps)
+            return harness.watcher.snapshot.calibration_steps >= steps
 
         if learned % 16 == 0:  # a publisher drops what a slow reader leaves in the queue
             await until(heard)
@@ -219,7 +220,7 @@ async def reserved(harness: Harness, count: int) -> None:
     """Until the predictor counts so many reservations."""
 
     async def counted() -> bool:
-        return bool((await harness.status()).load.reserved == count)
+        return harness.load().reserved == count
 
     await until(counted)
 
@@ -234,7 +235,7 @@ async def test_reservations_count_until_a_snapshot_shows_them(harness: Harness) 
     assert harness.predict().ttft_s > before.ttft_s
     await reserved(harness, 6)
     await hear(harness, snapshot(2, running=tuple(running(f"r{i}") for i in range(6))))
-    assert (await harness.status()).load.reserved == 0
+    assert harness.load().reserved == 0
     # The engine has shown it: a reservation that comes late must not count it twice.
     harness.follower.reserve(request("r0", 50.0))
     harness.follower.reserve(request("r9", 50.0))
@@ -264,10 +265,10 @@ async def test_an_older_snapshot_changes_nothing_but_a_restart_starts_anew(
     harness.publish(snapshot(3))
     await hear(harness, snapshot(10, running=(running("a"), running("b"))))
     harness.publish(snapshot(4, running=()))
-    await asyncio.sleep(0.1)  # nothing may happen: there is no condition to wait for
-    assert (await harness.status()).load.running == 2
+    await asyncio.sleep(0.3)  # nothing may happen: there is no condition to wait for
+    assert harness.load().running == 2
     await hear(harness, snapshot(1, engine_run_id="another run"))
-    assert (await harness.status()).load.running == 0
+    assert harness.load().running == 0
 
 
 async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
@@ -279,31 +280,29 @@ async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
     broken = wire.snapshot_to_proto(snapshot(2, running=(running("a"),)))
     broken.running.priority.append(0)
     try:
-        async with grpc.aio.insecure_channel(settings.listen) as channel:
-            stub = predictor_pb2_grpc.PredictorStub(channel)
+        watcher = Follower(settings.listen)
 
-            async def heard() -> bool:
-                log.write(b"\xff\xff not protobuf")
-                log.write(broken.SerializeToString())
-                log.write(b"", wire.snapshot_to_proto(snapshot(1)).SerializeToString())
-                answer = await stub.Status(pb.StatusRequest(), wait_for_ready=True, timeout=10)
-                return bool(answer.model_name == "m")
+        async def heard() -> bool:
+            log.write(b"\xff\xff not protobuf")
+            log.write(broken.SerializeToString())
+            log.write(b"", wire.snapshot_to_proto(snapshot(1)).SerializeToString())
+            return watcher.engine.snapshot is not None
 
-            await until(heard)
-            assert (await stub.Status(pb.StatusRequest())).load.running == 0
+        await until(heard)
+        assert load_of(watcher).running == 0
+        watcher.close()
     finally:
         log.close()
         stop.set()
         await task
 
 
-async def test_who_asks_for_the_state_can_run_its_twin(harness: Harness) -> None:
-    assert (await harness.stub.State(pb.StateRequest())).snapshot_age_s == -1
+async def test_a_provisioner_that_follows_can_run_its_twin(harness: Harness) -> None:
     told = snapshot(1, running=(running("a"),))
     harness.publish(told)
     seen = FleetView(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
     async with aiohttp.ClientSession() as client:
-        gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=True)
+        gatherer = Gatherer([], client, OPEN, api_key="")
 
         async def asked() -> InstanceFacts:
             (found,) = (await gatherer.gather([seen], time.time(), None)).instances
@@ -316,14 +315,12 @@ async def test_who_asks_for_the_state_can_run_its_twin(harness: Harness) -> None
         found = await asked()
         await gatherer.close()
     assert found.snapshot is not None
-    assert found.step_time is not None
     assert found.snapshot.config == CONFIG
-    assert [r.request_id for r in found.snapshot.running] == ["chatcmpl-a"]
     assert (found.running, found.max_num_seqs) == (1, CONFIG.max_num_seqs)
     assert (
         share_within(
             [EnginePlace(found.snapshot)],
-            EngineKind(found.snapshot.config, found.step_time),
+            EngineKind(found.snapshot.config, found.snapshot.step_time),
             [Coming(0.0, 10, 5)],
             Slo(1e6, 1e6),
             [0.0],
@@ -339,15 +336,14 @@ async def test_an_engine_that_is_not_predicted_says_why(tmp_path: Path) -> None:
         harness.publisher.publish(EngineSnapshotMessage(unpredicted=told))
 
         async def told_why() -> bool:
-            return (await harness.status()).unpredicted == told
+            return harness.watcher.unpredicted == told
 
         await until(told_why)
         harness.publisher.publish(EngineSnapshotMessage(unpredicted="\n" * 300))  # dropped
         harness.publish(snapshot(1))
 
         async def described() -> bool:
-            status = await harness.status()
-            return status.snapshot_age_s >= 0 and not status.unpredicted
+            return harness.watcher.engine.snapshot is not None and not harness.watcher.unpredicted
 
         await until(described)
 

@@ -156,7 +156,7 @@ async def test_keda_scales_by_what_all_five_methods_say(tmp_path: Path) -> None:
 async def test_keda_is_not_served_to_other_hosts_without_certificates(tmp_path: Path) -> None:
     lease, metrics = FileLease(tmp_path, "p"), ProvisionerMetrics()
     async with aiohttp.ClientSession() as client:
-        gatherer = Gatherer([], client, OPEN, api_key="", with_snapshots=False)
+        gatherer = Gatherer([], client, OPEN, api_key="")
         record = DecisionRecord(tmp_path)
         loop = Loop(lease, pytest.fail, gatherer, record, metrics, every_s=1.0)
         with pytest.raises(SystemExit, match="other hosts can reach"):  # KEDA knows no secret

@@ -12,7 +12,7 @@ from schedulers import running, until
 from foretell.config import PredictorSettings
 from foretell.services.predictor import publisher
 from foretell.services.predictor.__main__ import serve as serve_predictor
-from foretell.services.scheduler.placing import following
+from foretell.services.process import snapshot_stream
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import VERSION, Reader, snapshot_to_proto
 
@@ -62,7 +62,7 @@ async def test_no_placement_is_without_prediction(
         await until(lambda: len(list(tmp_path.glob("*.ready"))) >= ENGINES)
         schedulers = []
         for number, reader in enumerate(order):
-            monkeypatch.setattr(following, "Reader", reader)
+            monkeypatch.setattr(snapshot_stream, "Reader", reader)
             folder = tmp_path / str(number)
             folder.mkdir()
             scheduler = await stack.enter_async_context(

@@ -329,8 +329,7 @@ async def test_no_tagger_holds_a_request_up_or_is_believed_what_makes_no_sense(
 
 async def test_the_last_known_load_stands_in_for_a_predictor_that_dies(tmp_path: Path) -> None:
     busy, idle = Predictor(), Predictor()
-    busy.predicted.load.CopyFrom(LOAD)
-    busy.predicted.load.used_blocks = 90
+    busy.predicted.load = LOAD._replace(used_blocks=90)
     async with (
         engines(answer, answer) as both,
         serving(busy) as first,

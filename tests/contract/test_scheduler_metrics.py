@@ -11,9 +11,9 @@ import pytest
 from engines import MODEL, answer, engines, gated
 from prometheus_client.parser import text_string_to_metric_families
 from schedulers import Scheduler, running, until
-from scripted_peers import Predictor, serving
+from scripted_peers import LOAD, Predictor, serving
 
-from foretell.kernel.offline import OFFLINE_PRIORITY
+from foretell.model import OFFLINE_PRIORITY
 from foretell.policy import POLICIES
 from foretell.policy.baselines import BASELINES
 from foretell.v1 import predictor_pb2
@@ -204,7 +204,7 @@ async def test_what_is_told_is_what_reserve_foretells(tmp_path: Path) -> None:
 async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> None:
     gate = asyncio.Event()
     slow, fast = Predictor(e2e_s=9.0), Predictor(e2e_s=1.0)
-    slow.predicted.load.used_blocks = 90
+    slow.predicted.load = LOAD._replace(used_blocks=90)
     for sidecar in (slow, fast):
         sidecar.predicted.added_ttft_s = sidecar.predicted.added_e2e_s = 0.5
     async with (

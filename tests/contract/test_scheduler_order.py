@@ -18,8 +18,7 @@ async def test_hints_of_dynamos_clients_reach_engines_that_know_priorities(
 ) -> None:
     """Others would refuse them."""
     sidecar = Predictor()
-    sidecar.predicted.load.CopyFrom(LOAD)
-    sidecar.predicted.load.by_priority = by_priority
+    sidecar.predicted.load = LOAD._replace(by_priority=by_priority)
     async with (
         engines(answer) as (engine,),
         serving(sidecar) as address,
@@ -44,8 +43,7 @@ async def test_the_largest_go_last_where_engines_know_priorities(
 ) -> None:
     sidecar = Predictor()
     sidecar.predicted.ttft_s = 0.01
-    sidecar.predicted.load.CopyFrom(LOAD)
-    sidecar.predicted.load.by_priority = by_priority
+    sidecar.predicted.load = LOAD._replace(by_priority=by_priority)
     async with (
         engines(answer) as (engine,),
         serving(sidecar) as address,

@@ -11,8 +11,8 @@ from engines import answer, engines
 from schedulers import WAIT_S, Scheduler, running
 from scripted_peers import Predictor, serving
 
+from foretell.model import Load
 from foretell.placement import budget
-from foretell.v1 import predictor_pb2
 
 POOL = 5
 
@@ -25,9 +25,7 @@ def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def predictor(running_requests: int) -> Predictor:
     found = Predictor()
-    found.predicted.load.CopyFrom(
-        predictor_pb2.Load(running=running_requests, total_blocks=100, max_num_seqs=48)
-    )
+    found.predicted.load = Load(running_requests, 0, 0, 0, 100, 0, 48)
     return found
 
 

@@ -11,7 +11,7 @@ from engines import MODEL, Exchange, answer, close_before_headers, engines
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, serving
 
-from foretell.v1 import predictor_pb2
+from foretell.model import Load
 
 TTFT, TPOT = "x-foretell-ttft-target-ms", "x-foretell-tpot-target-ms"
 REJECT = {"x-foretell-when-late": "reject"}
@@ -53,7 +53,7 @@ async def test_who_cannot_be_in_time_is_told_at_once_if_it_wants(tmp_path: Path)
         await scheduler.until_metric("foretell_requests_late", 1)
         untargeted = await scheduler.complete(headers=REJECT, stream=True)
         assert not makes_way.done()
-        predictor.predicted.load = predictor_pb2.Load(max_num_seqs=48, total_blocks=1056)
+        predictor.predicted.load = Load(0, 0, 0, 0, 1056, 0, 48)
         patient = await makes_way
         assert [r.status_code for r in (in_time, patient, untargeted)] == [200] * 3
         assert predictor.with_quantiles == [True, True, True, False, True]

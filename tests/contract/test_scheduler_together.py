@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 from emulated_engine import MODEL, events, running_engine
 from schedulers import WAIT_S, Scheduler, running, until
@@ -17,7 +16,7 @@ from foretell.config import PredictorSettings, TaggerSettings
 from foretell.services.predictor.__main__ import serve as serve_predictor
 from foretell.services.process.logs import JsonLines, _Text
 from foretell.services.tagger.server import serve as serve_tagger
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
+from foretell.tools.follower import following
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -54,10 +53,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
                 explain_ratio=1.0,
             ) as scheduler:
                 await scheduler.until(lambda s: s["instances"][0]["healthy"])
-                async with asyncio.timeout(WAIT_S):  # a subscriber hears the next heartbeat
-                    while (await sidecar_status(address)).snapshot_age_s < 0:
-                        pass
-                # Otherwise it would be called, and nothing would be kept for hindsight.
+                # Otherwise nothing would be kept for hindsight.
                 await scheduler.until(lambda s: s["instances"][0]["calibration_steps"] is not None)
                 yield scheduler, address
         finally:
@@ -72,12 +68,6 @@ async def explained(scheduler: Scheduler, request_id: str) -> dict[str, Any]:
             told = (await scheduler.client.get(f"/explain/{request_id}")).json()
             if told["attempts"][-1]["happened"] is not None:
                 return dict(told)
-
-
-async def sidecar_status(address: str) -> predictor_pb2.StatusResponse:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)
-        return await stub.Status(predictor_pb2.StatusRequest())
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -128,7 +118,8 @@ async def test_a_request_is_predicted_served_and_accounted_for(
             )
             assert counted == 1
         assert await scheduler.metric("foretell_degraded_total") == 0
-        assert (await sidecar_status(address)).load.reserved == 0
+        async with following(address) as watcher:
+            assert watcher.engine.believed.load().reserved == 0
         cards = (await scheduler.client.get("/v1/models")).json()["data"]
         assert [card["owned_by"] for card in cards] == ["foretell-emulated"]
 

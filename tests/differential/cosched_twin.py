@@ -8,9 +8,8 @@ from typing import Any
 from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass
 from foretell.engine import Batch, Twin
 from foretell.engine import Sequence as Request
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
-from foretell.model import EngineConfig
+from foretell.model import OFFLINE_PRIORITY, EngineConfig
 
 MODEL = LinearStepTime((5e-3, 40e-6, 10e-9, 50e-6, 100e-6, 100e-9))
 Steps = list[tuple[float, list[tuple[str, int]]]]

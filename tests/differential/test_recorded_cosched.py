@@ -14,9 +14,8 @@ import pytest
 from foretell.engine.forecast import Forecaster
 from foretell.engine.published import header_of
 from foretell.engine.questions import Arrival, Figures, Question, arrival
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import certain
-from foretell.model import EngineConfig, LengthEstimate, RequestSpec, Slo
+from foretell.model import OFFLINE_PRIORITY, EngineConfig, LengthEstimate, RequestSpec, Slo
 from tests.differential.cosched_twin import MODEL, Ask, TwinEngine
 
 RECORDED = Path(__file__).parent / "cosched"

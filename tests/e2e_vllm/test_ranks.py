@@ -4,14 +4,17 @@ by itself."""
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
-import grpc
 import httpx
 import pytest
 
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from tests.e2e.cluster import Cluster, cluster, until
+from foretell.model import EngineSnapshot
+from foretell.services.backend.commands import snapshot_endpoint
+from foretell.services.process.memory_log import endpoint_of_rank
+from foretell.tools.live.tap import decoded, listening
+from tests.e2e.cluster import cluster, until
 from tests.e2e_vllm.vllm_engines import ENGINE_ARGS, ONE_THREAD_EACH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
@@ -19,12 +22,9 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.vllm]
 RANKS, REQUESTS = 2, 8
 
 
-def _there(running: Cluster, rank: int) -> set[str]:
-    """The names of the requests that a rank's own predictor sees in its engine."""
-    with grpc.insecure_channel(f"unix:{running.run_dir}/engine-0.rank{rank}.predictor.sock") as way:
-        stub = predictor_pb2_grpc.PredictorStub(way)
-        snapshot = stub.State(predictor_pb2.StateRequest()).snapshot
-    ids = [*snapshot.running.request_id, *snapshot.waiting.request_id]
+def _named(snapshots: list[EngineSnapshot]) -> set[str]:
+    """The names of the requests in what a rank published."""
+    ids = [each.request_id for seen in snapshots for each in (*seen.running, *seen.waiting)]
     return {
         name for name in map("request-{}.".format, range(REQUESTS)) if any(name in i for i in ids)
     }
@@ -43,16 +43,23 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
     file = tmp_path / "wanted.yaml"
     file.write_text(json.dumps(content))  # YAML too
     flags = (f"--cluster={file}", "--no-restart")
-    with cluster(tmp_path, *flags, start_s=600.0, **ONE_THREAD_EACH) as running:
+    with (
+        cluster(tmp_path, *flags, start_s=600.0, **ONE_THREAD_EACH) as running,
+        ExitStack() as taps,
+    ):
+        endpoint = snapshot_endpoint(running.run_dir, "engine-0")
+        heard = [
+            taps.enter_context(listening(endpoint_of_rank(endpoint, rank))) for rank in range(RANKS)
+        ]
         names = [f"engine-0.rank{rank}" for rank in range(RANKS)]
         seen: list[set[str]] = [set() for _ in range(RANKS)]
 
         def look() -> None:
             for rank in range(RANKS):
-                seen[rank] |= _there(running, rank)
+                seen[rank] |= _named(decoded(heard[rank]()))
 
         def ask(number: int) -> str:
-            """Where a request was placed; it runs until the predictor of that rank saw it."""
+            """Where a request was placed; it runs until that rank published it."""
             body = {"model": model, "prompt": "the " * (20 + number), "max_tokens": 1500}
             with client.stream(
                 "POST",
@@ -65,7 +72,7 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
                 for _ in answer.iter_bytes():
                     if f"request-{number}." in mine:
                         return placed_on
-            raise AssertionError(f"request {number} ended unseen by the predictor of {placed_on}")
+            raise AssertionError(f"request {number} was not published by {placed_on}")
 
         with httpx.Client(timeout=300) as client, ThreadPoolExecutor(REQUESTS) as pool:
             asked = [pool.submit(ask, number) for number in range(REQUESTS)]

@@ -14,8 +14,8 @@ from foretell.batch.release import Release
 from foretell.batch.states import Batch
 from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
-from foretell.model import EngineConfig
-from foretell.sim.beside import LOWEST_PRIORITY, OfflineRun
+from foretell.model import OFFLINE_PRIORITY, EngineConfig
+from foretell.sim.beside import OfflineRun
 from foretell.sim.config import ClusterConfig, InstanceConfig
 from foretell.workload import Arrival
 from tests.sweeps import cases
@@ -62,7 +62,7 @@ class Batches:
             for line in range(size):
                 tokens = min(400, max(1, round(draws.lognormvariate(4.0, 0.7))))
                 name = f"{number}/{line}"
-                self._lines.append(Arrival(at_s, PROMPT, tokens, name, priority=LOWEST_PRIORITY))
+                self._lines.append(Arrival(at_s, PROMPT, tokens, name, priority=OFFLINE_PRIORITY))
         self._tokens = {line.request_id: line.output_tokens for line in self._lines}
         self._run = OfflineRun(
             cluster(),

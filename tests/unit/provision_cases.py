@@ -1,6 +1,24 @@
 """Clusters for the tests of provisioning."""
 
+from foretell.engine import SnapshotPredictor
+from foretell.engine.published import Snapshot
+from foretell.latency.linear import StepTimeModel
+from foretell.length.distribution import certain
+from foretell.model import EngineSnapshot
 from foretell.provision import Facts, InstanceFacts, Phase, StrategyPlan
+
+
+def published(state: EngineSnapshot, steps: StepTimeModel) -> Snapshot:
+    """What the predictor of an engine in that state publishes; all lengths are as predicted."""
+    predictor = SnapshotPredictor(
+        dispatch_delay_s=0.0,
+        length_row=lambda found: certain(found.expected_tokens),
+        prior_tokens=1.0,
+    )
+    predictor.hear(state)
+    found = predictor.publish(steps, 0.0)
+    assert found is not None
+    return found
 
 
 def ready(name: str, running: int = 0, waiting: int = 0, kv: float = 0.0) -> InstanceFacts:

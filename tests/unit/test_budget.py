@@ -1,6 +1,6 @@
 """What is predicted for offline requests costs online ones nothing."""
 
-from foretell.kernel.offline import OFFLINE_PRIORITY
+from foretell.model import OFFLINE_PRIORITY
 from foretell.placement.budget import Plan, PredictionBudgets
 
 ENGINES = 2

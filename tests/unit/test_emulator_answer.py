@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.engine import Sequence
-from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.model import EngineConfig
+from foretell.model import OFFLINE_PRIORITY, EngineConfig
 from foretell.services.backend.emulator.answer import Answer, Job, JobMaker
 from foretell.services.backend.emulator.lengths import Lengths
 from foretell.services.backend.emulator.protocol import ChatRequest, CompletionRequest

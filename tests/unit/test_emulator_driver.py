@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from foretell.engine import Sequence, Twin
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
-from foretell.model import EngineConfig
+from foretell.model import OFFLINE_PRIORITY, EngineConfig
 from foretell.services.backend.emulator import driver as driver_module
 from foretell.services.backend.emulator.driver import Driver, RefusedError, Stream
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed

@@ -10,9 +10,9 @@ import pytest
 from stepped_engine import NOW, STEP_TIME, SteppedEngine, later_requests, random_engine
 
 from foretell.engine import Sequence, SnapshotPredictor, restore_twin
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.distribution import certain, knots
 from foretell.model import (
+    OFFLINE_PRIORITY,
     BatchShape,
     EngineConfig,
     EngineSnapshot,

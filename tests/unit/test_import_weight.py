@@ -19,7 +19,7 @@ SERVICES = "foretell.services"
         (f"{SERVICES}.backend.__main__", {"numpy", "grpc", "aiohttp"}),
         (
             f"{SERVICES}.predictor.__main__",
-            {"aiohttp", "uvicorn", "onnxruntime", "tokenizers"},
+            {"grpc", "aiohttp", "uvicorn", "onnxruntime", "tokenizers"},
         ),
         (
             f"{SERVICES}.tagger.__main__",

@@ -14,17 +14,17 @@ from foretell.provision import (
     StrategyPlan,
 )
 from foretell.provision.strategies import make_strategy
-from tests.unit.provision_cases import plan, warming
+from tests.unit.provision_cases import plan, published, warming
 
 ENGINE = EngineConfig("model", 16, 400, 8, 256, 1024)
-MODEL = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0)).packed()
-IDLE = EngineSnapshot("e", "", 0, 0.0, 0.0, ENGINE, 400, (), (), (), ())
+MODEL = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
+IDLE = published(EngineSnapshot("e", "", 0, 0.0, 0.0, ENGINE, 400, (), (), (), ()), MODEL)
 TARGETS = {"ttft_s": 1.0, "tpot_s": 0.1}
 
 
 def engines(count: int) -> list[InstanceFacts]:
     return [
-        InstanceFacts(f"e{i}", Phase.READY, 0.0, max_num_seqs=8, snapshot=IDLE, step_time=MODEL)
+        InstanceFacts(f"e{i}", Phase.READY, 0.0, max_num_seqs=8, snapshot=IDLE)
         for i in range(count)
     ]
 

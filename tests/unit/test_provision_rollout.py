@@ -5,11 +5,10 @@ from foretell.engine import Twin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, EngineSnapshot, RequestState, Slo
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
+from tests.unit.provision_cases import published
 
-KIND = EngineKind(
-    EngineConfig("model", 16, 400, 8, 256, 1024),
-    LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0)).packed(),
-)
+STEPS = LinearStepTime((0.02, 1e-4, 0.0, 0.0, 1e-4, 0.0))
+KIND = EngineKind(EngineConfig("model", 16, 400, 8, 256, 1024), STEPS.packed())
 COMING = [Coming(0.25 * i, 50, 40) for i in range(240)]  # each takes about a second of one seat
 TARGET = Slo(1.0, 0.1)
 
@@ -29,9 +28,8 @@ def busy(waiting: int) -> EnginePlace:
         for i in range(waiting)
     ]
     free = KIND.config.total_blocks - 8 * KIND.config.blocks_for(54)
-    return EnginePlace(
-        EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, free, requests, queue, (), ())
-    )
+    state = EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, free, requests, queue, (), ())
+    return EnginePlace(published(state, STEPS))
 
 
 def test_enough_engines_keep_the_target_and_too_few_do_not() -> None:
@@ -86,9 +84,8 @@ def test_a_snapshot_continues_as_the_engine_does() -> None:
         for i in range(20)
     ]
     blocks = KIND.config.total_blocks
-    place = EnginePlace(
-        EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, blocks, (), queue, (), ())
-    )
+    state = EngineSnapshot("e", "", 0, 0.0, 0.0, KIND.config, blocks, (), queue, (), ())
+    place = EnginePlace(published(state, STEPS))
 
     def met(ttft_s: float) -> bool:
         found = share_within([place], KIND, coming, Slo(ttft_s), [0.0], 0.0)

@@ -8,8 +8,7 @@ import pytest
 
 from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
-from foretell.kernel.offline import OFFLINE_PRIORITY
-from foretell.model import Slo
+from foretell.model import OFFLINE_PRIORITY, Slo
 from foretell.services.scheduler.api.parsing import (
     ApiRequest,
     for_engine,

@@ -7,11 +7,11 @@ import pytest
 
 from foretell.engine import SnapshotPredictor
 from foretell.engine.ledger import MAX_RESERVATIONS
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import knots
 from foretell.length.prefix import chained
 from foretell.model import (
+    OFFLINE_PRIORITY,
     EngineConfig,
     EngineSnapshot,
     LengthEstimate,

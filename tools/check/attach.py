@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import grpc
 import httpx
 
 from foretell.tools.check.context import Context
+from foretell.tools.follower import NothingKnown, snapshot_at
 from foretell.tools.harness.schedulers import running_schedulers
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-from foretell.wire import config_from_proto
 from foretell.workload import Arrival
 
 _TIMEOUT_S = 60.0
@@ -31,13 +29,10 @@ async def attach(context: Context, seconds: float) -> dict[str, Any]:
 
 
 async def _engine(address: str) -> dict[str, Any]:
-    async with grpc.aio.insecure_channel(address) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)
-        status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_TIMEOUT_S)
-        if status.snapshot_age_s < 0:
-            return {"attached": False}
-        state = await stub.State(predictor_pb2.StateRequest(), timeout=_TIMEOUT_S)
-    config = config_from_proto(state.snapshot.config)
+    try:
+        config = (await snapshot_at(address)).config
+    except NothingKnown:
+        return {"attached": False}
     return {
         "attached": True,
         "engine_version": config.engine_version,

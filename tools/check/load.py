@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from foretell.kernel.offline import OFFLINE_PRIORITY
+from foretell.model import OFFLINE_PRIORITY
 from foretell.tools.check.engine_args import LENGTH_KEY
 from foretell.tools.live.load import (
     HEADROOM_S,

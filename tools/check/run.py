@@ -184,19 +184,14 @@ async def _card(url: str) -> dict[str, Any]:
 
 async def _seats(predictor: str) -> int:
     """The engine's `max_num_seqs`."""
-    # Generated code, and gRPC, are heavy: a refusal before this must come at once.
-    import grpc
+    from foretell.tools.follower import NothingKnown, snapshot_at
 
-    from foretell.v1 import predictor_pb2, predictor_pb2_grpc
-
-    async with grpc.aio.insecure_channel(predictor) as channel:
-        stub = predictor_pb2_grpc.PredictorStub(channel)
-        status = await stub.Status(predictor_pb2.StatusRequest(), timeout=_PROBE_TIMEOUT_S)
-    if status.snapshot_age_s < 0:
+    try:
+        return (await snapshot_at(predictor)).config.max_num_seqs
+    except NothingKnown as error:
         raise CannotCheck(
             "the plugin did not attach to the engine: its log, engine-0.engine.log, says why"
-        )
-    return int(status.load.max_num_seqs)
+        ) from error
 
 
 def _keep_logs(folder: Path, output: Path) -> None:

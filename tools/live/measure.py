@@ -3,24 +3,22 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Coroutine, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from typing import Any, TypeVar
 
-import grpc
-
+from foretell.latency.residuals import spread
 from foretell.services.process import runtime
 from foretell.services.process.probe import http_get
-from foretell.tools.live.follower import Follower
+from foretell.tools.follower import NothingKnown, following
 from foretell.tools.live.load import MixedLengths, at_their_times, bursty, under_way
 from foretell.tools.live.recording import Recording, Served
 from foretell.tools.live.session import Session
 from foretell.tools.live.stream import NoStream, StreamClient
 from foretell.tools.live.tap import listening
 from foretell.tools.progress import Show
-from foretell.v1 import predictor_pb2, predictor_pb2_grpc
 from foretell.workload import Arrival
 
 _DEADLINE_S = 10.0
@@ -49,7 +47,7 @@ class LiveOptions:
     url: str
     """The engine's address; its OpenAI endpoint is below /v1."""
     predictor: str
-    """gRPC address of the predictor beside this engine."""
+    """Address of the predictor beside this engine."""
     snapshots: str = ""
     """Endpoint of the engine's plugin, to record from; empty: the recording has none."""
     seconds: float = 0.0
@@ -70,16 +68,13 @@ class LiveOptions:
 
 
 async def measure(options: LiveOptions, show: Show) -> Recording:
-    """Measure; raises CannotMeasure, and NoStream or AioRpcError where a peer fails underway."""
+    """Measure; raises CannotMeasure, NothingKnown, and NoStream where a peer fails underway."""
     model, max_model_len = await _model_of(options)
     lengths = options.lengths.within(max_model_len)
     async with (
         StreamClient(options.url) as client,
-        grpc.aio.insecure_channel(options.predictor) as channel,
-        _following(options.predictor) as follower,
+        following(options.predictor) as follower,
     ):
-        stub = predictor_pb2_grpc.PredictorStub(channel)
-        status = await _status(stub, options.predictor)
         most_tokens = _MOST_TOKENS * lengths.most_output
         if max_model_len:
             most_tokens = min(most_tokens, max_model_len - lengths.most_prompt)
@@ -89,7 +84,7 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
         with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
             capacity, rate = 0.0, options.rate_per_s
             if not rate:
-                seats = status.load.max_num_seqs
+                seats = follower.snapshot.config.max_num_seqs
                 capacity = await _capacity(session, options, lengths, seats, show)
                 rate = options.utilisation * capacity
             session.served.clear()
@@ -98,38 +93,23 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
                 left_s = options.seconds * (1.0 - _ENDING_RATIO) - (time.monotonic() - began_s)
                 options = _lasting(options, rate * left_s)
             await _send(session, options, lengths, rate, show)
-            status = await _status(stub, options.predictor)
             snapshots = heard()
+        known = follower.snapshot
     requests = sorted(session.served, key=lambda request: request.decided_unix_s)
     about = {
         "model": model,
-        "engine_version": status.engine_version,
-        "emulated": status.emulated,
-        "max_num_seqs": status.load.max_num_seqs,
+        "engine_version": known.config.engine_version,
+        "emulated": known.config.emulated,
+        "max_num_seqs": known.config.max_num_seqs,
         "load": _load_facts(options, lengths, capacity, rate, requests),
         "predictor": {
-            "calibration_steps": status.calibration_steps,
-            "step_error": round(status.step_error_ratio, 4),
-            "dispatch_delay_ms": round(status.dispatch_delay_s * 1e3, 2),
+            "calibration_steps": known.calibration_steps,
+            "step_error": round(spread(known.step_error, 1), 4),
+            "dispatch_delay_ms": round(known.dispatch_delay_s * 1e3, 2),
             "answer_delay_ms": round(session.answer_delay_s * 1e3, 2),
         },
     }
     return Recording(about, requests, snapshots)
-
-
-@asynccontextmanager
-async def _following(address: str) -> AsyncIterator[Follower]:
-    """Follows a predictor that knows its engine."""
-    follower = Follower(address)
-    try:
-        try:
-            async with asyncio.timeout(_DEADLINE_S):
-                await follower.known()
-        except TimeoutError as error:
-            raise CannotMeasure(f"the predictor at {address} publishes no snapshots") from error
-        yield follower
-    finally:
-        follower.close()
 
 
 async def _capacity(
@@ -237,20 +217,6 @@ async def _model_of(options: LiveOptions) -> tuple[str, int]:
         raise CannotMeasure(f"no engine at {options.url}: {error}") from error
 
 
-async def _status(
-    stub: predictor_pb2_grpc.PredictorStub, address: str
-) -> predictor_pb2.StatusResponse:
-    try:
-        status: predictor_pb2.StatusResponse = await stub.Status(
-            predictor_pb2.StatusRequest(), timeout=_DEADLINE_S
-        )
-    except grpc.aio.AioRpcError as error:
-        raise CannotMeasure(f"no predictor at {address}: {error.details()}") from error
-    if status.snapshot_age_s < 0:
-        raise CannotMeasure(f"the predictor at {address} has not heard of its engine yet")
-    return status
-
-
 def completed(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end on an event loop of its own.
 
@@ -259,7 +225,7 @@ def completed(work: Coroutine[Any, Any, T]) -> T:
     try:
         with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
             return runner.run(work)
-    except* (CannotMeasure, NoStream, grpc.aio.AioRpcError) as group:
+    except* (CannotMeasure, NothingKnown, NoStream) as group:
         raise SystemExit(f"accuracy: {_first(group)}") from group
     except* KeyboardInterrupt:
         raise SystemExit("accuracy: interrupted") from None

@@ -7,7 +7,7 @@ from typing import Any
 
 from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
-from foretell.tools.live.follower import Follower
+from foretell.tools.follower import Follower
 from foretell.tools.live.recording import Served
 from foretell.tools.live.stream import NoStream, StreamClient, completion, random_prompt
 from foretell.workload import Arrival

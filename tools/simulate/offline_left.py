@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import count, cycle
 from typing import NamedTuple
 
-from foretell.kernel.offline import OFFLINE_PRIORITY
+from foretell.model import OFFLINE_PRIORITY
 from foretell.sim.beside import Fixed, OfflineRun
 from foretell.sim.config import ClusterConfig
 from foretell.tools.simulate.cluster import cluster_config

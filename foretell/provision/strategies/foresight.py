@@ -65,8 +65,8 @@ class Foresight:
         self.forecast.observe(facts.now_s, facts.arrived)
         self._lengths.extend(facts.lengths)
         for instance in facts.instances:
-            if instance.snapshot is not None and instance.step_time is not None:
-                self._kind = EngineKind(instance.snapshot.config, instance.step_time)
+            if instance.snapshot is not None:
+                self._kind = EngineKind(instance.snapshot.config, instance.snapshot.step_time)
         if self._kind is None or not self.forecast.known or not self._lengths:
             return Proposal(plan.instances, "nothing is known of arrivals or engines yet")
         rates = tuple(

@@ -12,10 +12,9 @@ from math import inf
 
 from foretell.cosched import OnlineWatch
 from foretell.engine import Batch, Outcome, Sequence, Twin
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
-from foretell.model import Step
+from foretell.model import OFFLINE_PRIORITY, Step
 from foretell.services.backend.emulator.metrics import EngineMetrics
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 

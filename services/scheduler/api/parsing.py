@@ -16,9 +16,8 @@ import orjson
 from pydantic import ValidationError
 
 from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass, job_of
-from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
-from foretell.model import Slo
+from foretell.model import OFFLINE_PRIORITY, Slo
 from foretell.services.scheduler.api.errors import ApiError, invalid
 from foretell.services.scheduler.api.forms import form_fields
 from foretell.services.scheduler.api.output import (

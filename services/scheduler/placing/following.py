@@ -1,29 +1,19 @@
 """Follows one predictor: takes in its snapshots, notifies it of requests, comes back to it."""
 
 import asyncio
-import logging
 from collections.abc import Callable
-
-from google.protobuf.message import DecodeError
 
 from foretell import wire
 from foretell.engine.doubt import Doubt
 from foretell.engine.progress import StreamProgress
-from foretell.engine.published import SnapshotError
 from foretell.engine.seen_limits import OBSERVED, TELL_EVERY_S
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.engine.stream_text import part_of
-from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec
+from foretell.services.process.snapshot_stream import SnapshotStream
 from foretell.services.process.traffic import Traffic
-from foretell.services.scheduler.placing.peers import Peer
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import Reader
 
-logger = logging.getLogger(__name__)
-
-_LOST_S = 10.0
-"""Without a message for so long, of which there is one a second, the predictor's host is gone."""
 _GATHER_S = 0.1
 """Time that the end of a request may wait for the next notice to that predictor: nobody is in a
 hurry, and to send both costs as much as to send one."""
@@ -32,7 +22,7 @@ Watch = Callable[[bytes, int], None]
 Seen = predictor_pb2.Seen
 
 
-class Following(Peer):
+class Following(SnapshotStream):
     """One followed predictor, from `start` to `stop`."""
 
     def __init__(
@@ -43,19 +33,10 @@ class Following(Peer):
         refused: Callable[[str], None],
         shown: Callable[[bool], None],
     ) -> None:
-        """`address` is the predictor's own; `refused` gets why a message was refused, `shown`
-        that there is a snapshot, or that there will be no new ones."""
-        super().__init__(address, traffic)
-        self.engine = engine
+        """As `SnapshotStream` has it."""
+        super().__init__(address, traffic, engine, refused, shown)
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
         """Gets what another scheduler has sent to the predictor for all."""
-        self.unpredicted = ""
-        """Why there is no snapshot of the engine, where its predictor says so."""
-        self._refused = refused
-        self._shown = shown
-        self._is_shown = False
-        self._reader = Reader(packed_tables, NO_TABLES)
-        self._heard_s = 0.0
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
@@ -86,8 +67,7 @@ class Following(Peer):
         """More is known of `request`, which the predictor gets while it is open."""
         age_s = self.engine.revise(request, self._loop.time())
         if age_s is not None:
-            reserved = wire.request_to_proto(request)
-            self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
+            self.still_open(request, age_s)
 
     def watch(self, spec: RequestSpec) -> Watch | None:
         """A stream goes to the engine: who wants to see its bytes as they come, and the tokens that
@@ -152,53 +132,25 @@ class Following(Peer):
             self._gathering = self._loop.call_later(_GATHER_S, self._send)
         return found
 
-    def began(self) -> None:
-        """Say what is on its way."""
-        super().began()
-        self._reader = Reader(packed_tables, NO_TABLES)
-        self._heard_s = self._loop.time()
-        for request, age_s in self.engine.begin(self._heard_s):
-            reserved = wire.request_to_proto(request)
-            self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
+    def still_open(self, request: RequestSpec, age_s: float) -> None:
+        reserved = wire.request_to_proto(request)
+        self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
     def ended(self) -> None:
         """Nothing more is seen of requests that are over."""
         super().ended()
         self._unsent.clear()
-        self._show(False)
         for found in self._waiting.values():
             if not found.done():
                 found.set_result(None)
 
-    def is_lost(self) -> bool:
-        """The predictor has said nothing for too long."""
-        return self._loop.time() - self._heard_s > _LOST_S
-
-    def heard(self, payload: bytes) -> None:
-        """The predictor has published something."""
-        self._heard_s = now_s = self._loop.time()
-        try:
-            message = predictor_pb2.Published.FromString(payload)
-            self.engine.hear(self._reader.read(message), now_s)
-            self._learn_reason(wire.checked_reason(message.unpredicted))
-        except DecodeError:
-            self._refused("bytes")
-            return
-        except (SnapshotError, wire.WireError) as error:
-            self._refused(str(error))
-            return
-        self._show(self.engine.predictor is not None)
+    def told(self, message: predictor_pb2.Published) -> None:
         for spending in message.spending:
             self.passed_on(spending)
         for ended in message.ended:
             found = self._waiting.get(ended.request_id)
             if found is not None and not found.done():
                 found.set_result(ended.seen)
-
-    def _learn_reason(self, reason: str) -> None:
-        if reason and reason != self.unpredicted:
-            logger.warning("the engine of %s is not predicted: %s", self._address, reason)
-        self.unpredicted = reason
 
     def _notify(self, notice: predictor_pb2.Notice) -> bool:
         self._unsent.append(notice.SerializeToString())
@@ -216,8 +168,3 @@ class Following(Peer):
             return False
         self.send(*unsent)
         return True
-
-    def _show(self, shown: bool) -> None:
-        if shown != self._is_shown:
-            self._is_shown = shown
-            self._shown(shown)

@@ -1,8 +1,10 @@
 """Follows one predictor, as a scheduler does that sends all of an engine's requests."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
+from foretell.engine.published import Snapshot
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.length.distribution import knots
 from foretell.model import Prediction, RequestSpec
@@ -12,6 +14,11 @@ from foretell.services.scheduler.placing.following import Following, Seen
 
 _NAME = "engine"
 _SEEN_WITHIN_S = 10.0
+_KNOWN_WITHIN_S = 4.0  # a predictor says at once what it knows, to who has found it
+
+
+class NothingKnown(Exception):
+    """A predictor publishes no snapshots; the text says why."""
 
 
 class Follower:
@@ -30,6 +37,23 @@ class Follower:
     async def known(self) -> None:
         """Until there is a snapshot."""
         await self._known.wait()
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The latest one; there must be one."""
+        snapshot = self.engine.snapshot
+        assert snapshot is not None, "the predictor has not been heard yet"
+        return snapshot
+
+    @property
+    def is_connected(self) -> bool:
+        """The predictor is there."""
+        return self._following.is_open
+
+    @property
+    def unpredicted(self) -> str:
+        """Why there is no snapshot, where the predictor says so."""
+        return self._following.unpredicted
 
     def predict(self, spec: RequestSpec) -> Prediction | None:
         """What becomes of a request that is sent now, with those to be expected after it."""
@@ -55,3 +79,27 @@ class Follower:
     def _shown(self, shown: bool) -> None:
         if shown:
             self._known.set()
+
+
+@asynccontextmanager
+async def following(address: str) -> AsyncIterator[Follower]:
+    """Follows the predictor at `address`, which knows its engine; raises `NothingKnown`."""
+    follower = Follower(address)
+    try:
+        try:
+            async with asyncio.timeout(_KNOWN_WITHIN_S):
+                await follower.known()
+        except TimeoutError as error:
+            if not follower.is_connected:
+                raise NothingKnown(f"there is no predictor at {address}") from error
+            why = follower.unpredicted or "it has not heard of its engine yet"
+            raise NothingKnown(f"the predictor at {address} knows nothing: {why}") from error
+        yield follower
+    finally:
+        follower.close()
+
+
+async def snapshot_at(address: str) -> Snapshot:
+    """What the predictor at `address` knows of its engine; raises `NothingKnown`."""
+    async with following(address) as follower:
+        return follower.snapshot
