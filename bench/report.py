@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -167,16 +167,6 @@ def machine_line(machine: Mapping[str, Any]) -> str:
         f"{machine['os']}, Python {machine['python']}, {versions}; "
         f"load average before the run {machine['load_1min']}"
     )
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table whose first column is text and whose others are numbers."""
-    lines = [
-        f"| {' | '.join(header)} |",
-        f"|{'|'.join([':--', *['--:'] * (len(header) - 1)])}|",
-        *(f"| {' | '.join(map(str, row))} |" for row in rows),
-    ]
-    return "\n".join(lines) + "\n"
 
 
 def write_into(page: Path, block: str, text: str) -> None:

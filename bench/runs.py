@@ -3,28 +3,12 @@
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from bench.report import ROOT
-from foretell.tools.progress import progress
-
-Case = TypeVar("Case")
-Result = TypeVar("Result")
-
-
-def pool(processes: int) -> ProcessPoolExecutor:
-    """Spawned processes: forked ones would share their parent's threads and locks, badly."""
-    return ProcessPoolExecutor(processes, mp_context=get_context("spawn"))
-
-
-def run_each(run: Callable[[Case], Result], cases: Sequence[Case], processes: int) -> list[Result]:
-    """The result of `run` for every case, in their order."""
-    with pool(processes) as workers, progress() as bar:
-        return list(bar.track(workers.map(run, cases), len(cases), description="runs"))
+from foretell.tools.progress import side_by_side
 
 
 @cache
@@ -57,10 +41,8 @@ class Kept:
         """The result of `work`, as JSON has it, for each of `asked`; made by several processes
         where it is not kept."""
         missing = [each for each in dict.fromkeys(asked) if repr(each) not in self._found]
-        with pool(processes) as workers, progress() as bar:
-            results = bar.track(workers.map(work, missing), len(missing), description=what)
-            for each, result in zip(missing, results, strict=True):
-                self.keep(each, result)
+        for each, result in zip(missing, side_by_side(work, missing, processes, what), strict=True):
+            self.keep(each, result)
         return [self._found[repr(each)] for each in asked]
 
     def keep(self, asked: object, result: Any) -> None:

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 import psutil  # type: ignore[import-untyped]
 
-from bench.processes import running_services
 from foretell.services.backend.commands import snapshot_endpoint
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT, GPU_ENVIRONMENT
 from foretell.tools.check.hardware import find_gpus
+from foretell.tools.harness.services import running_services
 
 _START_TIMEOUT_S = 300.0
 _ENGINE_CORE = "VLLM::EngineCor"  # as Linux shortens the name that vLLM gives the process

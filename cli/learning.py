@@ -61,7 +61,9 @@ def length_eval(
     ] = "shipped",
     train: Annotated[
         Path | None,
-        typer.Option(help="Answered prompts from which the baselines and the history learn."),
+        typer.Option(
+            help="With --model none: answered prompts that the history has learnt from before."
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Number of lines to read; 0: all.")] = 0,
 ) -> None:

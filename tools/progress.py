@@ -1,7 +1,11 @@
-"""Progress bars on stderr, which look alike in all commands and benchmarks."""
+"""Progress bars on stderr, which look alike in all commands and benchmarks, and runs beside each
+other."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -13,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+Asked = TypeVar("Asked")
+Result = TypeVar("Result")
 Show = Callable[[str, int, int], None]
 """Called with what is going on, how much of it is done, and of how much."""
 
@@ -34,3 +40,12 @@ def showing(first: str) -> Iterator[Show]:
             bar.update(task, description=what, completed=done, total=total)
 
         yield show
+
+
+def side_by_side(
+    work: Callable[[Asked], Result], asked: Sequence[Asked], processes: int, what: str
+) -> Iterator[Result]:
+    """The result of `work` for each of `asked`, in their order, by several processes."""
+    # Spawned: forked ones would share their parent's threads and locks, badly.
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool, progress() as bar:
+        yield from bar.track(pool.map(work, asked), len(asked), description=what)

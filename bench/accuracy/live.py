@@ -5,13 +5,14 @@ Starts one vLLM engine on the CPU and its predictor, finds its capacity, and sen
 
 import argparse
 
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.vllm_cpu import running_engine
 from foretell.services.process.children import ChildFailed
 from foretell.tools.live.measure import LiveOptions, completed
 from foretell.tools.live.measure import measure as measure_engine
 from foretell.tools.live.recording import Recording
 from foretell.tools.live.report import COLUMNS, LATENCIES, cells, report
+from foretell.tools.markdown import markdown_table
 from foretell.tools.progress import Show, showing
 
 BENCH = Benchmark(

@@ -14,7 +14,6 @@ import argparse
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from pathlib import Path
@@ -22,8 +21,7 @@ from random import Random
 from statistics import fmean, median
 from typing import NamedTuple
 
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.runs import run_each
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from foretell.engine.told import Calibration, Seen, ToldLatency, with_length
 from foretell.model import BatchShape, LengthEstimate
 from foretell.policy import make_policy
@@ -31,6 +29,8 @@ from foretell.sim import ClusterConfig, Served, simulate
 from foretell.tools.intervals import percentile
 from foretell.tools.length.dataset import Example, read_examples
 from foretell.tools.length.taggers import load_tagger
+from foretell.tools.markdown import markdown_table
+from foretell.tools.progress import side_by_side
 from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.workload import Arrival
@@ -202,7 +202,9 @@ def measure(options: argparse.Namespace) -> Numbers:
     """All files and seeds."""
     cases = [(path, seed) for path in options.answers for seed in range(1, options.seeds + 1)]
     return {
-        "rows": run_each(partial(run), cases[:1] if options.quick else cases, options.processes)
+        "rows": list(
+            side_by_side(run, cases[:1] if options.quick else cases, options.processes, "runs")
+        )
     }
 
 

@@ -18,9 +18,10 @@ from typing import Any
 
 from bench.fake_engine import MODEL, compiled, start_fake_engines
 from bench.gateway.gateways import BASE, GATEWAYS, PATH, Running, install, start
-from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import BUILD, Benchmark, Blocks, Numbers, made_by
 from foretell.services.process.children import Child, ChildFailed
 from foretell.tools.intervals import percentile
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

@@ -14,9 +14,10 @@ from statistics import fmean
 
 from bench.offline.blend_runs import DFS, ENGINES, FCFS, RANDOM, TRACES, Case, serve
 from bench.offline.mixes import VIDEO_TOKENS
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.tools.intervals import plus_minus
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

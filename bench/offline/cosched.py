@@ -21,9 +21,10 @@ from statistics import fmean
 from typing import Any
 
 from bench.offline.documents import Line, chats, questions
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
-from bench.runs import run_each
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from foretell.tools.intervals import plus_minus
+from foretell.tools.markdown import markdown_table
+from foretell.tools.progress import side_by_side
 from foretell.workload import Arrival
 
 BENCH = Benchmark(
@@ -139,6 +140,6 @@ def measure(options: argparse.Namespace) -> Numbers:
         Case(load, contender, seed) for load, contender, seed in product(loads, CONTENDERS, seeds)
     ]
     one = partial(serve, data=options.data, seconds=options.seconds)
-    runs = run_each(one, cases, options.processes)
+    runs = list(side_by_side(one, cases, options.processes, "runs"))
     cpu_s = round(sum(found["cpu_s"] for found in runs))
     return {"seconds": options.seconds, "runs": runs, "cpu_s": cpu_s}

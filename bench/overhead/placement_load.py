@@ -21,12 +21,14 @@ from typing import Any
 import aiohttp
 import psutil  # type: ignore[import-untyped]
 
-from bench.processes import Services, cpu_s, running_services, start_emulated, start_predictor
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.processes import cpu_s, start_emulated, start_predictor
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from foretell.services.process import runtime
 from foretell.tools.harness.kernel import PROFILE
 from foretell.tools.harness.schedulers import Engines, Schedulers, running_schedulers
+from foretell.tools.harness.services import Services, running_services
 from foretell.tools.intervals import percentile
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

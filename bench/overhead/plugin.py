@@ -13,7 +13,8 @@ import argparse
 from collections.abc import Sequence
 from itertools import product
 
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

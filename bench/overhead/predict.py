@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from foretell.tools.harness.cases import RESERVATIONS, STATES, Size
 from foretell.tools.harness.kernel import PROFILE, time_kernel
+from foretell.tools.markdown import markdown_table
 from foretell.tools.progress import progress
 
 BENCH = Benchmark(__file__, __doc__, takes="a minute")

@@ -26,10 +26,10 @@ from bench.paced.requests import Chain, Turn, draw, read_conversations
 from bench.paced.runs import MOST_LATE, Run, predicted
 from bench.paced.settings import Setting
 from bench.paced.watch import watched
-from bench.processes import Services, running_services
 from bench.report import ROOT
 from bench.runs import Kept
 from foretell.tools.harness.schedulers import Engines, running_schedulers
+from foretell.tools.harness.services import Services, running_services
 from foretell.tools.live.tap import decoded, listening
 
 _WARM_UP = 30

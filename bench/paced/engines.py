@@ -10,10 +10,10 @@ from pathlib import Path
 import httpx
 
 from bench.paced.pace import PROFILE, SLOWDOWN_KEY
-from bench.processes import Services
 from bench.report import ROOT
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT
 from foretell.tools.harness.schedulers import Engines
+from foretell.tools.harness.services import Services
 
 MODEL_NAME = "tiny-llama"
 SLOWDOWN = 2.0

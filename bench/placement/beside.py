@@ -31,11 +31,12 @@ from bench.paced.load import Answered, send
 from bench.paced.pace import PROFILE, step_time
 from bench.paced.requests import Chain, draw
 from bench.paced.settings import mean_lengths, requests_per_s
-from bench.processes import running_services
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from foretell.tools.check import load as check
+from foretell.tools.harness.services import running_services
 from foretell.tools.intervals import percentile, plus_minus
 from foretell.tools.live.stream import StreamClient
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

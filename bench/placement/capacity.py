@@ -22,9 +22,10 @@ from bench.placement.yardstick import (
     capacity,
     family_of,
 )
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.tools.intervals import geometric_mean, ratio_interval
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

@@ -17,10 +17,11 @@ from random import Random
 from bench.placement.simulated import by_seed, figures, simulated
 from bench.placement.yardstick import BENCH as YARDSTICK
 from bench.placement.yardstick import BLOCK, DISPATCH_S, NETWORK_S, OURS, PUBLISH_S, family_of
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.model import NO_SLO, Slo
 from foretell.tools.intervals import geometric_mean, ratio_interval
+from foretell.tools.markdown import markdown_table
 from foretell.tools.simulate.options import SimulateOptions
 
 BENCH = Benchmark(

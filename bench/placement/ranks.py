@@ -23,11 +23,12 @@ import httpx
 from bench.paced.engines import MODEL_NAME, EngineSpec, engine_args
 from bench.paced.pace import PROFILE, step_time
 from bench.paced.settings import requests_per_s
-from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import ROOT, Benchmark, Blocks, Numbers, made_by
 from foretell.tools.check.engine_args import CPU_ENVIRONMENT
 from foretell.tools.check.load import online, send
 from foretell.tools.intervals import percentile, ratio_interval
 from foretell.tools.live.stream import StreamClient
+from foretell.tools.markdown import markdown_table
 from foretell.workload import Arrival, poisson
 from tests.e2e.cluster import cluster
 

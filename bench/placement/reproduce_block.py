@@ -17,9 +17,10 @@ from statistics import fmean
 
 from bench.placement.broadcast import broadcast
 from bench.placement.simulated import A30, by_seed, capacity_qps, figures, simulated
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.tools.intervals import change, plus_minus
+from foretell.tools.markdown import markdown_table
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import read_trace, relative_errors
 from foretell.workload import Trace, arrivals_of

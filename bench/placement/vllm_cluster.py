@@ -17,10 +17,11 @@ from bench.paced.engines import SLOWDOWN
 from bench.paced.pace import PROFILE
 from bench.paced.runs import METRICS, Run
 from bench.paced.settings import SETTINGS, UTILISATION
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept
 from foretell.tools.intervals import interval, percentile
 from foretell.tools.live.report import FORETELL, LATENCIES
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

@@ -17,10 +17,11 @@ from bench.placement.bound import pooled
 from bench.placement.families import DECIDES, FAMILIES, MIXED, UNSEEN, Family
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from bench.placement.simulated import by_seed, capacity_qps, figures, merged, simulated
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.policy import Policy
 from foretell.tools.intervals import geometric_mean, ratio_interval
+from foretell.tools.markdown import markdown_table
 from foretell.tools.simulate.options import SimulateOptions
 
 BENCH = Benchmark(

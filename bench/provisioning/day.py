@@ -17,7 +17,7 @@ from bench.provisioning import traffic
 from bench.provisioning.cluster import ENGINE, PROFILE, engines
 from bench.provisioning.oracle import Oracle
 from bench.provisioning.traffic import Day
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.model import Slo
 from foretell.placement import PlacementConfig
@@ -28,6 +28,7 @@ from foretell.provision.strategies import make_strategy
 from foretell.provision.strategies.foresight import Foresight
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.tools.intervals import plus_minus
+from foretell.tools.markdown import markdown_table
 
 BENCH = Benchmark(
     __file__,

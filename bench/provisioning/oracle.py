@@ -20,7 +20,6 @@ class Oracle:
     """
 
     name: ClassVar[str] = "oracle"
-    needs_snapshots: ClassVar[bool] = False
 
     def __init__(self, times_s: Sequence[float], capacity_rps: float) -> None:
         self._times_s = times_s

@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.provisioning.cluster import ENGINE, PROFILE, engines
 from bench.provisioning.traffic import Lengths, read_lengths
-from bench.report import Benchmark, Blocks, Numbers, made_by, markdown_table
+from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
 from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
@@ -22,6 +22,7 @@ from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
 from foretell.sim import ClusterConfig, Provisioning, Report, simulate
 from foretell.tools.intervals import interval
+from foretell.tools.markdown import markdown_table
 from foretell.workload import EmpiricalLengths, poisson, stream
 
 BENCH = Benchmark(

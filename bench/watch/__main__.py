@@ -14,10 +14,11 @@ from math import comb
 from pathlib import Path
 from statistics import median
 
-from bench.report import ROOT, machine_line, markdown_table
+from bench.report import ROOT, machine_line
 from bench.watch.probe import KINDS
 from bench.watch.sides import Figures, NotMeasured, Probe, Side, at, here
 from foretell.tools.harness.machine import describe_machine
+from foretell.tools.markdown import markdown_table
 
 REFERENCE = "5bce15dec6ee"
 """The last commit of 2026-11-23: `compare.md` has what its byte path cost beside other gateways."""

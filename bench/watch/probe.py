@@ -114,7 +114,7 @@ async def placement(folder: Path) -> AsyncIterator[Measure]:
     """A scheduler that places by predictions and relays, before emulated engines."""
     import httpx  # noqa: PLC0415
 
-    from bench.processes import running_services  # noqa: PLC0415
+    from foretell.tools.harness.services import running_services  # noqa: PLC0415
 
     async with (
         running_services(folder) as services,
@@ -195,7 +195,7 @@ async def plugin(folder: Path) -> AsyncIterator[Measure]:
 @asynccontextmanager
 async def start(folder: Path) -> AsyncIterator[Measure]:
     """Each service, started after the other, until it serves."""
-    from bench.processes import running_services  # noqa: PLC0415
+    from foretell.tools.harness.services import running_services  # noqa: PLC0415
 
     numbers = count()
 

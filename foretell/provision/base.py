@@ -38,8 +38,6 @@ class Strategy(Protocol):
     constructor."""
 
     name: ClassVar[str]
-    needs_snapshots: ClassVar[bool]
-    """Whether facts must hold the engines' snapshots."""
 
     def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         """How many instances there should be; called once for every facts, in their order."""

@@ -36,7 +36,7 @@ class InstanceFacts:
     """0: not known."""
     kv_used_ratio: float = 0.0
     snapshot: "Snapshot | None" = None
-    """What its predictor last published; only strategies that simulate the cluster ask for it."""
+    """What its predictor last published, where one is followed."""
 
     @property
     def requests(self) -> int:

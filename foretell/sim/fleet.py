@@ -136,7 +136,6 @@ class Fleet:
             return InstanceFacts(self._name(node), phase, since_s)
         engine, twin = node.instance.config, node.instance.twin
         running, outstanding = len(twin.running), self._schedulers.outstanding(node)
-        wanted = self._provisioner.strategy.needs_snapshots and phase is Phase.READY and node.up
         return InstanceFacts(
             self._name(node),
             phase,
@@ -145,7 +144,9 @@ class Fleet:
             max(0, outstanding - running),
             engine.max_num_seqs,
             1.0 - twin.free_blocks / engine.total_blocks,
-            snapshot_of(node, self._expected, self._clock.now_s) if wanted else None,
+            snapshot_of(node, self._expected, self._clock.now_s)
+            if phase is Phase.READY and node.up
+            else None,
         )
 
     def _name(self, node: Node) -> str:

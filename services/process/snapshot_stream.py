@@ -1,7 +1,9 @@
 """Takes in what one predictor publishes, and comes back to it whenever its stream ends."""
 
+import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from google.protobuf.message import DecodeError
 
@@ -10,7 +12,7 @@ from foretell.engine.published import SnapshotError
 from foretell.engine.snapshot_cache import FollowedEngine
 from foretell.latency.tables import NO_TABLES, packed_tables
 from foretell.model import RequestSpec
-from foretell.services.process.peers import Peer
+from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
 from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import Reader
@@ -18,31 +20,51 @@ from foretell.wire.published import Reader
 logger = logging.getLogger(__name__)
 
 _LOST_S = 10.0
-"""Without a message for so long, of which there is one a second, the predictor's host is gone."""
+"""Without a message for so long, of which there is one a second, the predictor hangs or its host is
+gone, and its name may have another address by now."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
+_CONNECT_S = 2.0
+_LOOK_EVERY_S = 2.5
 
 
-class SnapshotStream(Peer):
-    """One followed predictor, from `start` to `stop`."""
+class SnapshotStream(FrameStream):
+    """One followed predictor. Its stream is opened again and again from `start` to `stop`. Make it
+    in a running event loop."""
 
     def __init__(
         self,
         address: str,
         traffic: Traffic,
         engine: FollowedEngine,
-        refused: Callable[[str], None],
-        shown: Callable[[bool], None],
+        refused: Callable[[str], None] = lambda reason: None,
+        shown: Callable[[bool], None] = lambda is_shown: None,
     ) -> None:
         """`address` is the predictor's own; `refused` gets why a message was refused, `shown`
         that there is a snapshot, or that there will be no new ones."""
-        super().__init__(address, traffic)
+        super().__init__()
         self.engine = engine
         self.unpredicted = ""
         """Why there is no snapshot of the engine, where its predictor says so."""
+        self._address = frames_address(address)
+        self._traffic = traffic
         self._refused = refused
         self._shown = shown
         self._is_shown = False
         self._reader = Reader(packed_tables, NO_TABLES)
         self._heard_s = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Connect, again and again."""
+        self._task = self._loop.create_task(self._run())
+
+    def stop(self) -> None:
+        """Follow no longer, once what was sent has left."""
+        if self._task is not None:
+            self._task.cancel()
+        self.finish()
 
     def still_open(self, request: RequestSpec, age_s: float) -> None:
         """The stream begins while this request, sent so long ago, is in progress."""
@@ -51,22 +73,17 @@ class SnapshotStream(Peer):
         """What else is in a message whose snapshot was taken in."""
 
     def began(self) -> None:
-        super().began()
+        self.send(hello_of(self._traffic))
         self._reader = Reader(packed_tables, NO_TABLES)
         self._heard_s = self._loop.time()
         for request, age_s in self.engine.begin(self._heard_s):
             self.still_open(request, age_s)
 
     def ended(self) -> None:
-        super().ended()
+        self._closed.set()
         self._show(False)
 
-    def is_lost(self) -> bool:
-        """The predictor has said nothing for too long."""
-        return self._loop.time() - self._heard_s > _LOST_S
-
-    def heard(self, payload: bytes) -> None:
-        """The predictor has published something."""
+    def received(self, payload: bytes) -> None:
         self._heard_s = now_s = self._loop.time()
         try:
             message = predictor_pb2.Published.FromString(payload)
@@ -90,3 +107,24 @@ class SnapshotStream(Peer):
         if shown != self._is_shown:
             self._is_shown = shown
             self._shown(shown)
+
+    async def _run(self) -> None:
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            self._closed.clear()
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await open_frames(lambda: self, self._address, self._traffic)
+                began_s = self._loop.time()
+                while not self._closed.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_LOOK_EVERY_S):
+                            await self._closed.wait()
+                    if self._loop.time() - self._heard_s > _LOST_S:
+                        self.close()
+                if self._loop.time() - began_s > _LONGEST_PAUSE_S:
+                    pause_s = _FIRST_PAUSE_S
+            except OSError as error:  # TimeoutError is one
+                logger.debug("there is no stream to %s: %s", self._address, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(_LONGEST_PAUSE_S, 2 * pause_s)

@@ -1,7 +1,6 @@
 """Asks the batch service which batches are due when, and how much of them is left."""
 
 import json
-import logging
 from dataclasses import replace
 from typing import Any
 
@@ -10,20 +9,20 @@ import aiohttp
 from foretell.provision.batches import BatchDemand, Due
 from foretell.services.process.peer import open_peer, read_bounded
 from foretell.services.process.traffic import Traffic
+from foretell.services.provisioner.complaints import Complaints
 from foretell.services.provisioner.tuning import TUNING
 
-logger = logging.getLogger(__name__)
+_NAME = "batches"
 
 
 class BatchService:
     """What it said last counts until it says more, or until what is left is due."""
 
-    def __init__(self, address: str, traffic: Traffic) -> None:
+    def __init__(self, address: str, traffic: Traffic, complaints: Complaints) -> None:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
-        self._address, self._traffic = address, traffic
+        self._address, self._traffic, self._complaints = address, traffic, complaints
         self._opened: tuple[str, aiohttp.ClientSession] | None = None
         self._told, self._heard_s = BatchDemand(), 0.0
-        self._complaint = ""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -36,11 +35,11 @@ class BatchService:
             return self._told
         try:
             self._told, self._heard_s = _batches_of(await self._status(), now_s), now_s
-            self._complaint = ""
+            self._complaints.settle(_NAME)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            self._complain(f"the batch service does not answer: {error!r}")
+            self._complaints.add(_NAME, f"the batch service does not answer: {error!r}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            self._complain(f"the batch service gives no status: {error!r}")
+            self._complaints.add(_NAME, f"the batch service gives no status: {error!r}")
         ago_s = now_s - self._heard_s
         # Work goes on meanwhile: the report ages by the time that has passed.
         return replace(self._told, due=[d for d in self._told.due if d.within_s > ago_s])
@@ -53,11 +52,6 @@ class BatchService:
         async with session.get(f"{url}/status", headers=self._traffic.headers("")) as answer:
             answer.raise_for_status()
             return json.loads(await read_bounded(answer, TUNING.status_bytes))
-
-    def _complain(self, complaint: str) -> None:
-        if not self._complaint:
-            logger.warning("%s", complaint)
-        self._complaint = complaint
 
 
 def _batches_of(status: Any, now_s: float) -> BatchDemand:

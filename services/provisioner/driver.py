@@ -1,13 +1,11 @@
 """What starts and ends engines, and how its orders are carried out in the background."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Protocol
 
+from foretell.services.provisioner.complaints import Complaints
 from foretell.services.provisioner.tuning import TUNING
-
-logger = logging.getLogger(__name__)
 
 _LIST = "list of instances"  # beside the names of places, which have no spaces
 
@@ -61,7 +59,7 @@ class Orders:
         self._underway: dict[str, asyncio.Task[None]] = {}
         self._ending: set[str] = set()
         self._failed = 0
-        self._complaints: dict[str, str] = {}
+        self._complaints = Complaints()
 
     def follow(self, wanted: Collection[str], members: str) -> int:
         """Begin the orders that are missing; how many have failed since the call before.
@@ -103,7 +101,7 @@ class Orders:
         except OSError as error:
             self._complain("driver", str(error))
             return
-        self._complaints.pop("driver", None)
+        self._complaints.settle("driver")
         for name in wanted | found.keys():
             if name in self._underway:
                 continue
@@ -127,14 +125,12 @@ class Orders:
         except Exception as error:  # as above
             self._complain(name, repr(error))
         else:
-            self._complaints.pop(name, None)
+            self._complaints.settle(name)
         finally:
             self._underway.pop(name, None)
             self._ending.discard(name)
 
     def _complain(self, name: str, complaint: str) -> None:
-        """Every failure counts; why is logged once, not at every attempt."""
+        """Every failure counts."""
         self._failed += 1
-        if self._complaints.get(name) != complaint:
-            logger.warning("%s: %s", name, complaint)
-        self._complaints[name] = complaint
+        self._complaints.add(name, f"{name}: {complaint}")

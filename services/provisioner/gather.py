@@ -2,8 +2,7 @@
 
 import asyncio
 import json
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -17,10 +16,9 @@ from foretell.services.process.peer import read_bounded
 from foretell.services.process.snapshot_stream import SnapshotStream
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.batches import BatchService
+from foretell.services.provisioner.complaints import Complaints
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.tuning import TUNING
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -34,8 +32,6 @@ class _Scheduler:
     held: int = 0
     worst_e2e_s: float = 0.0
     worst_predicted_e2e_s: float = 0.0
-    complaint: str = ""
-    """Why it tells nothing; empty while it does."""
     outstanding: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Requests in progress at each instance, and whether it is known to be draining."""
     arrived: int = 0
@@ -76,7 +72,6 @@ class _Engine:
     stream: SnapshotStream
     heard_s: float
     """When it last heard of its engine; at first, when it was first followed."""
-    complaint: str = ""
 
 
 class Gatherer:
@@ -98,7 +93,8 @@ class Gatherer:
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._cache = SnapshotCache(knots)
         self._engines: dict[str, _Engine] = {}
-        self._batches = BatchService(batches, traffic)
+        self._complaints = Complaints()
+        self._batches = BatchService(batches, traffic, self._complaints)
 
     async def close(self) -> None:
         for instance_id in list(self._engines):
@@ -113,7 +109,7 @@ class Gatherer:
             self._batches.ask(now_s),
         )
         for engine in self._engines.values():
-            _look(engine, now_s)
+            self._look(engine, now_s)
         heard = [each.heard_s for each in self._schedulers]
         heard += [engine.heard_s for engine in self._engines.values()]
         schedulers = self._schedulers
@@ -154,8 +150,7 @@ class Gatherer:
         for instance_id, address in wanted.items():
             if instance_id not in self._engines:
                 followed = self._cache.follow(instance_id)
-                ignore: Callable[[object], None] = lambda _: None  # noqa: E731
-                stream = SnapshotStream(address, self._traffic, followed, ignore, ignore)
+                stream = SnapshotStream(address, self._traffic, followed)
                 stream.start()
                 # It is given the time that any number may be old.
                 self._engines[instance_id] = _Engine(address, stream, now_s)
@@ -192,27 +187,23 @@ class Gatherer:
                 answer.raise_for_status()
                 body = await read_bounded(answer, TUNING.status_bytes)
                 scheduler.take(json.loads(body), now_s)
-                scheduler.complaint = ""
+            self._complaints.settle(scheduler.url)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            _complain(scheduler, f"scheduler {scheduler.url} does not answer: {error!r}")
+            self._complaints.add(
+                scheduler.url, f"scheduler {scheduler.url} does not answer: {error!r}"
+            )
         except (KeyError, TypeError, ValueError) as error:
-            _complain(scheduler, f"{scheduler.url} gives no status of a scheduler: {error!r}")
+            self._complaints.add(
+                scheduler.url, f"{scheduler.url} gives no status of a scheduler: {error!r}"
+            )
 
-
-def _complain(of: _Scheduler | _Engine, complaint: str) -> None:
-    """Say once why somebody tells nothing, not at every decision."""
-    if not of.complaint:
-        logger.warning("%s", complaint)
-    of.complaint = complaint
-
-
-def _look(engine: _Engine, now_s: float) -> None:
-    """Note how old what is known of it is."""
-    stream, loop_s = engine.stream, asyncio.get_running_loop().time()
-    if stream.engine.snapshot is not None:
-        engine.heard_s = now_s - stream.engine.age_s(loop_s)
-    if stream.engine.is_fresh(loop_s):
-        engine.complaint = ""
-    elif now_s > engine.heard_s:  # it was not found only now
-        why = stream.unpredicted or "no snapshot came"
-        _complain(engine, f"predictor {engine.address} tells nothing: {why}")
+    def _look(self, engine: _Engine, now_s: float) -> None:
+        """Note how old what is known of it is."""
+        stream, loop_s = engine.stream, asyncio.get_running_loop().time()
+        if stream.engine.snapshot is not None:
+            engine.heard_s = now_s - stream.engine.age_s(loop_s)
+        if stream.engine.is_fresh(loop_s):
+            self._complaints.settle(engine.address)
+        elif now_s > engine.heard_s:  # it was not found only now
+            why = stream.unpredicted or "no snapshot came"
+            self._complaints.add(engine.address, f"predictor {engine.address} tells nothing: {why}")

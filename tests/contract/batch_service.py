@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import MODEL, Engine
+from engines import MODEL, Behaviour, Engine, answer, engines
 from openai import AsyncOpenAI
 from schedulers import WAIT_S, Scheduler, running, until
 
@@ -40,15 +40,15 @@ def lines(count: int, name: str = "c", **changes: Any) -> bytes:
 
 @asynccontextmanager
 async def batches(
-    folder: Path, engines: Sequence[Engine] = (), **changes: Any
+    folder: Path, made: Sequence[Engine] = (), **changes: Any
 ) -> AsyncIterator[Scheduler]:
-    """A scheduler with a batch service."""
+    """A scheduler with a batch service, before the engines that were `made`."""
     secret = folder / "secret"
     secret.write_text("a shared secret\n")
     address = f"unix:{folder}/b.sock"
     stop = asyncio.Event()
     async with running(
-        folder, engines, batches=address, secret_file=str(secret), **changes
+        folder, made, batches=address, secret_file=str(secret), **changes
     ) as scheduler:
         settings = BatchSettings(
             folder=str(folder / "batches"),
@@ -65,6 +65,19 @@ async def batches(
         finally:
             stop.set()
             await task
+
+
+@asynccontextmanager
+async def batching(
+    folder: Path, behaviour: Behaviour = answer
+) -> AsyncIterator[tuple[Engine, Scheduler, AsyncOpenAI]]:
+    """One engine behind a scheduler with a batch service, and OpenAI's client of it."""
+    async with (
+        engines(behaviour) as (engine,),
+        batches(folder, [engine]) as scheduler,
+        scheduler.sdk() as sdk,
+    ):
+        yield engine, scheduler, sdk
 
 
 async def ended(sdk: AsyncOpenAI, batch_id: str) -> Any:

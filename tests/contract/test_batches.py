@@ -6,7 +6,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from batch_service import COMPLETIONS, batches, created, ended, lines, quick
+from batch_service import COMPLETIONS, batches, batching, created, ended, lines, quick
 from engines import MODEL, Exchange, answer, engines
 from provisioners import provisioning
 from schedulers import WAIT_S
@@ -17,11 +17,7 @@ __all__ = ["quick"]
 
 
 async def test_a_batch_from_its_file_to_its_output(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (engine, _, sdk):
         batch = await created(sdk, lines(5), metadata={"for": "us"})
         assert (batch.status, batch.metadata) == ("validating", {"for": "us"})
         assert batch.expires_at == batch.created_at + 86_400
@@ -45,11 +41,7 @@ async def test_a_batch_from_its_file_to_its_output(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_batch_keeps_what_was_done(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (engine, _, sdk):
         engine.behaviour = hang_unless_greeted
         data = lines(1) + lines(3, "h", prompt="hang")
         batch = await created(sdk, data)
@@ -74,11 +66,7 @@ async def hang_unless_greeted(exchange: Exchange) -> None:
 
 
 async def test_lines_are_sent_again_until_somebody_answers(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (engine, _, sdk):
         tries = 0
 
         async def moody(exchange: Exchange) -> None:
@@ -106,11 +94,7 @@ async def test_the_end_of_a_batch_is_promised(
         await answer(exchange)
 
     answered: list[None] = []
-    async with (
-        engines(steadily) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path, steadily) as (_, _, sdk):
         batch = await created(sdk, lines(200))
         assert batch.foretell is None, "nothing is known yet"
         async with asyncio.timeout(WAIT_S):
@@ -126,11 +110,7 @@ async def test_the_end_of_a_batch_is_promised(
 
 
 async def test_a_batch_may_be_wanted_sooner(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (_, scheduler, sdk):
         file = await sdk.files.create(file=("in.jsonl", lines(1)), purpose="batch")
         body = {"input_file_id": file.id, "endpoint": COMPLETIONS}
         for window, status in (("90m", 200), ("1h", 200), ("0h", 400), ("25h", 400), ("1d", 400)):

@@ -9,7 +9,7 @@ import aiohttp
 import httpx
 import openai
 import pytest
-from batch_service import COMPLETIONS, batches, created, ended, lines, quick
+from batch_service import COMPLETIONS, batches, batching, created, ended, lines, quick
 from engines import answer, engines
 from schedulers import running, until
 
@@ -17,11 +17,7 @@ __all__ = ["quick"]
 
 
 async def test_what_is_wrong_with_the_input_is_told_by_line(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (_, _, sdk):
         batch = await ended(sdk, (await created(sdk, lines(2) + b"{\n")).id)
         assert batch.status == "failed"
         (error,) = batch.errors.data
@@ -31,11 +27,7 @@ async def test_what_is_wrong_with_the_input_is_told_by_line(tmp_path: Path) -> N
 
 
 async def test_lists_and_files(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (_, scheduler, sdk):
         made = [(await created(sdk, lines(1))).id for _ in range(3)]
         listed = [batch.id async for batch in sdk.batches.list(limit=2)]
         assert listed == made[::-1]
@@ -84,11 +76,7 @@ async def test_errors_have_openais_shape(
 
 
 async def test_bad_uploads(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (_, scheduler, sdk):
         client = scheduler.client
         with pytest.raises(openai.BadRequestError, match="purpose"):
             await sdk.files.create(file=("a", b"x"), purpose="fine-tune")
@@ -107,11 +95,7 @@ async def test_bad_uploads(tmp_path: Path) -> None:
 
 
 async def test_a_large_file_passes_through(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (_, _, sdk):
         data = hashlib.sha256(b"seed").digest() * 400_000  # 12.8 MB, far above any one buffer
         file = await sdk.files.create(file=("in.jsonl", data), purpose="batch")
         assert file.bytes == len(data)
@@ -119,11 +103,7 @@ async def test_a_large_file_passes_through(tmp_path: Path) -> None:
 
 
 async def test_the_same_request_with_the_same_key(tmp_path: Path) -> None:
-    async with (
-        engines(answer) as (engine,),
-        batches(tmp_path, [engine]) as scheduler,
-        scheduler.sdk() as sdk,
-    ):
+    async with batching(tmp_path) as (_, _, sdk):
         first = await created(sdk, lines(1), extra_headers={"Idempotency-Key": "k"})
         fields = {"endpoint": COMPLETIONS, "completion_window": "24h"}
         again = await sdk.batches.create(

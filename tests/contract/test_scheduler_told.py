@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from engines import (
     MODEL,
     Behaviour,
+    Engine,
     answer,
     engines,
     gated,
@@ -80,6 +82,19 @@ async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
         assert float(headers["x-foretell-predicted-e2e-p90-s"]) == 0.05 * 16.0
 
 
+@asynccontextmanager
+async def tagged(folder: Path, engine: Engine, **settings: object) -> AsyncIterator[Scheduler]:
+    """A scheduler before `engine`, with a tagger that believes in answers of one token."""
+    async with (
+        serving(uncertain()) as address,
+        serving(Tagger(expected_tokens=1.0)) as tagger,
+        running(
+            folder, [engine], [address], policy="predicted_latency", tagger=tagger, **settings
+        ) as scheduler,
+    ):
+        yield scheduler
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
     tmp_path: Path, stream: bool
@@ -88,16 +103,7 @@ async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
     gate, log = asyncio.Event(), tmp_path / "log"
     async with (
         engines(gated(gate, first=0)) as (engine,),
-        serving(uncertain()) as address,
-        serving(Tagger(expected_tokens=1.0)) as tagger,
-        running(
-            tmp_path,
-            [engine],
-            [address],
-            policy="predicted_latency",
-            tagger=tagger,
-            request_log=str(log),
-        ) as scheduler,
+        tagged(tmp_path, engine, request_log=str(log)) as scheduler,
     ):
         asked = asyncio.create_task(scheduler.complete(stream=stream))
         await scheduler.until_metric("foretell_lengths_revised_total", 1)
@@ -124,17 +130,7 @@ async def test_what_headers_have_told_stays_and_comments_know_better(
     gate, log = asyncio.Event(), tmp_path / "log"
     async with (
         engines(gated(gate)) as (engine,),
-        serving(uncertain()) as address,
-        serving(Tagger(expected_tokens=1.0)) as tagger,
-        running(
-            tmp_path,
-            [engine],
-            [address],
-            policy="predicted_latency",
-            tagger=tagger,
-            request_log=str(log),
-            stream_keep_alive_s=0.03,
-        ) as scheduler,
+        tagged(tmp_path, engine, request_log=str(log), stream_keep_alive_s=0.03) as scheduler,
         scheduler.client.stream(
             "POST", "/v1/completions", json={"model": MODEL, "prompt": "x", "stream": True}
         ) as response,

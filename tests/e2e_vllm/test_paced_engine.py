@@ -11,7 +11,7 @@ from bench.paced.load import send
 from bench.paced.pace import step_time
 from bench.paced.requests import draw, read_conversations
 from bench.paced.watch import Watched, watched
-from bench.processes import running_services
+from foretell.tools.harness.services import running_services
 from foretell.tools.live.tap import decoded, listening
 from tests.e2e_vllm.vllm_engines import ONE_THREAD_EACH
 

@@ -143,7 +143,7 @@ def test_what_drains_when_more_is_wanted_is_taken_back_at_once() -> None:
     """Two instances with a request each; one is to go, and is wanted again before it is empty."""
 
     class Wavering:
-        name, needs_snapshots = "wavering", False
+        name = "wavering"
 
         def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
             return Proposal(1 if 2.0 <= facts.now_s < 4.0 else 2, "the test")

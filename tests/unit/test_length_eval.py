@@ -1,4 +1,4 @@
-"""`foretell length eval`: taggers and baselines on a file."""
+"""`foretell length eval`: taggers on a file."""
 
 import json
 from collections.abc import Sequence
@@ -6,32 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from typer.testing import CliRunner
 
 from foretell.cli.main import app
 from foretell.length import PRIOR_TOKENS
-from foretell.length.bins import LEVELS
 from foretell.length.conversation import Conversation
 from foretell.model import LengthEstimate
-from foretell.tools.length.baselines import (
-    BASELINES,
-    constant_median,
-    cross_validated,
-    learnt_from,
-    prompt_length,
-    tfidf_ridge,
-)
 from foretell.tools.length.dataset import Example
 from foretell.tools.length.evaluate import evaluate, running_medians
 from foretell.tools.length.taggers import HistoryTagger
 
-MEDIAN = LEVELS.index(0.5)
 SCORES = [
     *("mae", "error_rate", "acc_25", "acc_50", "acc_100"),
     *("spearman", "kendall", "pinball", "coverage"),
 ]
-BASELINE_NAMES = ["constant_median", "prompt_length", "tfidf_ridge"]
 
 
 def example(prompt: str, tokens: int, model: str = "m", **conversation: int) -> Example:
@@ -55,9 +43,7 @@ class Notes:
 
 
 def run(tagger: Notes | HistoryTagger, examples: list[Example], stream: bool) -> dict[str, Any]:
-    return evaluate(
-        tagger, examples, training=examples, stream=stream, show=lambda what, done, total: None
-    )
+    return evaluate(tagger, examples, stream=stream, show=lambda what, done, total: None)
 
 
 def test_with_stream_every_answer_follows_its_own_estimate() -> None:
@@ -73,9 +59,7 @@ def test_without_stream_nothing_is_learnt() -> None:
     tagger = Notes()
     found = run(tagger, [example(f"p{i}", 100) for i in range(50)], stream=False)
     assert (tagger.observed, sum(tagger.asked), found["mae"]) == ([], 50, 100.0)
-    assert list(found) == [*SCORES, "cpu_ms", "baselines", "count"]
-    assert list(found["baselines"]) == BASELINE_NAMES
-    assert all(list(scores) == SCORES for scores in found["baselines"].values())
+    assert list(found) == [*SCORES, "cpu_ms", "count"]
 
 
 def test_with_stream_each_model_is_beside_its_own_running_median() -> None:
@@ -97,57 +81,6 @@ def test_running_medians() -> None:
     assert found.tolist() == [PRIOR_TOKENS, 5.0, 3.0, 5.0]
 
 
-def test_constant_median() -> None:
-    training = [example("p", tokens) for tokens in (1, 2, 30)]
-    assert constant_median(training, training[:2])[:, MEDIAN].tolist() == [2.0, 2.0]
-
-
-def test_prompts_of_a_length_seen_too_seldom_get_all_lengths() -> None:
-    few, many = {"prompt_tokens": 10}, {"prompt_tokens": 1000}
-    training = [example("p", 50, **few)] + [example("p", 400, **many)] * 8
-    asked = [example("p", 1, **few), example("p", 1, prompt_tokens=600)]
-    assert prompt_length(training, asked)[:, MEDIAN].tolist() == [400.0, 400.0]
-    enough = prompt_length(training + training[:1] * 7, asked)
-    assert enough[:, MEDIAN].tolist() == [50.0, 400.0]
-
-
-def test_ridge_learns_what_words_say() -> None:
-    training = [
-        example(f"{word} number{i}", tokens)
-        for i in range(40)
-        for word, tokens in (("essay", 800), ("yes", 10))
-    ]
-    essay, yes = tfidf_ridge(training, [example("an essay", 1), example("yes?", 1)])
-    assert essay[MEDIAN] > 600
-    assert 1 <= yes[MEDIAN] < 200
-
-
-@pytest.mark.parametrize("baseline", BASELINES.values(), ids=BASELINES)
-def test_baselines_keep_to_max_tokens_and_need_no_words(baseline: Any) -> None:
-    training = [example("?!", tokens) for tokens in (100, 200, 300)]
-    found = learnt_from(training, baseline, [example("", 1, max_tokens=150), example("", 1)])
-    assert found[0].max() == 150
-    assert found[1, MEDIAN] == pytest.approx(200)
-
-
-def test_cross_validation_never_learns_from_the_same_prompt() -> None:
-    examples = [example(f"p{i % 7}", 100 + i) for i in range(21)]
-    asked = []
-
-    def check(training: Sequence[Example], held_out: Sequence[Example]) -> Any:
-        learnt = {each.conversation.prompt for each in training}
-        asked.extend(held_out)
-        assert not learnt & {each.conversation.prompt for each in held_out}
-        lengths = [float(each.output_tokens) for each in held_out]
-        return np.repeat(np.array(lengths)[:, None], len(LEVELS), axis=1)
-
-    found = cross_validated(check, examples)
-    assert found is not None
-    assert found[:, MEDIAN].tolist() == [each.output_tokens for each in examples]
-    assert len(asked) == len(examples)
-    assert cross_validated(check, examples[::7]) is None  # one prompt only
-
-
 def command(*args: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr. What a failing command says is what it exits with."""
     result = CliRunner().invoke(app, ["length", "eval", *map(str, args)])
@@ -163,19 +96,17 @@ def test_the_command(tmp_path: Path) -> None:
     file.write_text("\n".join(map(json.dumps, rows)))
     train.write_text("\n".join(json.dumps({**row, "out_tok": 100}) for row in rows))
 
-    code, out, err = command(file, "--stream", "--limit", 10)
+    code, out, _ = command(file, "--stream", "--limit", 10)
     found = json.loads(out)
     assert (code, found["count"], list(found["models"])) == (0, 10, ["m"])
-    assert "cross-validation" in err
     assert found["cpu_ms"] >= 0
 
-    code, out, err = command(file, "--train", train, "--model", "none")
+    code, out, _ = command(file, "--train", train, "--model", "none")
     found = json.loads(out)
     assert (code, found["count"], found["spearman"]) == (0, 12, None)
     # The history has learnt from the training file too: 100 tokens, whatever is asked.
-    assert found["mae"] == found["baselines"]["constant_median"]["mae"] == 40
+    assert found["mae"] == 40
     assert "models" not in found
-    assert "train.jsonl" in err.replace("\n", "")
 
 
 def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
@@ -186,6 +117,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
     assert "length eval: " in err
     assert "line 2: out_tok: Field required" in err
     file.write_text('{"prompt": "p", "out_tok": 1}\n')
+    assert "--model none" in command(file, "--train", file)[2]
     for model in (tmp_path / "nothing", tmp_path):
         code, out, err = command(file, "--model", model)
         assert (code, out) == (1, "")

@@ -21,7 +21,6 @@ class Wanting:
     """Proposes what the test says."""
 
     name = "wanting"
-    needs_snapshots = False
 
     def __init__(self, instances: int) -> None:
         self.instances = instances

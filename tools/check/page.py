@@ -9,6 +9,7 @@ from typing import Any
 from foretell.tools.check.cluster import METRICS, REFERENCE
 from foretell.tools.check.options import STAGES
 from foretell.tools.check.truth import RECORDING
+from foretell.tools.markdown import markdown_table
 
 ANALYSIS = "truth-analysis.json"
 _TITLES = {
@@ -224,12 +225,6 @@ def _facts(about: Result) -> Iterable[str]:
     yield f"- `{about['engine_args'].strip()}`"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterable[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'|'.join([':--', *['--:'] * (len(head) - 1)])}|"
-    yield from (f"| {' | '.join(map(str, row))} |" for row in rows)
-
-
 def _truth_table(found: Result) -> Iterable[str]:
     load = found["load"]
     yield "## Predictions\n"
@@ -242,7 +237,7 @@ def _truth_table(found: Result) -> Iterable[str]:
     rows |= {f"replayed: {name}": each for name, each in analysed.get("errors", {}).items()}
     simple = {k: v for k, v in found["as_deployed"].items() if k != "foretell"}
     rows |= {f"simple rule `{name}`, true lengths": each for name, each in simple.items()}
-    yield from _table(
+    yield markdown_table(
         ("", *map(_name, _KINDS)),
         ((name, *(_error(each.get(kind)) for kind in _KINDS)) for name, each in rows.items()),
     )
@@ -262,7 +257,7 @@ def _cluster_table(found: Result) -> Iterable[str]:
         "are hidden. In parentheses: what the simulator says of the same requests; ±: half the 95% "
         f"interval of the difference to `{REFERENCE}`.\n"
     )
-    yield from _table(
+    yield markdown_table(
         ("policy", *_TITLES.values()),
         (
             (f"`{name}`", *(_cell(found, name, each, metric) for metric in METRICS))
@@ -287,7 +282,7 @@ def _beside_table(found: Result) -> Iterable[str]:
         "requests a second, at one engine.\n"
     )
     columns = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
-    yield from _table(
+    yield markdown_table(
         ("", "mean TTFT, ms", "P99 TTFT", "mean TPOT", "P99 TPOT", "offline/s"),
         (
             (name, *(f"{1e3 * each[c]:.1f}" for c in columns), f"{each['offline_per_s']:.2f}")

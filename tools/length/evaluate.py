@@ -1,4 +1,4 @@
-"""`foretell length eval`: a tagger and the baselines on the examples of one file."""
+"""`foretell length eval`: a tagger on the examples of one file."""
 
 import time
 from bisect import insort
@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from foretell.length import PRIOR_TOKENS
-from foretell.tools.length.baselines import BASELINES, cross_validated, learnt_from
 from foretell.tools.length.dataset import Example
 from foretell.tools.length.scores import Floats, coverage, quantiles_of, score
 from foretell.tools.length.taggers import Tagger
@@ -23,31 +22,18 @@ def evaluate(
     tagger: Tagger,
     examples: Sequence[Example],
     *,
-    training: Sequence[Example] | None,
     stream: bool,
     show: Show,
 ) -> dict[str, Any]:
     """What `foretell length eval` prints (docs/tools.md explains the keys).
 
     With `stream` the tagger learns every answer right after its estimate, in the order of
-    `examples`; else it learns nothing from them. `training` None: the baselines are fitted by
-    cross-validation. `examples` is not empty.
+    `examples`; else it learns nothing from them. `examples` is not empty.
     """
     quantiles, cpu_s = _estimates(tagger, examples, stream, show)
-    lengths = [example.output_tokens for example in examples]
-    baselines: dict[str, Any] = {}
-    for done, (name, baseline) in enumerate(BASELINES.items()):
-        show(f"baseline {name}", done, len(BASELINES))
-        if training is None:
-            found = cross_validated(baseline, examples)
-        else:
-            found = learnt_from(training, baseline, examples)
-        baselines[name] = None if found is None else score(found, lengths).as_json()
-    show("baselines", len(BASELINES), len(BASELINES))
     result = {
-        **score(quantiles, lengths).as_json(),
+        **score(quantiles, [example.output_tokens for example in examples]).as_json(),
         "cpu_ms": cpu_s * 1e3 / len(examples),
-        "baselines": baselines,
         "count": len(examples),
     }
     if stream:

@@ -1,15 +1,13 @@
 """The highest rate that a cluster serves within a bound: a search for each seed, side by side."""
 
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, sqrt
-from multiprocessing import get_context
 from os import cpu_count
 from statistics import fmean, stdev
 from typing import Any
 
-from foretell.tools.progress import progress
+from foretell.tools.progress import side_by_side
 from foretell.tools.simulate.options import SimulateOptions
 from foretell.tools.simulate.run import run
 
@@ -60,14 +58,8 @@ def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> 
 def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) -> dict[str, Any]:
     """What `foretell capacity` prints; ValueError where the options are wrong."""
     workers = min(processes or cpu_count() or 1, len(search.seeds))
-    with (
-        # Spawned: a forked child would share the parent's threads and locks, badly.
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
-        progress() as bar,
-    ):
-        found = pool.map(partial(searched, options, search), search.seeds)
-        searches = list(bar.track(found, len(search.seeds), description="searches"))
-    return report(options, search, searches)
+    found = side_by_side(partial(searched, options, search), search.seeds, workers, "searches")
+    return report(options, search, list(found))
 
 
 def searched(options: SimulateOptions, search: Search, seed: int) -> Found:

@@ -1,16 +1,14 @@
 """The fewest engines of each kind that keep a trace's targets, by simulation."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import product
-from multiprocessing import get_context
 from os import cpu_count
 from statistics import fmean
 from typing import Any
 
-from foretell.tools.progress import progress
+from foretell.tools.progress import side_by_side
 from foretell.tools.simulate.offline_left import OfflineLeft, offline_left
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.tools.simulate.run import run
@@ -87,13 +85,8 @@ def make_plans(options: SimulateOptions, plan: PlanOptions, processes: int = 0) 
     """A plan for each kind, the cheapest or else the smallest first; ValueError where the options
     are wrong."""
     workers = min(processes or cpu_count() or 1, len(plan.kinds))
-    with (
-        # Spawned: a forked child would share the parent's threads and locks, badly.
-        ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool,
-        progress() as bar,
-    ):
-        found = pool.map(partial(_plan_for, options=options, plan=plan), plan.kinds)
-        return in_order(list(bar.track(found, len(plan.kinds), description="kinds")))
+    work = partial(_plan_for, options=options, plan=plan)
+    return in_order(list(side_by_side(work, plan.kinds, workers, "kinds")))
 
 
 def in_order(plans: Sequence[Plan]) -> list[Plan]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from foretell.length.features import NAMES
 from foretell.services.tagger.reading import TOKENIZER, WEIGHTS, Description
 from foretell.tools.length.scores import Scores
+from foretell.tools.markdown import markdown_table
 from foretell.tools.train.options import TrainOptions
 
 CARD = "README.md"
@@ -63,16 +64,19 @@ def _teachers(options: TrainOptions) -> str:
 
 
 def _table(scores: Mapping[str, Scores]) -> str:
-    head = "| on | MAE | error rate | Acc-25 | Acc-50 | Acc-100 | Spearman | Kendall | pinball "
-    lines = [head + "| within the 50 / 80 / 95% interval |", "|:--|" + "--:|" * 9]
-    for name, s in scores.items():
-        inside = " / ".join(f"{100 * share:.1f}" for share in s.coverage.values())
-        lines.append(
-            f"| {name} | {s.mae:.1f} | {s.error_rate:.2f} | {s.acc_25:.1%} | {s.acc_50:.1%} "
-            f"| {s.acc_100:.1%} | {_ratio(s.spearman)} | {_ratio(s.kendall)} | {s.pinball:.1f} "
-            f"| {inside} |"
-        )
-    return "\n".join(lines) + "\n"
+    numbers = "MAE | error rate | Acc-25 | Acc-50 | Acc-100 | Spearman | Kendall | pinball"
+    header = ("on", *numbers.split(" | "), "within the 50 / 80 / 95% interval")
+    return markdown_table(header, (_row(name, s) for name, s in scores.items()))
+
+
+def _row(name: str, s: Scores) -> tuple[str, ...]:
+    return (
+        name,
+        *(f"{s.mae:.1f}", f"{s.error_rate:.2f}"),
+        *(f"{share:.1%}" for share in (s.acc_25, s.acc_50, s.acc_100)),
+        *(_ratio(s.spearman), _ratio(s.kendall), f"{s.pinball:.1f}"),
+        " / ".join(f"{100 * share:.1f}" for share in s.coverage.values()),
+    )
 
 
 def _ratio(value: float | None) -> str:

@@ -39,7 +39,6 @@ class Foresight:
     """
 
     name: ClassVar[str] = "foresight"
-    needs_snapshots: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -21,7 +21,6 @@ class Saturation:
     """
 
     name: ClassVar[str] = "saturation"
-    needs_snapshots: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -10,7 +10,6 @@ class Static:
     """`instances`, or the maximum where it is 0."""
 
     name: ClassVar[str] = "static"
-    needs_snapshots: ClassVar[bool] = False
 
     def __init__(self, *, instances: int = 0) -> None:
         self._instances = instances

@@ -16,7 +16,6 @@ class Target:
     """
 
     name: ClassVar[str] = "target"
-    needs_snapshots: ClassVar[bool] = False
 
     def __init__(self, *, requests: float = 24.0, tolerance: float = 0.1) -> None:
         if requests <= 0 or tolerance < 0:

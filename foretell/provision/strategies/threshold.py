@@ -14,7 +14,6 @@ class _Threshold:
     one is taken away when no latency has reached that ratio of the threshold for `calm_s`.
     """
 
-    needs_snapshots: ClassVar[bool] = False
     latency: ClassVar[Literal["worst_e2e_s", "worst_predicted_e2e_s"]]
 
     def __init__(
