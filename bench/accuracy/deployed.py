@@ -1,4 +1,4 @@
-"""How far off are predictions and what clients are told, with lengths unknown and stated?
+"""How far off are predictions and announced latencies, with lengths unknown and stated?
 
 Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, at 70% of what
 they could serve. Tagger, predictors and scheduler are those that are deployed, and each prediction
@@ -165,7 +165,7 @@ def _of_kept(name: str, one: dict[str, Any]) -> str:
         for kind, (share, least, most) in one["kept"].items()
     ]
     count = one["errors"]["e2e"][TOLD]["count"]
-    return f"Kept to the P90 that was told, *{name}*, of {count}: {', '.join(shares)}.\n"
+    return f"Kept to the announced P90, *{name}*, of {count}: {', '.join(shares)}.\n"
 
 
 def _of_cached(name: str, cached: dict[str, float]) -> str:

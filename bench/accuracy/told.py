@@ -1,10 +1,10 @@
-"""Do latencies that clients are told hold, where nobody knows how long answers will be?
+"""Do the latencies announced to clients hold, where nobody knows how long answers will be?
 
 Answered prompts come to a simulated cluster of four engines at 70% of what they could serve. Their
 lengths are estimated by the shipped small model, and once placed by the shipped tagger, as if that
-always came before the first token. Both learn from each answer some later ones afterwards, and what
-clients are told is calibrated as the scheduler does it. The first half of each run is learnt from,
-and the second is scored.
+always came before the first token. Both learn from each answer some later ones afterwards, and
+announced latencies are calibrated as the scheduler does it. The first half of each run is learnt
+from, and the second is scored.
 
 Once more half of the clients leave before their answers end, at times that have nothing to do with
 these: those answers count as longer than that, or are left out; all are scored.
@@ -130,7 +130,7 @@ def _arrivals(
 def _told(
     requests: Sequence[Served], leaves_s: Sequence[float], *, leave_out: bool = False
 ) -> dict[str, list[Scored]]:
-    """What is told of each, by what had ended, or been left, when it was placed. `leave_out`:
+    """What is announced of each, by what had ended, or been left, when it was placed. `leave_out`:
     nothing is learnt from what was left."""
     calibration, found = Calibration(), {kind: list[Scored]() for kind in _LATENCIES}
     under_way: list[tuple[float, int]] = []
@@ -228,9 +228,9 @@ def tables(page: Numbers) -> Blocks:
     kept = ("kept to the P90", "to that revised at the median", "where half leave", "left out")
     errors = (
         "error of the mean",
-        "told without the tagger",
+        "announced without the tagger",
         "median",
-        "told",
+        "announced",
         "shorter than these",
     )
     header = ("answers", "latency", "scored", *errors, *kept)
