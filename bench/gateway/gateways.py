@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -16,10 +15,11 @@ import psutil  # type: ignore[import-untyped]
 from bench.fake_engine import MODEL
 from foretell.config import Cluster, Layout
 from foretell.services.process.children import Child, describe_exit
+from foretell.services.process.folders import free_ports
 from foretell.tools.envoy import configuration, flags
 
 PATH = "/v1/chat/completions"
-_START_TIMEOUT_S = 120.0
+_HOST, _START_TIMEOUT_S = "127.0.0.1", 120.0
 _REQUEST = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 
 Commands = Callable[[Path, int, Sequence[str], Path], list[list[str]]]
@@ -81,7 +81,7 @@ def _ours_with_envoy(
     layout = Layout(Cluster.model_validate(sections))
     config = folder / "ours-envoy.yaml"
     config.write_text(configuration(layout))
-    (scheduler,) = _ours(1)(bin_, free_port(), engines, folder)
+    (scheduler,) = _ours(1)(bin_, free_ports(_HOST, 1)[0], engines, folder)
     picker = f"--picker={layout.picker_address('scheduler-0')}"
     return [
         [*scheduler, picker],
@@ -92,7 +92,11 @@ def _ours_with_envoy(
 def _vllm_router(bin_: Path, port: int, engines: Sequence[str], _: Path) -> list[list[str]]:
     return [
         [
-            *(str(bin_ / "vllm-router"), f"--port={port}", f"--prometheus-port={free_port()}"),
+            *(
+                str(bin_ / "vllm-router"),
+                f"--port={port}",
+                f"--prometheus-port={free_ports(_HOST, 1)[0]}",
+            ),
             *("--host=127.0.0.1", "--policy=round_robin", "--log-level=error"),
             *("--worker-urls", *engines),
         ]
@@ -204,7 +208,7 @@ async def start(
 
     Its processes are added to `children`, which the caller ends.
     """
-    port, own = free_port(), []
+    port, own = free_ports(_HOST, 1)[0], []
     for i, command in enumerate(gateway.commands(bin_, port, engines, folder)):
         log = folder / f"{gateway.key}-{i}.log"
         own.append(await Child.spawn(gateway.key, command, log))
@@ -232,11 +236,3 @@ async def _serves(client: httpx.AsyncClient, port: int) -> bool:
         return True
     await asyncio.sleep(0.1)
     return False
-
-
-def free_port() -> int:
-    """A port of 127.0.0.1 that nobody uses at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

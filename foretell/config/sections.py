@@ -173,9 +173,9 @@ class TaggerOptions(Section):
 
 
 class TrafficOptions(Section):
-    """How gRPC calls between schedulers, predictors and tagger are protected.
+    """How what schedulers, provisioner, predictors and tagger say to each other is protected.
 
-    On one host they pass through unix sockets and need nothing. Across hosts the services demand
+    On one host it passes through unix sockets and needs nothing. Across hosts the services demand
     a shared secret; certificates encrypt the traffic too.
     """
 

@@ -7,8 +7,6 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
-from aiohttp import web
-
 from foretell.batch.release import LOOK_S
 from foretell.config import BatchSettings
 from foretell.services.batch.app import BatchApp
@@ -21,7 +19,7 @@ from foretell.services.batch.window import Window
 from foretell.services.batch.work import Work
 from foretell.services.process import runtime
 from foretell.services.process.database import DatabaseError
-from foretell.services.process.folders import private_folder
+from foretell.services.process.http_pages import served
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.metrics_http import metrics_http
 from foretell.services.process.traffic import Traffic, require_proof
@@ -73,31 +71,13 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
             instances=lambda: window.instances,
         )
         stack.callback(app.close)
-        address = await _listen(stack, settings, traffic, app.application())
+        require_proof(settings.address, traffic)
+        serving = served(app.application(), settings.address, _DRAIN_S, traffic.server_tls())
+        address = await stack.enter_async_context(serving)
         metrics_port = stack.enter_context(metrics_http(settings, metrics.registry))
         logger.info("batches are served on %s", address)
         runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
         await executor.run(stop)
-
-
-async def _listen(
-    stack: AsyncExitStack, settings: BatchSettings, traffic: Traffic, app: web.Application
-) -> str:
-    """Serve until the end of the stack; the address where."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=_DRAIN_S)
-    await runner.setup()
-    stack.push_async_callback(runner.cleanup)
-    address = settings.address
-    require_proof(address, traffic)
-    if address.startswith("unix:"):
-        path = Path(address.removeprefix("unix:").removeprefix("//"))
-        private_folder(path.parent)
-        await web.UnixSite(runner, path).start()
-        return address
-    host, _, port = address.rpartition(":")
-    sock = runtime.bind(host.strip("[]"), int(port))
-    await web.SockSite(runner, sock, ssl_context=traffic.server_tls()).start()
-    return f"{host}:{sock.getsockname()[1]}"
 
 
 async def _watch(window: Window, executor: Executor) -> None:

@@ -13,6 +13,7 @@ from foretell.config import ProvisionerSettings, build_strategy
 from foretell.config.instances import parse_members
 from foretell.provision import Provisioner
 from foretell.services.process import runtime
+from foretell.services.process.http_pages import served
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic
@@ -29,6 +30,7 @@ from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.pages import pages
 from foretell.services.provisioner.places import Places
 from foretell.services.provisioner.record import DecisionRecord
+from foretell.services.provisioner.tuning import TUNING
 from foretell.services.provisioner.webhook import WebhookFleet
 
 
@@ -72,14 +74,14 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
 
         record = DecisionRecord(folder)
         loop = Loop(lease, make, gatherer, record, metrics, every_s=settings.every_s)
-        sock = runtime.bind(settings.host, settings.port)
-        await stack.enter_async_context(pages(loop, metrics, sock))
+        address = f"{settings.host}:{settings.port}"
+        serving_pages = served(pages(loop, metrics), address, TUNING.grace_s)
+        address = await stack.enter_async_context(serving_pages)
         keda = ""
         if settings.keda:
             serving = external_scaler(loop, settings.keda, traffic)
             keda = await stack.enter_async_context(serving)
-        url = f"http://{settings.host}:{sock.getsockname()[1]}"
-        runtime.announce(settings.ready_file, url=url, keda=keda)
+        runtime.announce(settings.ready_file, url=f"http://{address}", keda=keda)
         await loop.run(stop)
 
 

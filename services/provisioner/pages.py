@@ -1,22 +1,14 @@
 """The HTTP pages of one replica: health, readiness, metrics and status."""
 
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
-from foretell.services.provisioner.tuning import TUNING
 
 
-@asynccontextmanager
-async def pages(
-    loop: Loop, metrics: ProvisionerMetrics, sock: socket.socket
-) -> AsyncIterator[None]:
-    """Serve them on a listening socket."""
+def pages(loop: Loop, metrics: ProvisionerMetrics) -> web.Application:
+    """The application."""
 
     async def health(_: web.Request) -> web.Response:
         return web.Response()
@@ -36,10 +28,4 @@ async def pages(
     app.router.add_get("/ready", ready)
     app.router.add_get("/metrics", exposed)
     app.router.add_get("/status", status)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=TUNING.grace_s)
-    await runner.setup()
-    try:
-        await web.SockSite(runner, sock).start()
-        yield
-    finally:
-        await runner.cleanup()
+    return app

@@ -28,7 +28,7 @@ class Engines:
     model: str
     urls: tuple[str, ...]
     predictors: tuple[str, ...] = ()
-    """gRPC addresses; empty: nothing is predicted."""
+    """Their addresses; empty: nothing is predicted."""
     feeds: tuple[str, ...] = ()
     """Where the engines publish their snapshots."""
 
