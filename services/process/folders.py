@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import random
 import shutil
@@ -51,6 +52,17 @@ def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="foretell-", dir="/tmp") as path:
         yield Path(path)
+
+
+@contextlib.contextmanager
+def only_one(lock: Path, refusal: Exception) -> Iterator[None]:
+    """Hold a file's lock while the block runs; raises `refusal` where another process holds it."""
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise refusal from error
+        yield
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -1,7 +1,6 @@
 """What every service process needs: sockets, readiness, signals, logs. No service logic."""
 
 import asyncio
-import contextlib
 import ctypes
 import json
 import logging
@@ -9,7 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,49 +129,6 @@ def announce(ready_file: str, **facts: Any) -> None:
         again = partial(announce, ready_file, **facts)
         loop = asyncio.get_running_loop()
         _unwritten[ready_file] = loop.call_later(_WRITE_AGAIN_S, again)
-
-
-async def serve_http(
-    app: Any,
-    sockets: list[socket.socket],
-    stop: asyncio.Event,
-    *,
-    headers: Sequence[tuple[str, str]],
-    on_ready: Callable[[], None] = lambda: None,
-    drain_s: float = 10.0,
-) -> None:
-    """Serve `app` on `sockets` until `stop`, with `headers` on each answer.
-
-    Requests in progress get `drain_s` to end.
-    """
-    import uvicorn  # noqa: PLC0415 - heavy, and used by only some processes
-
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=int(drain_s),
-        server_header=False,
-        headers=list(headers),
-        backlog=2048,
-    )
-    server = uvicorn.Server(config)
-    server.capture_signals = contextlib.nullcontext  # type: ignore  # `run` handles them
-    task = asyncio.create_task(server.serve(sockets=sockets))
-    while not server.started:
-        if task.done():
-            await task
-            raise RuntimeError("the HTTP server ended before it started")
-        await asyncio.sleep(0.005)
-    on_ready()
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    server.should_exit = True
-    await task
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[None]], *, starts_others: bool = False) -> None:

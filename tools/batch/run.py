@@ -1,13 +1,11 @@
 """`foretell run-batch`: a file of requests answered, whatever is killed on the way."""
 
 import asyncio
-import fcntl
 import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
@@ -25,6 +23,7 @@ from foretell.services.batch.target import Endpoints, TryAgain
 from foretell.services.batch.uploads import Upload
 from foretell.services.batch.window import Window
 from foretell.services.batch.work import Work
+from foretell.services.process.folders import only_one
 from foretell.services.process.traffic import OPEN
 from foretell.tools.progress import Show
 
@@ -89,7 +88,8 @@ def answer_file(
         raise CannotRun(str(error)) from error
     folder = output.with_name(f"{output.name}.unfinished")
     folder.mkdir(parents=True, exist_ok=True)
-    with _only_one_in(folder):
+    refusal = CannotRun(f"another run-batch writes this output ({folder})")
+    with only_one(folder / "lock", refusal):
         store = BatchStore(folder)
         try:
             batch = _batch_of(store, source, folder)
@@ -287,13 +287,3 @@ def _records(store: BatchStore, file_id: str) -> Iterator[tuple[str, bytes]]:
     with store.storage.opened(file_id) as file:
         for line in file:
             yield json.loads(line)["custom_id"], line
-
-
-@contextmanager
-def _only_one_in(folder: Path) -> Iterator[None]:
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotRun(f"another run-batch writes this output ({folder})") from error
-        yield

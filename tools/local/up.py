@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import secrets
 import socket
@@ -33,6 +32,7 @@ from foretell.services.process.children import ChildFailed
 from foretell.services.process.folders import (
     free_ports,
     is_free,
+    only_one,
     private_folder,
     run_folder,
     socket_folder,
@@ -77,7 +77,7 @@ def up(
         cluster = wanted_cluster(cluster_file, flags)
         with (
             run_folder(run_dir) as folder,
-            _only_one_in(folder),
+            only_one(folder / "cluster.lock", _taken(folder)),
             socket_folder(folder, longest_socket_name(cluster)) as sockets,
             _reserved_ports(cluster) as port,
         ):
@@ -276,17 +276,9 @@ class _Session:
         )
 
 
-@contextlib.contextmanager
-def _only_one_in(run_dir: Path) -> Iterator[None]:
-    """Refuse a folder in which another cluster runs; its sockets would be taken away from it."""
-    with (run_dir / "cluster.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotStart(
-                f"another cluster runs in {run_dir}; stop it or choose another --run-dir"
-            ) from error
-        yield
+def _taken(run_dir: Path) -> CannotStart:
+    """Two clusters would take each other's sockets."""
+    return CannotStart(f"another cluster runs in {run_dir}; stop it or choose another --run-dir")
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from foretell.services.backend.emulator.answer import JobMaker
 from foretell.services.backend.emulator.app import Engine, create_app
 from foretell.services.backend.emulator.driver import Driver
 from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.server import serve_http
 from foretell.services.backend.emulator.snapshot import SnapshotFeed
 from foretell.services.backend.publisher import SnapshotPublisher
 from foretell.services.process import runtime
@@ -88,12 +89,11 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
         stepping = asyncio.create_task(driver.run())
         stepping.add_done_callback(lambda _: stop.set())
         try:
-            await runtime.serve_http(
+            await serve_http(
                 create_app(Engine(config, driver, jobs, MAX_BODY_BYTES)),
-                [sock],
+                sock,
                 stop,
-                headers=[("x-foretell-emulated", "true")],
-                on_ready=lambda: runtime.announce(
+                lambda: runtime.announce(
                     settings.ready_file,
                     url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
                     model_name=config.model_name,
