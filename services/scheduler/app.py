@@ -9,6 +9,7 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell import __version__
+from foretell.http1.response import Response
 from foretell.services.scheduler.api.described import described
 from foretell.services.scheduler.api.errors import ApiError, model_not_found, unavailable
 from foretell.services.scheduler.api.headers import Cors
@@ -17,7 +18,6 @@ from foretell.services.scheduler.console import STATE, console_state, static_pag
 from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.costly import CostlyPages
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.proxy import (

@@ -16,9 +16,9 @@ from engines import (
 from raw_http import CONNECTION, HEALTH, Client, Connect, connect, engine, post
 from schedulers import WAIT_S, running
 
+from foretell.http1.response import Response
 from foretell.services.scheduler.http.exchange import Exchange as Answered
 from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http1.response import Response
 
 __all__ = ["connect", "engine"]
 

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from schedulers import WAIT_S, running
 
 from foretell.config import SchedulerSettings
+from foretell.http1.response import Response
 from foretell.services.scheduler.http.connection import STALL_S
 from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.http.server import _SHUTDOWN_S, Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
-from foretell.services.scheduler.http1.response import Response
 
 Files = tuple[str, str]
 

@@ -285,7 +285,7 @@ OUTWARD = {
 
 def test_the_structure_page_has_every_package() -> None:
     text = (ROOT / "docs" / "structure.md").read_text()
-    named = set(re.findall(r"^\| `([a-z/]+)` \|", text, re.MULTILINE))
+    named = set(re.findall(r"^\| `([a-z0-9/]+)` \|", text, re.MULTILINE))
     rooms = {
         f"{top}/{package.parent.name}"
         for top in ("foretell", "services")

@@ -3,7 +3,7 @@
 import json
 from math import ceil
 
-from foretell.services.scheduler.http1.response import Response
+from foretell.http1.response import Response
 
 LONGEST_RETRY_S = 60.0
 """OpenAI's clients take no longer pause from `retry-after`, but come back within seconds then."""

@@ -9,6 +9,7 @@ from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
 
+from foretell.http1.response import Response
 from foretell.services.process.logs import about
 from foretell.services.scheduler.api.errors import (
     CLIENT_CLOSED_REQUEST,
@@ -30,7 +31,6 @@ from foretell.services.scheduler.http.exchange import (
     declared_bytes,
     with_room,
 )
-from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt

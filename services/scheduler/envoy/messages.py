@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from foretell.http1.response import Response
 from foretell.services.scheduler.api.parsing import Spliced
-from foretell.services.scheduler.http1.response import Response
 from foretell.v1 import ext_proc_pb2 as pb
 
 ENDPOINT = "x-gateway-destination-endpoint"

@@ -1,4 +1,4 @@
-"""A client's connection: carries bytes between its transport and `http1`, and keeps its deadlines.
+"""A client's connection: bytes between its transport and `foretell.http1`, and their deadlines.
 
 There is no framework between client and engine because each chunk of each answer passes here.
 """
@@ -7,12 +7,12 @@ import asyncio
 from math import inf
 from typing import Protocol, cast
 
+from foretell.http1.bounds import RemoteProtocolError
+from foretell.http1.head import RequestHead
+from foretell.http1.protocol import ServerProtocol, State
+from foretell.http1.response import head_of
 from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.bounds import RemoteProtocolError
-from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.protocol import ServerProtocol, State
-from foretell.services.scheduler.http1.response import head_of
 
 STALL_S = 120.0
 """A client that reads nothing for so long is gone."""

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Hashable
 
-from foretell.services.scheduler.http1.response import Response
+from foretell.http1.response import Response
 
 _SHARE = 0.2
 """Of the time, that one page may take for long."""

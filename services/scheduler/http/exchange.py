@@ -6,9 +6,9 @@ from io import BytesIO
 from math import inf
 from typing import Protocol
 
+from foretell.http1.head import RequestHead
+from foretell.http1.response import Headers, Response, head_of
 from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.response import Headers, Response, head_of
 
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import httptools
 
-from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
+from foretell.http1.bounds import Bounds, RemoteProtocolError, malformed
 
 _END = b"\r\n\r\n"
 _ONCE = frozenset(("host", "content-length", "transfer-encoding"))

@@ -2,7 +2,7 @@
 
 import re
 
-from foretell.services.scheduler.http1.bounds import Bounds, malformed
+from foretell.http1.bounds import Bounds, malformed
 
 _TEXT = rb"[\t -~\x80-\xff]*"
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(;" + _TEXT + rb")?\r\n")

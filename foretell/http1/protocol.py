@@ -7,9 +7,9 @@ unread.
 
 from enum import Enum, auto
 
-from foretell.services.scheduler.http1.body import Body, Chunked, Counted
-from foretell.services.scheduler.http1.bounds import BOUNDS, Bounds, RemoteProtocolError
-from foretell.services.scheduler.http1.head import HeadParser, RequestHead
+from foretell.http1.body import Body, Chunked, Counted
+from foretell.http1.bounds import BOUNDS, Bounds, RemoteProtocolError
+from foretell.http1.head import HeadParser, RequestHead
 
 
 class LocalProtocolError(Exception):
