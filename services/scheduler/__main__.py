@@ -15,13 +15,13 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import ConversationTokens, PromptTokenEstimator
+from foretell.openai.headers import Cors
+from foretell.openai.slo import default_terms
 from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
-from foretell.services.scheduler.api.headers import Cors
-from foretell.services.scheduler.api.slo import default_terms
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered

@@ -10,11 +10,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell import __version__
 from foretell.http1.response import Response
-from foretell.services.scheduler.api.described import described
-from foretell.services.scheduler.api.errors import ApiError, model_not_found, unavailable
-from foretell.services.scheduler.api.headers import Cors
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.errors import ApiError, model_not_found, unavailable
+from foretell.openai.headers import Cors
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.scheduler.console import STATE, console_state, static_pages
+from foretell.services.scheduler.described import described
 from foretell.services.scheduler.discovery import Discovery
 from foretell.services.scheduler.http.costly import CostlyPages
 from foretell.services.scheduler.http.exchange import Exchange

@@ -26,8 +26,8 @@ from schedulers import running
 
 from foretell.engine.published import SnapshotError
 from foretell.latency.tables import NO_TABLES
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.process import runtime
-from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress
 from foretell.services.scheduler.relay.framing import Event, WholeFraming
 from foretell.services.scheduler.relay.stream import StreamFraming

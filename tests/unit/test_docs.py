@@ -239,7 +239,8 @@ def test_headers_exist(page: Path) -> None:
 
 
 def test_every_header_is_in_the_reference() -> None:
-    served = (ROOT / "services" / "scheduler", ROOT / "services" / "backend")
+    services = [ROOT / "services" / name for name in ("scheduler", "backend")]
+    served = (*services, ROOT / "foretell" / "openai")
     sources = "".join(path.read_text() for room in served for path in room.rglob("*.py"))
     named = listed("Request headers") | listed("Response headers")
     assert set(_HEADER.findall(sources)) == {n for n in named if n.startswith("x-foretell-")}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretell.openai.parsing import parse
+from foretell.openai.surface import ENDPOINTS
 from foretell.placement.needs import Need
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.parsing import parse
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.scheduler.relay.continuation import Progress, can_continue
 from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
 from foretell.services.scheduler.relay.stream import LONGEST_EVENT_BYTES, StreamFraming

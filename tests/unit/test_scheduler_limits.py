@@ -10,9 +10,9 @@ import pytest
 
 from foretell.config import SchedulerSettings
 from foretell.config.keys import ApiKey
+from foretell.openai.errors import ApiError
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.__main__ import _api_keys
-from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.quota import InProgress, Tenant

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretell.config.keys import ApiKey
-from foretell.services.scheduler.api.errors import ApiError
+from foretell.openai.errors import ApiError
 from foretell.services.scheduler.tenants import spending
 from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.quota import Tenant

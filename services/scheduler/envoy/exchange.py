@@ -10,15 +10,15 @@ from itertools import chain, islice
 from google.protobuf.message import DecodeError
 
 from foretell.http1.response import Response
-from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import (
+from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
     internal_error,
     unavailable,
 )
-from foretell.services.scheduler.api.headers import RANK_HEADER
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.headers import RANK_HEADER
+from foretell.openai.surface import ENDPOINTS
+from foretell.services.process.logs import about
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.addresses import Addresses

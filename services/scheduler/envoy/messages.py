@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from foretell.http1.response import Response
-from foretell.services.scheduler.api.parsing import Spliced
+from foretell.openai.parsing import Spliced
 from foretell.v1 import ext_proc_pb2 as pb
 
 ENDPOINT = "x-gateway-destination-endpoint"

@@ -11,7 +11,7 @@ from foretell.http1.bounds import RemoteProtocolError
 from foretell.http1.head import RequestHead
 from foretell.http1.protocol import ServerProtocol, State
 from foretell.http1.response import head_of
-from foretell.services.scheduler.api.errors import ApiError
+from foretell.openai.errors import ApiError
 from foretell.services.scheduler.http.exchange import Exchange
 
 STALL_S = 120.0

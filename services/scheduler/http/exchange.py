@@ -8,7 +8,7 @@ from typing import Protocol
 
 from foretell.http1.head import RequestHead
 from foretell.http1.response import Headers, Response, head_of
-from foretell.services.scheduler.api.errors import ApiError
+from foretell.openai.errors import ApiError
 
 BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from foretell.openai.errors import internal_error
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import internal_error
 from foretell.services.scheduler.http.connection import STALL_S, Connection
 from foretell.services.scheduler.http.exchange import Exchange
 

@@ -10,26 +10,27 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import (
+from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
     model_not_found,
 )
-from foretell.services.scheduler.api.headers import RANK_HEADER, request_id_of
-from foretell.services.scheduler.api.parsing import (
+from foretell.openai.headers import RANK_HEADER
+from foretell.openai.parsing import (
     JSON,
     PRIORITY_HEADER,
     ApiRequest,
     Spliced,
     for_engine,
     parse,
-    values_of,
 )
-from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
-from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms, terms_of
-from foretell.services.scheduler.api.surface import Endpoint
+from foretell.openai.shortened import LARGE_BYTES
+from foretell.openai.slo import NO_TERMS, SloUnattainable, Terms, terms_of
+from foretell.openai.surface import Endpoint
+from foretell.services.process.logs import about
 from foretell.services.scheduler.http.exchange import UNCOUNTED_BYTES
+from foretell.services.scheduler.ids import request_id_of
+from foretell.services.scheduler.lifecycle.bodies import long_values
 from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.instance import Instance
@@ -100,7 +101,7 @@ class RequestContext(Placing):
         self._spans: RequestSpans | None = None
         try:
             self.tenant = shared.api_keys.tenant(headers)
-            self._terms = terms_of(headers, shared.terms)
+            self._terms = terms_of(headers, shared.terms, time.time())
             shared.in_progress.take(self.tenant.name)
             try:
                 self.grant = self.tenant.place()
@@ -121,7 +122,7 @@ class RequestContext(Placing):
         request = parse(
             self.endpoint,
             body,
-            values_of(await shortened(body)) if len(body) > LARGE_BYTES and not is_form else None,
+            await long_values(body) if len(body) > LARGE_BYTES and not is_form else None,
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,

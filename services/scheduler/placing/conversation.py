@@ -11,10 +11,10 @@ from foretell.length.conversation import (
     split_chat,
 )
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
+from foretell.openai.parsing import ApiRequest
+from foretell.openai.parsing import without_surrogates as clean
+from foretell.openai.surface import content_text
 from foretell.placement.needs import Need
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.api.parsing import without_surrogates as clean
-from foretell.services.scheduler.api.surface import content_text
 
 
 def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:

@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from functools import lru_cache
 
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.openai.errors import ApiError
+from foretell.openai.parsing import ApiRequest
 
 PATH = "/v1/responses"
 MOST_KNOWN = 20_000

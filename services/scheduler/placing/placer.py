@@ -13,15 +13,15 @@ from foretell.cosched.deadlines import JobClass
 from foretell.engine.told import Calibration
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.openai.parsing import ApiRequest
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Unfit
 from foretell.policy import Needs, Policy
 from foretell.services.process.logs import about
 from foretell.services.process.loop_clock import LoopClock
-from foretell.services.scheduler.api.headers import unique_ids
-from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of

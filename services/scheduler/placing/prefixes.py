@@ -12,9 +12,9 @@ from foretell.length.prefix import (
     whole_name,
 )
 from foretell.model import NO_TURN, Turn
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.api.shortened import MOST_TEXT
-from foretell.services.scheduler.api.surface import Message
+from foretell.openai.parsing import ApiRequest
+from foretell.openai.shortened import MOST_TEXT
+from foretell.openai.surface import Message
 
 _TEMPLATE_FIELDS = ("tools", "documents", "chat_template", "chat_template_kwargs")
 """Fields of a chat's body that templates write into the prompt, mostly before the messages."""

@@ -1,9 +1,9 @@
 """What the client of a request that goes to no engine gets, and when it may come back."""
 
+from foretell.openai.errors import ApiError, retry_after, unavailable
+from foretell.openai.parsing import ApiRequest
+from foretell.openai.slo import SloUnattainable
 from foretell.placement import PlacementCore, effects
-from foretell.services.scheduler.api.errors import ApiError, retry_after, unavailable
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.api.slo import SloUnattainable
 from foretell.services.scheduler.placing.pool import Pool
 
 

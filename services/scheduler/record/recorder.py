@@ -9,8 +9,8 @@ import grpc
 from foretell import wire
 from foretell.engine.told import Seen
 from foretell.length.estimate import level_of
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
+from foretell.openai.parsing import ApiRequest
+from foretell.openai.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt

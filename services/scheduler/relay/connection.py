@@ -13,7 +13,7 @@ import httptools
 
 from foretell.http1.body import Body, Chunked, Counted
 from foretell.http1.bounds import Bounds, RemoteProtocolError, malformed
-from foretell.services.scheduler.api.parsing import Spliced
+from foretell.openai.parsing import Spliced
 from foretell.services.scheduler.turns import Turns
 
 logger = logging.getLogger(__name__)

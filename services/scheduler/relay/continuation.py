@@ -11,7 +11,7 @@ the same again; where it does not, the stream ends with an error.
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.services.scheduler.api.parsing import ApiRequest, wants_usage
+from foretell.openai.parsing import ApiRequest, wants_usage
 from foretell.services.scheduler.relay.choice import (
     Alike,
     Choice,

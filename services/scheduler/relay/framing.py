@@ -10,7 +10,7 @@ what the client gets of some bytes where that is all that follows from them; els
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretell.services.scheduler.api.shortened import LARGE_BYTES
+from foretell.openai.shortened import LARGE_BYTES
 from foretell.services.scheduler.relay.sse import Reported, parse_object
 
 LONGEST_BODY_BYTES = 1 << 30

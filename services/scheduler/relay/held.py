@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from foretell.http1.response import Headers
-from foretell.services.scheduler.api.errors import ApiError
+from foretell.openai.errors import ApiError
 from foretell.services.scheduler.http.exchange import Answering, Exchange
 
 RESUMABLE_HEADER = "x-foretell-resumable"

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.shortened import LARGE_BYTES, work_of
+from foretell.openai.errors import ApiError
+from foretell.openai.shortened import LARGE_BYTES, work_of
 
 DATA = b"data: "
 BLANK = b"\n\n"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.services.scheduler.api.shortened import LARGE_BYTES
+from foretell.openai.shortened import LARGE_BYTES
 from foretell.services.scheduler.relay import sse
 from foretell.services.scheduler.relay.choice import Diverged
 from foretell.services.scheduler.relay.continuation import (

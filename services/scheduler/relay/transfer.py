@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from foretell.openai.errors import ApiError
+from foretell.openai.headers import returned
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.headers import returned
 from foretell.services.scheduler.http.exchange import Answering
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.lifecycle.judgement import (

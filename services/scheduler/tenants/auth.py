@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from foretell.config.keys import is_key_file, read_api_keys
+from foretell.openai.errors import ApiError
 from foretell.services.process.reread import LOOK_EVERY_S, Reread
 from foretell.services.process.traffic import OPEN, Traffic
-from foretell.services.scheduler.api.errors import ApiError
 from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
 from foretell.services.scheduler.tenants.spending import Spending
 

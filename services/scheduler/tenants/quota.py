@@ -10,7 +10,7 @@ from hashlib import blake2b
 from math import inf
 
 from foretell.config.keys import ApiKey
-from foretell.services.scheduler.api.errors import ApiError, retry_after
+from foretell.openai.errors import ApiError, retry_after
 from foretell.v1 import predictor_pb2
 
 

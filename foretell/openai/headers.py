@@ -1,19 +1,8 @@
 """Which headers pass between client and engine, and what browsers are told of other origins."""
 
 import re
-import secrets
-from collections.abc import Collection, Iterator, Mapping
-from itertools import count
+from collections.abc import Collection, Mapping
 
-
-def unique_ids() -> Iterator[str]:
-    """Ids of 32 hexadecimal digits that nobody else makes: cheaper than a UUID for each."""
-    own = secrets.token_hex(8)
-    return (f"{own}{i:016x}" for i in count())
-
-
-_OWN_IDS = unique_ids()
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 _HOP_BY_HOP = frozenset(
     (
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization"),
@@ -43,12 +32,6 @@ _OURS = "x-foretell-"
 _OURS_RETURNED = _OURS.encode()
 _EMULATED = b"x-foretell-emulated"
 _PRINTABLE = re.compile(r"[ -~]*")
-
-
-def request_id_of(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can be one, otherwise a new one."""
-    given = headers.get("x-request-id", "")
-    return given if _REQUEST_ID.fullmatch(given) else next(_OWN_IDS)
 
 
 def forwarded(headers: Mapping[str, str]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from foretell.services.scheduler.api.errors import ApiError, invalid
+from foretell.openai.errors import ApiError, invalid
 
 MOST_PARTS = 100
 _MOST_FIELD_BYTES = 1000

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, InstanceOf, TypeAdapter
 
 from foretell.length.prefix import CHUNK_TOKENS, MOST_CHUNKS
-from foretell.services.scheduler.api.errors import ApiError, invalid
+from foretell.openai.errors import ApiError, invalid
 
 Body = dict[str, Any]
 Message = dict[str, Any]

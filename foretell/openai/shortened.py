@@ -4,11 +4,10 @@ in texts, and whatever is longer than any context. The engine gets the body as i
 To make objects of 40 MB at once holds everyone else up for 200 ms; this goes over them in parts.
 """
 
-import asyncio
 import re
 from typing import NamedTuple
 
-from foretell.services.scheduler.api.errors import ApiError, invalid
+from foretell.openai.errors import ApiError, invalid
 
 LARGE_BYTES = 1 << 18
 """Shorter bodies are read as they are."""
@@ -41,26 +40,6 @@ def work_of(text: bytes) -> int:
     return len(text) + 8 * text.count(b",") + 16 * text.count(b'"') + 128 * things
 
 
-async def shortened(body: bytes) -> Short:
-    """JSON that has what placement reads of `body`, if that is JSON. It has every key and value,
-    and is JSON only if `body` is, but for strings longer than a window, which may lack parts.
-
-    Raises `ApiError` where that is more than `MOST_WORK` or `MOST_READ_BYTES`.
-    """
-    cutter = Cutter(body)
-    is_whole = False
-    while not is_whole:
-        is_whole = cutter.go_on()
-        if cutter.work > MOST_WORK:
-            raise too_much()
-        await asyncio.sleep(0)  # others get their turn
-    kept_bytes = sum(map(len, cutter.kept))
-    if kept_bytes > MOST_READ_BYTES:
-        raise too_much()
-    is_cut = kept_bytes < len(body)
-    return Short(b"".join(cutter.kept) if is_cut else body, cutter.work)
-
-
 def too_much() -> ApiError:
     text = "your request has too many objects, arrays and values"
     return invalid(text, code="request_too_large")
@@ -78,11 +57,24 @@ class Cutter:
         self._text_bytes = MOST_TEXT
 
     def go_on(self) -> bool:
-        """Go over some of it; whether it has come to the end."""
+        """Go over some of it; whether it has come to the end. Raises `ApiError` where what is left
+        is more than `MOST_WORK`."""
         until = min(len(self._body), self._at + _PAUSE_BYTES)
         while self._at < until:
             self._take()
+        if self.work > MOST_WORK:
+            raise too_much()
         return self._at >= len(self._body)
+
+    def short(self) -> Short:
+        """JSON that has what placement reads of the body, once that was gone over, if it is JSON.
+        It has every key and value, and is JSON only if the body is, but for strings longer than a
+        window, which may lack parts. Raises `ApiError` where it is more than `MOST_READ_BYTES`."""
+        kept_bytes = sum(map(len, self.kept))
+        if kept_bytes > MOST_READ_BYTES:
+            raise too_much()
+        is_cut = kept_bytes < len(self._body)
+        return Short(b"".join(self.kept) if is_cut else self._body, self.work)
 
     def _take(self) -> None:
         begin, end = self._at, min(len(self._body), self._at + self._window_bytes)

@@ -6,7 +6,7 @@ Fields that only the engine judges are read as if they were absent where they ar
 from typing import Any, NamedTuple
 
 from foretell.length.conversation import PLAIN, Kind
-from foretell.services.scheduler.api.surface import Endpoint
+from foretell.openai.surface import Endpoint
 
 HINT_FIELD = "foretell_output_tokens"
 """Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""

@@ -1,14 +1,13 @@
 """Latency targets: what requests state in their headers, and whether answers met it."""
 
 import re
-import time
 from collections.abc import Mapping
 from math import inf
 from typing import Literal, NamedTuple
 
 from foretell.model import NO_SLO, Slo
+from foretell.openai.errors import ApiError, invalid, retry_after
 from foretell.policy.admission import Late, Unattainable
-from foretell.services.scheduler.api.errors import ApiError, invalid, retry_after
 
 TTFT_HEADER = "x-foretell-ttft-target-ms"
 TPOT_HEADER = "x-foretell-tpot-target-ms"
@@ -55,10 +54,10 @@ def default_terms(ttft_target_ms: float, tpot_target_ms: float, late: Late) -> T
     return Terms(Slo(_seconds(ttft_target_ms), _seconds(tpot_target_ms)), late)
 
 
-def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
+def terms_of(headers: Mapping[str, str], default: Terms, now_unix_s: float) -> Terms:
     """The terms of a request that arrives now; raises `ApiError` that names the wrong header."""
     if _HEADERS.isdisjoint(headers):  # as mostly
-        return Terms(default.slo, default.late, time.time())
+        return Terms(default.slo, default.late, now_unix_s)
     slo = Slo(
         _target_s(headers, _TTFT_HEADERS, default.slo.ttft_s),
         _target_s(headers, _TPOT_HEADERS, default.slo.tpot_s),
@@ -66,7 +65,7 @@ def terms_of(headers: Mapping[str, str], default: Terms) -> Terms:
     late = headers.get(LATE_HEADER, default.late)
     if late not in _LATE:
         raise invalid(f"'{LATE_HEADER}' must be serve or reject", LATE_HEADER, "invalid_value")
-    return Terms(slo, _LATE[late], time.time())
+    return Terms(slo, _LATE[late], now_unix_s)
 
 
 def _target_s(headers: Mapping[str, str], names: tuple[str, ...], default_s: float) -> float:

@@ -4,7 +4,6 @@ Only what placement reads is checked here; everything else is the engine's to ju
 answer is relayed.
 """
 
-import gc
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,17 +18,17 @@ from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobC
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.length.conversation import Kind
 from foretell.model import Slo
-from foretell.services.scheduler.api.errors import ApiError, invalid
-from foretell.services.scheduler.api.forms import form_fields
-from foretell.services.scheduler.api.output import (
+from foretell.openai.errors import ApiError, invalid
+from foretell.openai.forms import form_fields
+from foretell.openai.output import (
     HINT_FIELD,
     NO_OUTPUT,
     dynamo_priority,
     output_terms,
 )
-from foretell.services.scheduler.api.shortened import LARGE_BYTES, MOST_TEXT, Short, too_much
-from foretell.services.scheduler.api.slo import NO_TERMS, Terms
-from foretell.services.scheduler.api.surface import (
+from foretell.openai.shortened import LARGE_BYTES, MOST_TEXT, Short, too_much
+from foretell.openai.slo import NO_TERMS, Terms
+from foretell.openai.surface import (
     MAX_SEQUENCES,
     Endpoint,
     Message,
@@ -290,12 +289,8 @@ def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
 
 
 def values_of(short: Short) -> dict[str, Any]:
-    """What `shortened` leaves of a long body, parsed; raises `ApiError`."""
-    gc.disable()  # it would look again and again at what is just being made
-    try:
-        return _json_object(*short)
-    finally:
-        gc.enable()
+    """What is left of a long body, parsed; raises `ApiError`."""
+    return _json_object(*short)
 
 
 def _json_object(text: bytes, work: int = 0) -> dict[str, Any]:

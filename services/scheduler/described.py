@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from foretell import __version__
 from foretell.http1.response import Response
-from foretell.services.scheduler.api.surface import ENDPOINTS, Endpoint
+from foretell.openai.surface import ENDPOINTS, Endpoint
 
 _PAGES = {
     "/v1/models": "The models that may be asked for.",
