@@ -30,12 +30,12 @@ from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.conversation import PromptCounter
 from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.placer import Estimators, Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.tagging import TaggerClient, open_channel
+from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
 from foretell.services.scheduler.record.recorder import Feedback, Recorder

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretell.answer.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.openai.parsing import parse
 from foretell.openai.surface import ENDPOINTS
 from foretell.placement.needs import Need
 from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
 

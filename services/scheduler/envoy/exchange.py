@@ -9,6 +9,7 @@ from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
 
+from foretell.answer.judgement import Verdict, judge, lost
 from foretell.http1.response import Response
 from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
@@ -32,7 +33,6 @@ from foretell.services.scheduler.http.exchange import (
     with_room,
 )
 from foretell.services.scheduler.lifecycle.context import RequestContext
-from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.refusals import engines_failed
 from foretell.services.scheduler.proxy import is_stored

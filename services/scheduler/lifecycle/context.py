@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from foretell.answer.judgement import Asked, Judgement, Verdict
 from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
@@ -31,7 +32,6 @@ from foretell.services.process.logs import about
 from foretell.services.scheduler.http.exchange import UNCOUNTED_BYTES
 from foretell.services.scheduler.ids import request_id_of
 from foretell.services.scheduler.lifecycle.bodies import long_values
-from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import response_id

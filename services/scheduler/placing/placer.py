@@ -13,7 +13,10 @@ from foretell.cosched.deadlines import JobClass
 from foretell.engine.told import Calibration
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.openai.conversation import conversation_of
+from foretell.openai.needs import need_of
 from foretell.openai.parsing import ApiRequest
+from foretell.openai.prefixes import Prefix, continued, prefix_of
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Unfit
@@ -24,7 +27,6 @@ from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
-from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
 from foretell.services.scheduler.placing.demand import Demand, Lateness
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.kept import KeptResponses
@@ -32,9 +34,9 @@ from foretell.services.scheduler.placing.lengths import Lengths
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
 from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
+from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)

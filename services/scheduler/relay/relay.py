@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
+from foretell.answer.continuation import Progress, can_continue, progress_of
+from foretell.answer.sse import with_text
 from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
@@ -22,9 +24,7 @@ from foretell.services.process.logs import about
 from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, Answering, Exchange
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
 from foretell.services.scheduler.relay.held import HeldStreams, KeptAlive, is_resumable
-from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
     TakenBack,

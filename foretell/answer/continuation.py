@@ -11,15 +11,15 @@ the same again; where it does not, the stream ends with an error.
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.openai.parsing import ApiRequest, wants_usage
-from foretell.services.scheduler.relay.choice import (
+from foretell.answer.choice import (
     Alike,
     Choice,
     Diverged,
     alike,
     understood,
 )
-from foretell.services.scheduler.relay.sse import NAMES_FIRST, written
+from foretell.answer.sse import NAMES_FIRST, written
+from foretell.openai.parsing import ApiRequest, wants_usage
 
 MOST_PROMPT_TOKENS = 100_000
 """The first event of a stream with token ids has the prompt's too, and must not be too long."""

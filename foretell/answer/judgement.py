@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from foretell.openai.needs import KINDS
 from foretell.placement.needs import ANY, Need, Unfit
-from foretell.services.scheduler.placing.conversation import KINDS
 
 _FAULTS = frozenset((401, 403, 405, 408))
 """Statuses below 500 that are not about the request: the engine refuses our key, or is none."""

@@ -10,8 +10,8 @@ what the client gets of some bytes where that is all that follows from them; els
 from dataclasses import dataclass, field
 from typing import Any
 
+from foretell.answer.sse import Reported, parse_object
 from foretell.openai.shortened import LARGE_BYTES
-from foretell.services.scheduler.relay.sse import Reported, parse_object
 
 LONGEST_BODY_BYTES = 1 << 30
 """A longer answer that is not a stream is refused, or broken off."""

@@ -7,15 +7,14 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from foretell.openai.shortened import LARGE_BYTES
-from foretell.services.scheduler.relay import sse
-from foretell.services.scheduler.relay.choice import Diverged
-from foretell.services.scheduler.relay.continuation import (
+from foretell.answer import sse
+from foretell.answer.choice import Diverged
+from foretell.answer.continuation import (
     DONE,
     Progress,
     nothing_followed,
 )
-from foretell.services.scheduler.relay.framing import (
+from foretell.answer.framing import (
     Broken,
     End,
     Event,
@@ -25,7 +24,8 @@ from foretell.services.scheduler.relay.framing import (
     response_id_of,
     usage_of,
 )
-from foretell.services.scheduler.relay.sse import BLANK, DATA
+from foretell.answer.sse import BLANK, DATA
+from foretell.openai.shortened import LARGE_BYTES
 
 LONGEST_EVENT_BYTES = 4 << 20
 """A longer event is handed out in parts and not read, and nobody can go on with its stream."""
