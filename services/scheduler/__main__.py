@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import socket
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,7 +31,6 @@ from foretell.services.scheduler.http.server import Listener, Server
 from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 from foretell.services.scheduler.placing.placer import Estimators, Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
@@ -44,7 +44,7 @@ from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.quota import InProgress
+from foretell.tenants.in_progress import Ends, InProgress
 from foretell.v1 import tagger_pb2_grpc
 
 
@@ -146,7 +146,8 @@ async def serve(
         batches = Batches(settings.batches, traffic)
         stack.push_async_callback(batches.close)
         in_progress = InProgress(
-            settings.max_concurrent_requests, Ends(placer.predicted_ends_s).wait_s
+            settings.max_concurrent_requests,
+            Ends(placer.predicted_ends_s, time.perf_counter).wait_s,
         )
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica_id = settings.name or f"{socket.gethostname()}-{os.getpid()}"

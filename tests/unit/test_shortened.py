@@ -13,9 +13,9 @@ from foretell.openai.errors import ApiError
 from foretell.openai.parsing import Spliced, for_engine, parse, values_of
 from foretell.openai.shortened import MOST_TEXT, Cutter
 from foretell.openai.surface import ENDPOINTS
-from foretell.services.scheduler.envoy.messages import body_chunks
 from foretell.services.scheduler.lifecycle.bodies import shortened
 from foretell.v1 import ext_proc_pb2 as pb
+from foretell.wire.ext_proc import body_chunks
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 WINDOW = 32

@@ -6,9 +6,11 @@ them happens here, once.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from foretell.answer.judgement import Asked, Judgement, Verdict
 from foretell.openai.errors import (
@@ -17,6 +19,7 @@ from foretell.openai.errors import (
     model_not_found,
 )
 from foretell.openai.headers import RANK_HEADER
+from foretell.openai.kept import response_id
 from foretell.openai.parsing import (
     JSON,
     PRIORITY_HEADER,
@@ -34,17 +37,17 @@ from foretell.services.scheduler.ids import request_id_of
 from foretell.services.scheduler.lifecycle.bodies import long_values
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.instance import Instance
-from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.quota import InProgress
+from foretell.tenants.in_progress import InProgress
 
 logger = logging.getLogger(__name__)
 
+_unguessable = partial(secrets.token_hex, 16)
 _MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
 """Statuses with which an engine may have generated tokens all the same."""
 
@@ -118,7 +121,7 @@ class RequestContext(Placing):
         shared, tenant, headers = self._shared, self.tenant, self._headers
         if len(body) > UNCOUNTED_BYTES:
             self.hold(len(body))
-        key, pool, is_form = tenant.key, shared.pool, self.endpoint.is_form
+        limits, pool, is_form = tenant.limits, shared.pool, self.endpoint.is_form
         request = parse(
             self.endpoint,
             body,
@@ -129,7 +132,7 @@ class RequestContext(Placing):
             terms=self._terms,
             only=pool.only_model,
             priority=headers.get(PRIORITY_HEADER, ""),
-            least_priority=key.priority if key is not None else None,
+            least_priority=limits.priority if limits is not None else None,
             among=among,
         )
         if len(body) > LARGE_BYTES:
@@ -170,8 +173,8 @@ class RequestContext(Placing):
         headers = {"x-request-id": self.request_id}
         if attempt.instance.config.rank is not None:
             headers[RANK_HEADER] = str(attempt.instance.config.rank)
-        key = self.tenant.key
-        is_bound = key is not None and key.priority is not None
+        limits = self.tenant.limits
+        is_bound = limits is not None and limits.priority is not None
         if is_bound or attempt.spec.priority != self.request.given_priority:
             headers[PRIORITY_HEADER] = str(attempt.spec.priority)
         if self._spans is not None:
@@ -206,7 +209,7 @@ class RequestContext(Placing):
             attempt.spec.length.expected_tokens,
             with_ids=with_ids,
             output_ids=output_ids,
-            response_id=response_id(self.request, attempt.instance_id),
+            response_id=response_id(self.request, attempt.instance_id, _unguessable),
             as_it_is=not attempt.instance.takes_fields,
         )
 

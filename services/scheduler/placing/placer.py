@@ -14,27 +14,28 @@ from foretell.engine.told import Calibration
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
 from foretell.openai.conversation import conversation_of
+from foretell.openai.kept import KeptResponses
 from foretell.openai.needs import need_of
 from foretell.openai.parsing import ApiRequest
 from foretell.openai.prefixes import Prefix, continued, prefix_of
+from foretell.openai.refusals import refusal
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Unfit
 from foretell.policy import Needs, Policy
+from foretell.provision.demand import Demand
 from foretell.services.process.logs import about
 from foretell.services.process.loop_clock import LoopClock
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
-from foretell.services.scheduler.placing.demand import Demand, Lateness
 from foretell.services.scheduler.placing.instance import Instance
-from foretell.services.scheduler.placing.kept import KeptResponses
+from foretell.services.scheduler.placing.lateness import Lateness
 from foretell.services.scheduler.placing.lengths import Lengths
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.v1 import tagger_pb2
@@ -382,7 +383,7 @@ class Placer:
     def refuse(self, effect: effects.Refuse) -> None:
         """The request is refused: `place`, `retry` or `place_again` raises why."""
         placing, now_s = self._requests[effect.key], self._clock.now_s()
-        placing.refusal = refusal(effect, placing.request, self.core, self._pool, now_s)
+        placing.refusal = refusal(effect, placing.request, self.core, now_s, self._pool.out_for_s)
         _decided(placing)
 
     def degraded(self, effect: effects.Degraded) -> None:

@@ -17,7 +17,7 @@ from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.placer import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.tenants.quota import Grant
+from foretell.tenants.quota import Grant
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it

@@ -7,9 +7,8 @@ replica that relayed them.
 
 import hashlib
 import re
-import secrets
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from foretell.openai.errors import ApiError
@@ -63,12 +62,13 @@ def _check(response_id: str, is_theirs: bool) -> None:
         raise ApiError(404, f"Response with id '{response_id}' not found.")
 
 
-def response_id(request: ApiRequest, instance_id: str) -> str:
+def response_id(request: ApiRequest, instance_id: str, draw: Callable[[], str]) -> str:
     """The id that the response shall have at this instance; "": its client or its engine says.
+    `draw` gives 32 hexadecimal digits that nobody can guess.
     Where there are tenants no client chooses it: others could guess it, and ask another replica."""
     if request.endpoint.path != PATH or ("request_id" in request.body and not request.tenant):
         return ""
-    return f"resp_{_tag(instance_id)}_{_tag(request.tenant)}_{secrets.token_hex(16)}"
+    return f"resp_{_tag(instance_id)}_{_tag(request.tenant)}_{draw()}"
 
 
 @lru_cache(4096)

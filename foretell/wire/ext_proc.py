@@ -1,4 +1,4 @@
-"""What the picker answers a gateway, as messages of `ext_proc`."""
+"""What a gateway says of a request, and what it is answered, as messages of `ext_proc`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache

@@ -1,16 +1,22 @@
 """What the client of a request that goes to no engine gets, and when it may come back."""
 
+from collections.abc import Callable
+
 from foretell.openai.errors import ApiError, retry_after, unavailable
 from foretell.openai.parsing import ApiRequest
 from foretell.openai.slo import SloUnattainable
 from foretell.placement import PlacementCore, effects
-from foretell.services.scheduler.placing.pool import Pool
 
 
 def refusal(
-    effect: effects.Refuse, parsed: ApiRequest, core: PlacementCore, pool: Pool, now_s: float
+    effect: effects.Refuse,
+    parsed: ApiRequest,
+    core: PlacementCore,
+    now_s: float,
+    out_for_s: Callable[[str], float],
 ) -> ApiError:
-    """The error for a request that the core refuses at `now_s` on its clock."""
+    """The error for a request that the core refuses at `now_s` on its clock. `out_for_s`: for how
+    many seconds no engine that serves a model has been up."""
     if effect.because == "late":
         assert effect.why is not None, "a late request is refused for a reason"
         return SloUnattainable(parsed.terms, effect.why)
@@ -23,7 +29,7 @@ def refusal(
     if effect.because == "retry_budget":
         return unavailable("an engine failed, and many others fail too", "engine_failed")
     text = f"no engine that serves '{parsed.model}' is up at the moment"
-    return unavailable(text, "no_instance", wait_s=pool.out_for_s(parsed.model))
+    return unavailable(text, "no_instance", wait_s=out_for_s(parsed.model))
 
 
 def engines_failed(tried: int) -> ApiError:

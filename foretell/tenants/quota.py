@@ -1,83 +1,16 @@
-"""How much one caller may do: token buckets, as in RFC 2697, and a count of requests in progress.
+"""How much one caller may do: token buckets, as in RFC 2697.
 
 Tokens are reserved as predicted when a request is placed, and settled when its answer has ended.
 """
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import asdict
 from hashlib import blake2b
 from math import inf
+from typing import NamedTuple
 
-from foretell.config.keys import ApiKey
 from foretell.openai.errors import ApiError, retry_after
-from foretell.v1 import predictor_pb2
-
-
-class InProgress:
-    """Counts the requests being served and admits no more than `limit` at a time. A request is in
-    progress from before its body is read until its answer has ended."""
-
-    def __init__(
-        self,
-        limit: int,
-        wait_s: Callable[[int], float] = lambda number: 0.0,
-        *,
-        what: str = "requests",
-        share: int = 4,
-        refusal: tuple[int, str] = (429, "too_many_requests"),
-    ) -> None:
-        """`wait_s` foretells in how many seconds a number of those in progress have ended. A tenant
-        may hold up to `share` times as many places as are free: 4 leave a fifth of all to others,
-        however greedy one of them is (the dynamic threshold of shared buffers, Choudhury and Hahne
-        1998). `refusal`: the status and the code of the error."""
-        self.limit = limit
-        self._wait_s = wait_s
-        self._what = what
-        self._share = share
-        self._status, self._code = refusal
-        self.now = 0
-        self._tenants: dict[str, int] = {}
-        self._refused = 0
-        """Those who were told to come back, and for whom no place has become free since; no more of
-        them than there are places, as after a flood few do come back."""
-
-    def of(self, tenant: str) -> int:
-        return self._tenants.get(tenant, 0)
-
-    @contextmanager
-    def place(self, tenant: str = "") -> Iterator[None]:
-        """Hold a place while the block runs; raises `ApiError` 429 as it begins if none is free.
-        `tenant`: for whom; "" where no key is needed, and all are one."""
-        self.take(tenant)
-        try:
-            yield
-        finally:
-            self.give_back(tenant)
-
-    def take(self, tenant: str, number: int = 1) -> None:
-        """Hold places until they are given back; raises as `place` does."""
-        held, free = self.of(tenant) + number, self.limit - self.now - number
-        if free < 0 or (tenant and held > self._share * (free + 1)):
-            # Who comes later is told a later time: not all come back at once.
-            self._refused = min(self._refused + 1, self.limit)
-            whose = f"{held - number} of your" if free >= 0 else f"{self.now}"
-            raise ApiError(
-                self._status,
-                f"{whose} {self._what} are in progress already; retry later",
-                code=self._code,
-                headers=retry_after(self._wait_s(self._refused)),
-            )
-        self.now += number
-        self._tenants[tenant] = held
-
-    def give_back(self, tenant: str, number: int = 1) -> None:
-        self.now -= number
-        self._tenants[tenant] -= number
-        if not self._tenants[tenant]:
-            del self._tenants[tenant]
-        if self._refused:
-            self._refused -= 1
+from foretell.tenants.limits import Limits
 
 
 class Bucket:
@@ -148,25 +81,36 @@ class Grant:
         self.end()
 
 
+class Spent(NamedTuple):
+    """What replicas tell each other of a caller; `predictor.proto` says what a message has."""
+
+    caller: int
+    requests: int
+    tokens: float
+    in_progress: int
+    requests_left: float
+    tokens_left: float
+
+
 class Tenant:
     """A caller: its name, what it may use, and what it has spent."""
 
     def __init__(
         self,
         name: str,
-        key: ApiKey | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        limits: Limits | None,
+        clock: Callable[[], float],
         elsewhere: Callable[[int], int] = lambda caller: 0,
     ) -> None:
-        """`key`: its limits; None: it has none. `elsewhere`: requests of a `caller` in progress at
-        other replicas."""
+        """`limits`: None: it has none. `clock` in seconds. `elsewhere`: requests of a `caller` in
+        progress at other replicas."""
         self.name = name
         self.caller = int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
         """By which replicas know it in what they tell each other."""
-        self.key = key
+        self.limits = limits
         self.clock = clock
-        self.requests = Bucket(key.requests_per_min if key else 0, clock)
-        self.tokens = Bucket(key.tokens_per_min if key else 0, clock)
+        self.requests = Bucket(limits.requests_per_min if limits else 0, clock)
+        self.tokens = Bucket(limits.tokens_per_min if limits else 0, clock)
         self._limited = {
             name: bucket
             for name, bucket in (("requests", self.requests), ("tokens", self.tokens))
@@ -186,14 +130,15 @@ class Tenant:
 
     def may_use(self, model: str) -> bool:
         """Whether it may use the model."""
-        return self.key is None or not self.key.models or model in self.key.models
+        limits = self.limits
+        return limits is None or not limits.models or model in limits.models
 
     def place(self) -> Grant | None:
         """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit. There is no
         grant where there are no limits."""
-        if self.key is None:
+        if self.limits is None:
             return None
-        most = self.key.concurrency
+        most = self.limits.concurrency
         if most and len(self.grants) + self._elsewhere(self.caller) >= most:
             soonest_s = min((grant.ends_s for grant in self.grants), default=inf)
             raise self.refusal(f"{most} requests in progress", soonest_s - self.clock())
@@ -239,9 +184,9 @@ class Tenant:
         self._may_be_active = bool(self.grants or untold or spent)
         return self._may_be_active
 
-    def told(self) -> predictor_pb2.Spent:
+    def told(self) -> Spent:
         """What other replicas are told, once."""
-        spent = predictor_pb2.Spent(
+        spent = Spent(
             caller=self.caller,
             requests=self._untold_requests,
             tokens=self._untold_tokens,
@@ -254,7 +199,8 @@ class Tenant:
 
     def told_to_itself(self, in_progress: int) -> dict[str, object]:
         """Its limits and what it uses of them; `in_progress`: its requests at this replica."""
-        limits = self.key.model_dump(exclude={"sha256", "admin"}) if self.key else {}
+        limits = asdict(self.limits) if self.limits else {}
+        limits.pop("admin", None)
         usage: dict[str, object] = {"in_progress": in_progress}
         for name, bucket in self._limited.items():
             usage[f"{name}_left"] = max(0, int(bucket.level))
@@ -277,5 +223,5 @@ class Tenant:
         return found
 
 
-NOBODY = Tenant("")
+NOBODY = Tenant("", None, lambda: 0.0)
 """The caller where no key is needed."""

@@ -1,9 +1,6 @@
-"""What comes to this replica, how long it takes, and how far the replica is behind."""
+"""What comes to one scheduler, and how long it takes."""
 
-import asyncio
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
 from math import floor
 
 from foretell.model import Prediction, RequestSpec
@@ -12,9 +9,6 @@ LENGTHS = 64
 """The latest requests whose lengths are reported."""
 WINDOW_S = 10.0
 """A latency counts among the recent ones for one to two times as long."""
-_LOOK_EVERY_S = 0.05
-_SORTED_FOR_S = 1.0
-"""So long one sorting of all ends serves: many are refused at once."""
 
 
 class _Worst:
@@ -68,48 +62,3 @@ class Demand:
             "worst_e2e_s": round(self._e2e.at(now_s), 3),
             "worst_predicted_e2e_s": round(self._predicted_e2e.at(now_s), 3),
         }
-
-
-class Lateness:
-    """Looks at the clock again and again, and sees how much later than planned it does so."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        """The latest delay."""
-        self._loop = asyncio.get_running_loop()
-        self._due_s = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
-        self._look()
-
-    def close(self) -> None:
-        """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _look(self) -> None:
-        now_s = self._loop.time()
-        self.seconds = max(0.0, now_s - self._due_s)
-        self._due_s = now_s + _LOOK_EVERY_S
-        self._timer = self._loop.call_later(_LOOK_EVERY_S, self._look)
-
-
-class Ends:
-    """When the requests in progress are predicted to end."""
-
-    def __init__(
-        self, ends_s: Callable[[], Iterable[float]], clock: Callable[[], float] = time.perf_counter
-    ) -> None:
-        """`ends_s` are instants of `clock`."""
-        self._ends_s = ends_s
-        self._clock = clock
-        self._sorted: list[float] = []
-        self._sorted_s = float("-inf")
-
-    def wait_s(self, number: int) -> float:
-        """Seconds until so many more of them have ended; 0 where nothing is predicted."""
-        now_s = self._clock()
-        if now_s >= self._sorted_s + _SORTED_FOR_S:
-            self._sorted, self._sorted_s = sorted(self._ends_s()), now_s
-        if not self._sorted:
-            return 0.0
-        return max(0.0, self._sorted[min(number, len(self._sorted)) - 1] - now_s)
