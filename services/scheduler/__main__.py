@@ -20,6 +20,8 @@ from foretell.openai.headers import Cors
 from foretell.openai.slo import default_terms
 from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
+from foretell.services.http.server import Listener, Server
+from foretell.services.http.tls import Certificate
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
@@ -27,8 +29,6 @@ from foretell.services.scheduler.app import App
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
-from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.lengths import Lengths, open_model

@@ -13,11 +13,11 @@ from foretell.http1.response import Response
 from foretell.openai.errors import ApiError, model_not_found, unavailable
 from foretell.openai.headers import Cors
 from foretell.openai.surface import ENDPOINTS
+from foretell.services.http.costly import CostlyPages
+from foretell.services.http.exchange import Exchange
 from foretell.services.scheduler.console import STATE, console_state, static_pages
 from foretell.services.scheduler.described import described
 from foretell.services.scheduler.discovery import Discovery
-from foretell.services.scheduler.http.costly import CostlyPages
-from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.lifecycle.context import Shared
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.proxy import (

@@ -11,9 +11,9 @@ from foretell.openai.errors import ApiError, unavailable
 from foretell.openai.headers import forwarded, returned
 from foretell.openai.kept import PATH, KeptResponses
 from foretell.placement.needs import MOST_REFUSALS
+from foretell.services.http.exchange import Exchange
 from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
-from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.tenants.in_progress import InProgress

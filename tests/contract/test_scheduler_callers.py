@@ -13,10 +13,10 @@ from schedulers import WAIT_S, Scheduler, running, until
 
 from foretell.openai.errors import ApiError
 from foretell.services.batch.store import BatchStore
-from foretell.services.scheduler.http.exchange import declared_bytes
+from foretell.services.http.exchange import declared_bytes
 from foretell.tenants.in_progress import InProgress
 
-LIMITS = "foretell.services.scheduler.http.exchange"
+LIMITS = "foretell.services.http.exchange"
 
 
 @pytest.fixture

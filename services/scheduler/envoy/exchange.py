@@ -20,11 +20,7 @@ from foretell.openai.errors import (
 from foretell.openai.headers import RANK_HEADER
 from foretell.openai.refusals import engines_failed
 from foretell.openai.surface import ENDPOINTS
-from foretell.services.process.logs import about
-from foretell.services.scheduler.app import App
-from foretell.services.scheduler.envoy.addresses import Addresses
-from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
-from foretell.services.scheduler.http.exchange import (
+from foretell.services.http.exchange import (
     BODY_DEADLINE_S,
     UNCOUNTED_BYTES,
     body_too_late,
@@ -32,6 +28,10 @@ from foretell.services.scheduler.http.exchange import (
     declared_bytes,
     with_room,
 )
+from foretell.services.process.logs import about
+from foretell.services.scheduler.app import App
+from foretell.services.scheduler.envoy.addresses import Addresses
+from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.proxy import is_stored

@@ -31,8 +31,8 @@ from foretell.openai.parsing import (
 from foretell.openai.shortened import LARGE_BYTES
 from foretell.openai.slo import NO_TERMS, SloUnattainable, Terms, terms_of
 from foretell.openai.surface import Endpoint
+from foretell.services.http.exchange import UNCOUNTED_BYTES
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.exchange import UNCOUNTED_BYTES
 from foretell.services.scheduler.ids import request_id_of
 from foretell.services.scheduler.lifecycle.bodies import long_values
 from foretell.services.scheduler.placing.attempt import Attempt

@@ -20,8 +20,8 @@ from foretell.openai.errors import (
 )
 from foretell.openai.headers import forwarded
 from foretell.openai.surface import Endpoint
+from foretell.services.http.exchange import BODY_DEADLINE_S, Answering, Exchange
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, Answering, Exchange
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.held import HeldStreams, KeptAlive, is_resumable

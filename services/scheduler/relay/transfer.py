@@ -28,8 +28,8 @@ from foretell.answer.sse import Reported, said_in, with_text
 from foretell.answer.stream import StreamFraming
 from foretell.openai.errors import ApiError
 from foretell.openai.headers import returned
+from foretell.services.http.exchange import Answering
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.exchange import Answering
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable

@@ -12,7 +12,7 @@ from foretell.http1.head import RequestHead
 from foretell.http1.protocol import ServerProtocol, State
 from foretell.http1.response import head_of
 from foretell.openai.errors import ApiError
-from foretell.services.scheduler.http.exchange import Exchange
+from foretell.services.http.exchange import Exchange
 
 STALL_S = 120.0
 """A client that reads nothing for so long is gone."""

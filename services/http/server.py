@@ -1,4 +1,4 @@
-"""The HTTP server of the scheduler: its listening sockets, connections and tasks."""
+"""An HTTP server: its listening sockets, connections and tasks."""
 
 import asyncio
 import logging
@@ -13,9 +13,9 @@ from math import inf
 from typing import Any
 
 from foretell.openai.errors import internal_error
+from foretell.services.http.connection import STALL_S, Connection
+from foretell.services.http.exchange import Exchange
 from foretell.services.process.logs import about
-from foretell.services.scheduler.http.connection import STALL_S, Connection
-from foretell.services.scheduler.http.exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
