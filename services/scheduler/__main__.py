@@ -31,8 +31,9 @@ from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
+from foretell.services.scheduler.placing.estimators import Estimators
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
-from foretell.services.scheduler.placing.placer import Estimators, Placer
+from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.tagging import TaggerClient, open_channel
 from foretell.services.scheduler.placing.tokens import PromptCounter

@@ -14,7 +14,7 @@ from foretell.openai.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.placer import Estimators
+from foretell.services.scheduler.placing.estimators import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.tenants.quota import Grant
