@@ -1,4 +1,4 @@
-"""Turns a request body into what the scheduler understands, or an error that names the field.
+"""Turns a request body into what placement understands, or an error that names the field.
 
 Only what placement reads is checked here; everything else is the engine's to judge, and its
 answer is relayed.
