@@ -62,7 +62,7 @@ class Holder(Protocol):
     """Whoever holds a body."""
 
     def hold(self, body_bytes: int) -> None:
-        """The body has so many bytes, or will have; raises `ApiError` where that is too much."""
+        """So many bytes of the body have come; raises `ApiError` where that is too much."""
 
 
 class Line(Protocol):
@@ -177,8 +177,6 @@ class Exchange(Answering):
         if max(self.body_bytes, self._declared_bytes) > limit_bytes:
             raise body_too_long(limit_bytes)
         if not self.whole:
-            if self._declared_bytes > UNCOUNTED_BYTES:
-                holder.hold(self._declared_bytes)
             body = BytesIO()  # it gives what it holds away, where a bytearray had to be copied
             async for part in self.parts(limit_bytes, BODY_DEADLINE_S):
                 if self.body_bytes > UNCOUNTED_BYTES:

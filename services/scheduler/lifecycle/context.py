@@ -182,8 +182,8 @@ class RequestContext(Placing):
         return headers
 
     def hold(self, body_bytes: int) -> None:
-        """Its body has so many bytes, or will have; raises `ApiError` where there is no room for
-        that in all bodies of its tenant, or of all."""
+        """So many bytes of its body have come (what is only declared takes no room from others);
+        raises `ApiError` where there is no room for them in all bodies of its tenant, or of all."""
         if body_bytes > self._held_bytes:
             self._shared.bodies.take(self.tenant.name, body_bytes - self._held_bytes)
             self._held_bytes = body_bytes
