@@ -9,12 +9,12 @@ import pytest
 from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
 from foretell.model import OFFLINE_PRIORITY, Slo
-from foretell.services.scheduler.api.parsing import (
+from foretell.openai.parsing import (
     ApiRequest,
     for_engine,
     parse,
 )
-from foretell.services.scheduler.api.slo import Terms
+from foretell.openai.slo import Terms
 from tests.unit.parsed import COMPLETIONS, chat, completion
 
 
