@@ -16,7 +16,6 @@ TRAIN_VENV := .venv-train
 CLIENTS := .venv-clients
 PROMETHEUS := .prometheus/usr/bin/prometheus
 TINY_MODEL := .models/tiny-llama
-DEEP_MODEL := .models/deep-llama
 PIP := -m pip install --quiet --disable-pip-version-check
 
 # Where this is set, each process of a cluster compiles all of our sources again when it starts.
@@ -27,7 +26,6 @@ export PYTHONDONTWRITEBYTECODE :=
 	test-guidellm test-breaks \
 	test-vllm test-vllm-schedulers test-vllm-engines test-vllm-matrix test-batch-kills test-storage test-compose test-prometheus test-helm chart \
 	test-browser pictures bench bench-gateway bench-watch \
-	accuracy-live \
 	reproduce-block reproduce-provisioning reproduce-blendserve reproduce-echo proto check-proto reference dashboards compose clean
 
 help: ## List the targets
@@ -74,10 +72,6 @@ $(VLLM_VENV)/.installed: pyproject.toml setup.py
 
 $(TINY_MODEL)/config.json: | $(VLLM_VENV)/.installed
 	$(VLLM_PYTHON) -m foretell.tools.tiny_model $(TINY_MODEL)
-
-# A step takes as long as some 150 tokens of a prompt, as with a 7B model on an A30.
-$(DEEP_MODEL)/config.json: | $(VLLM_VENV)/.installed
-	$(VLLM_PYTHON) -m foretell.tools.tiny_model $(DEEP_MODEL) --layers 12 --width 128
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -214,10 +208,6 @@ bench-gateway: setup-dev ## The cost of the gateway beside others, each from the
 bench-watch: setup-dev ## The costs that users pay beside those of an earlier commit (REFERENCE=commit); some 10 minutes
 	$(BIN)/python -m bench.watch $(if $(REFERENCE),--reference $(REFERENCE)) \
 		--vllm-python $(VLLM_PYTHON)
-
-accuracy-live: setup-dev setup-vllm $(DEEP_MODEL)/config.json ## Predictions against a live vLLM engine on the CPU; writes bench/accuracy/live.md
-	$(BIN)/python -m bench accuracy.live --python $(abspath $(VLLM_PYTHON)) \
-		--model $(abspath $(DEEP_MODEL))
 
 reproduce-block: setup-dev ## Block's evaluation in the simulator (TRACES=folder); writes bench/placement/reproduce_block.md
 	@test -n "$(TRACES)" || { echo 'make reproduce-block needs TRACES=folder, see bench/placement/reproduce_block.md' >&2; exit 1; }

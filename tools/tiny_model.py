@@ -1,11 +1,10 @@
 """Builds a tiny random Llama that real vLLM serves without weights from anywhere.
 
-    python -m foretell.tools.tiny_model DIR [--layers N] [--width N]
+    python -m foretell.tools.tiny_model DIR
 
-Offline and deterministic: random parameters, about 5M unless told, and a BPE tokenizer trained on
-text composed here. On a CPU the layers decide how long a step takes, and layers times width what
-each token of a prompt adds. What it writes is nonsense, but the engine around it is the real one. A
-complete DIR is left as it is. Needs torch, transformers, tokenizers and typer: run it with the
+Offline and deterministic: about 5M random parameters, and a BPE tokenizer trained on text composed
+here. What it writes is nonsense, but the engine around it is the real one. A complete DIR is left
+as it is. Needs torch, transformers, tokenizers and typer: run it with the
 Python that has vLLM.
 """
 
@@ -19,7 +18,7 @@ from typing import Annotated
 import typer
 
 MAX_POSITIONS = 4096
-LAYERS, WIDTH = 4, 256
+_LAYERS, _WIDTH = 4, 256
 _HEAD_SIZE = 64
 _VOCABULARY = 4096
 _SEED = 20_240_501
@@ -38,8 +37,8 @@ _FILES = (
 )
 
 
-def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
-    """Write the model to `folder`; false if a complete one is already there, whatever its size.
+def build(folder: Path) -> bool:
+    """Write the model to `folder`; false if a complete one is already there.
 
     The folder appears whole or not at all: two builders at once do no harm.
     """
@@ -49,7 +48,7 @@ def build(folder: Path, layers: int = LAYERS, width: int = WIDTH) -> bool:
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.part")
     try:
         partial.mkdir()
-        _save_model(partial, save_tokenizer(partial), layers, width)
+        _save_model(partial, save_tokenizer(partial))
         for name in _FILES:  # some of them are written for this user alone
             (partial / name).chmod(0o644)
         _move(partial, folder)
@@ -87,18 +86,18 @@ def save_tokenizer(folder: Path) -> int:
     return int(tokenizer.get_vocab_size())
 
 
-def _save_model(folder: Path, vocabulary: int, layers: int, width: int) -> None:
+def _save_model(folder: Path, vocabulary: int) -> None:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(_SEED)
     config = LlamaConfig(
         vocab_size=vocabulary,
-        hidden_size=width,
-        intermediate_size=3 * width,
-        num_hidden_layers=layers,
-        num_attention_heads=width // _HEAD_SIZE,
-        num_key_value_heads=max(1, width // _HEAD_SIZE // 2),
+        hidden_size=_WIDTH,
+        intermediate_size=3 * _WIDTH,
+        num_hidden_layers=_LAYERS,
+        num_attention_heads=_WIDTH // _HEAD_SIZE,
+        num_key_value_heads=_WIDTH // _HEAD_SIZE // 2,
         max_position_embeddings=MAX_POSITIONS,
         bos_token_id=0,
         eos_token_id=1,
@@ -133,15 +132,9 @@ def _move(partial: Path, folder: Path) -> None:
         raise SystemExit(f"{folder} exists and is not a complete model; remove it") from None
 
 
-def main(
-    folder: Annotated[Path, typer.Argument(metavar="DIR")],
-    layers: Annotated[int, typer.Option(min=1)] = LAYERS,
-    width: Annotated[int, typer.Option(help=f"A multiple of {_HEAD_SIZE}.")] = WIDTH,
-) -> None:
-    if width < 1 or width % _HEAD_SIZE:
-        raise SystemExit(f"--width: not a multiple of {_HEAD_SIZE}")
+def main(folder: Annotated[Path, typer.Argument(metavar="DIR")]) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    built = build(folder, layers, width)
+    built = build(folder)
     typer.echo(f"{folder}: {'built' if built else 'already complete'}")
 
 

@@ -1,9 +1,9 @@
 """Expected arrivals: how many requests of which size an engine will probably get.
 
 A request shares its engine with those that arrive while it runs. A forecast that lets nobody arrive
-is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured in
-bench/accuracy/live.md). Who comes is unknown; how many come per second, and how large they are, is
-much as it was a moment ago.
+is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured, see
+docs/adr/0001-one-twin.md). Who comes is unknown; how many come per second, and how large they are,
+is much as it was a moment ago.
 """
 
 from collections.abc import Sequence

@@ -15,7 +15,7 @@ from foretell.tools.live.load import MixedLengths
 from foretell.tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
 from foretell.tools.live.recording import Recording
 from foretell.tools.live.replay import snapshots_of, states
-from foretell.tools.live.report import report
+from foretell.tools.live.report import all_pairs, errors_of
 from tests.contract.emulated_engine import MODEL, running_engine
 
 LENGTHS = MixedLengths(most_prompt=200, most_output=40, mean_output=15.0)
@@ -59,9 +59,9 @@ async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) 
         assert 0 < request.predicted_ttft_s <= request.predicted_e2e_s
         assert request.calibration_steps >= 0
     assert recording.requests[-1].calibration_steps > 0
-    found = report(recording)
-    assert (found["model"], found["emulated"], found["max_num_seqs"]) == (MODEL, True, 4)
-    assert found["errors"]["foretell"]["e2e"]["count"] == 20
+    about = recording.about
+    assert (about["model"], about["emulated"], about["max_num_seqs"]) == (MODEL, True, 4)
+    assert errors_of(all_pairs(recording))["foretell"]["e2e"]["count"] == 20
 
     recording.write(tmp_path / "run.zip")
     again = Recording.read(tmp_path / "run.zip")

@@ -70,24 +70,6 @@ def all_pairs(recording: Recording) -> dict[str, dict[str, Pairs]]:
     return found
 
 
-COLUMNS = ("median", "P90", "mean", "bias")
-"""What is shown of the errors of each kind of latency: three absolute ones, the signed median."""
-
-
-def cells(kinds: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """`COLUMNS` of one predictor's errors, by `errors_of`, for each of `LATENCIES`."""
-    shown = []
-    for kind in LATENCIES:
-        shown += [f"{kinds[kind][key]:.1%}" for key in ("median", "p90", "mean")]
-        shown.append(f"{kinds[kind]['signed_median']:+.1%}")
-    return shown
-
-
-def report(recording: Recording) -> dict[str, Any]:
-    """What was measured, as JSON."""
-    return {**recording.about, "errors": errors_of(all_pairs(recording))}
-
-
 def own_pairs(recording: Recording) -> dict[str, Pairs]:
     """Predicted and actual latencies of Foretell alone, and times per token, by kind."""
     measured = [request for request in recording.requests if request.measured]
