@@ -36,7 +36,7 @@ class InstanceFacts:
     """0: not known."""
     kv_used_ratio: float = 0.0
     snapshot: "Snapshot | None" = None
-    """What its predictor last published, where one is followed."""
+    """What its predictor last published, where there is one."""
 
     @property
     def requests(self) -> int:

@@ -1,8 +1,9 @@
-"""Asks schedulers for the numbers that decisions rest on, and follows predictors."""
+"""Asks schedulers and predictors for the numbers that decisions rest on."""
 
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -19,6 +20,7 @@ from foretell.services.provisioner.batches import BatchService
 from foretell.services.provisioner.complaints import Complaints
 from foretell.services.provisioner.fleet import FleetView
 from foretell.services.provisioner.tuning import TUNING
+from foretell.v1 import predictor_pb2
 
 
 @dataclass(slots=True)
@@ -64,14 +66,33 @@ class _Scheduler:
         self.arrived, self.lengths = arrived, lengths[max(0, len(lengths) - arrived) :]
 
 
+class _Look(SnapshotStream):
+    """The stream of a predictor, for the one message with which it begins: to hear from all engines
+    as often as schedulers do would cost more than decisions need."""
+
+    async def first(self) -> None:
+        """Until that message has come, or `TUNING.answer_s`."""
+        self._came = asyncio.Event()
+        self.start()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TUNING.answer_s):
+                    await self._came.wait()
+        finally:
+            self.stop()
+
+    def told(self, message: predictor_pb2.Published) -> None:
+        self._came.set()
+
+
 @dataclass(slots=True)
 class _Engine:
-    """One predictor that is followed."""
+    """One predictor that is asked."""
 
     address: str
-    stream: SnapshotStream
+    stream: _Look
     heard_s: float
-    """When it last heard of its engine; at first, when it was first followed."""
+    """When it last heard of its engine; at first, when it was first asked."""
 
 
 class Gatherer:
@@ -103,13 +124,12 @@ class Gatherer:
 
     async def gather(self, seen: Sequence[FleetView], now_s: float, asked_for: int | None) -> Facts:
         """The facts at `now_s`, Unix time; counts are those since the call before."""
-        self._follow(seen, now_s)
-        _, batches = await asyncio.gather(
+        self._know(seen, now_s)
+        _, _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
+            asyncio.gather(*(self._ask_predictor(each, now_s) for each in self._engines.values())),
             self._batches.ask(now_s),
         )
-        for engine in self._engines.values():
-            self._look(engine, now_s)
         heard = [each.heard_s for each in self._schedulers]
         heard += [engine.heard_s for engine in self._engines.values()]
         schedulers = self._schedulers
@@ -137,8 +157,8 @@ class Gatherer:
             for each in self._schedulers
         )
 
-    def _follow(self, seen: Sequence[FleetView], now_s: float) -> None:
-        """Follow the predictors of those that are ready now, and no others."""
+    def _know(self, seen: Sequence[FleetView], now_s: float) -> None:
+        """Ask the predictors of those that are ready now, and no others."""
         wanted = {
             each.config.instance_id: each.config.predictor
             for each in seen
@@ -150,8 +170,7 @@ class Gatherer:
         for instance_id, address in wanted.items():
             if instance_id not in self._engines:
                 followed = self._cache.follow(instance_id)
-                stream = SnapshotStream(address, self._traffic, followed)
-                stream.start()
+                stream = _Look(address, self._traffic, followed)
                 # It is given the time that any number may be old.
                 self._engines[instance_id] = _Engine(address, stream, now_s)
 
@@ -197,9 +216,10 @@ class Gatherer:
                 scheduler.url, f"{scheduler.url} gives no status of a scheduler: {error!r}"
             )
 
-    def _look(self, engine: _Engine, now_s: float) -> None:
-        """Note how old what is known of it is."""
-        stream, loop_s = engine.stream, asyncio.get_running_loop().time()
+    async def _ask_predictor(self, engine: _Engine, now_s: float) -> None:
+        stream = engine.stream
+        await stream.first()
+        loop_s = asyncio.get_running_loop().time()
         if stream.engine.snapshot is not None:
             engine.heard_s = now_s - stream.engine.age_s(loop_s)
         if stream.engine.is_fresh(loop_s):

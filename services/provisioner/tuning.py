@@ -8,7 +8,7 @@ class Tuning:
     """Each is far from what is usual: they were chosen, not measured."""
 
     answer_s: float = 3.0
-    """Longest time that an engine, a scheduler or the batch service may take."""
+    """Longest time that an engine, a predictor, a scheduler or the batch service may take."""
     webhook_answer_s: float = 5.0
     find_s: float = 5.0
     """Longest time that a driver may take to say what runs."""
