@@ -1,6 +1,6 @@
 """What is known of a cluster when the number of its instances is decided."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -35,8 +35,9 @@ class InstanceFacts:
     max_num_seqs: int = 0
     """0: not known."""
     kv_used_ratio: float = 0.0
-    snapshot: "Snapshot | None" = None
-    """What its predictor last published, where there is one."""
+    published: "Callable[[], Snapshot | None]" = lambda: None
+    """What its predictor last published, where there is any; a strategy asks for it that needs it,
+    and once."""
 
     @property
     def requests(self) -> int:

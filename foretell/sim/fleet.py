@@ -144,10 +144,13 @@ class Fleet:
             max(0, outstanding - running),
             engine.max_num_seqs,
             1.0 - twin.free_blocks / engine.total_blocks,
-            snapshot_of(node, self._expected, self._clock.now_s)
-            if phase is Phase.READY and node.up
-            else None,
+            partial(self._published, node),
         )
+
+    def _published(self, node: Node) -> Snapshot | None:
+        if self._phases[node.index][0] is not Phase.READY or not node.up:
+            return None
+        return snapshot_of(node, self._expected, self._clock.now_s)
 
     def _name(self, node: Node) -> str:
         """Another one for every instance that is started in a place."""

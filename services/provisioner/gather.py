@@ -191,7 +191,7 @@ class Gatherer:
                 load.waiting + load.reserved,
                 load.max_num_seqs,
                 load.used_blocks / max(1, load.total_blocks),
-                snapshot,
+                lambda: snapshot,
             )
         sent = [each.outstanding.get(instance_id, (0, False))[0] for each in self._schedulers]
         return InstanceFacts(instance_id, seen.phase, seen.since_s, sum(sent))

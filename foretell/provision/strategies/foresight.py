@@ -1,12 +1,13 @@
 """The fewest instances with which the cluster's twins keep the targets, run forward."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from foretell.engine.published import Snapshot
 from foretell.model import Slo
 from foretell.provision.arrivals import ArrivalForecast
 from foretell.provision.base import Proposal, StrategyPlan
@@ -63,9 +64,10 @@ class Foresight:
     def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
         self.forecast.observe(facts.now_s, facts.arrived)
         self._lengths.extend(facts.lengths)
-        for instance in facts.instances:
-            if instance.snapshot is not None:
-                self._kind = EngineKind(instance.snapshot.config, instance.snapshot.step_time)
+        published = {each.instance_id: each.published() for each in facts.instances}
+        for snapshot in published.values():
+            if snapshot is not None:
+                self._kind = EngineKind(snapshot.config, snapshot.step_time)
         if self._kind is None or not self.forecast.known or not self._lengths:
             return Proposal(plan.instances, "nothing is known of arrivals or engines yet")
         rates = tuple(
@@ -74,7 +76,7 @@ class Foresight:
         )
         if not (rates[0] or rates[1] or facts.requests):
             return Proposal(plan.minimum, "nothing is expected", self._confidence, 0.0)
-        wanted, share = self._fewest(facts, plan, self._kind, rates)
+        wanted, share = self._fewest(facts, published, plan, self._kind, rates)
         why = (
             f"{rates[1]:.2f} requests/s expected in {plan.cold_start_s:.0f} s at most, "
             f"{share:.1%} within the targets"
@@ -85,11 +87,16 @@ class Foresight:
         return Proposal(wanted, why, self._confidence, expected, share)
 
     def _fewest(
-        self, facts: Facts, plan: StrategyPlan, kind: EngineKind, rates: tuple[float, ...]
+        self,
+        facts: Facts,
+        published: Mapping[str, Snapshot | None],
+        plan: StrategyPlan,
+        kind: EngineKind,
+        rates: tuple[float, ...],
     ) -> tuple[int, float]:
         """How many instances, and the share within the targets as far as a rollout has shown it."""
         ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
-        here = [EnginePlace(instance.snapshot) for instance in ready]
+        here = [EnginePlace(published[instance.instance_id]) for instance in ready]
         here += [
             EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
             for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
