@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.scheduler.record.request_log import FIELDS
 from foretell.telemetry import Metric
 from foretell.tools.observability.catalogue import by_process

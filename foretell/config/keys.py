@@ -4,6 +4,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from foretell.config.sections import Section
+from foretell.tenants.limits import Limits
 
 
 class ApiKey(Section):
@@ -24,6 +25,11 @@ class ApiKey(Section):
     priority: int | None = None
     """vLLM's priority of its requests, which may ask for no smaller number. The engines need
     `--scheduling-policy priority`. Null: as the requests say."""
+
+    @property
+    def limits(self) -> Limits:
+        """What the caller may use."""
+        return Limits(**self.model_dump(exclude={"sha256"}))
 
 
 def is_key_file(text: str) -> bool:

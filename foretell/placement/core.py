@@ -12,6 +12,7 @@ from foretell.placement.config import PlacementConfig
 from foretell.placement.decision import Decision, decide
 from foretell.placement.instances import Lease
 from foretell.placement.needs import MOST_REFUSALS, Unfit
+from foretell.placement.outages import Outages
 from foretell.placement.ports import Predict
 from foretell.placement.recall import Recalls
 from foretell.placement.request import Request, Stage
@@ -26,8 +27,6 @@ from foretell.policy.admission import Unattainable, unattainable
 if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
     from foretell.engine.hindsight import PredictionInputs
 
-MOST_WITHOUT_INSTANCE = 1000
-"""Requests that wait for an instance at most."""
 _HELD = (Stage.SHARE, Stage.YIELD)
 
 
@@ -62,8 +61,7 @@ class PlacementCore:
         self._held = (self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)
         self._silences = Silences()
         self._budget = RetryBudget()
-        self.without_instance: dict[str, None] = {}
-        """Requests that wait for an instance, by their arrival."""
+        self.outages = Outages(self._state, config.instance_wait_s)
         self._handlers: dict[type, Callable[[Any], None]] = {
             on.Arrived: self._arrived,
             on.Estimated: self._estimated,
@@ -142,29 +140,16 @@ class PlacementCore:
             self._predict(request)
 
     def _await_instance(self, request: Request) -> None:
-        """Nobody who serves the request is up: it waits, or is refused.
-
-        At once, where the gateway has named who may get it: it may name others.
-        """
-        request.instance_by_s = (
-            request.instance_by_s or self._state.now_s + self.config.instance_wait_s
-        )
-        full = len(self.without_instance) >= MOST_WITHOUT_INSTANCE
-        if full or request.arrived.among is not None or self._state.now_s >= request.instance_by_s:
+        """Nobody who serves the request is up: it waits, or is refused."""
+        if self.outages.begins(request):
+            self.shares.stop_trying(request.key)
+        else:
             self._refuse(request, "no_instance")
-            return
-        request.stage = Stage.INSTANCE
-        self.without_instance[request.key] = None
-        self._state.wait(request, request.instance_by_s - self._state.now_s)
-        self.shares.stop_trying(request.key)
 
     def _place_who_waited(self) -> None:
         """Another instance may get requests: place those that it serves."""
-        for request in [self._requests[key] for key in self.without_instance]:
-            if self._state.eligible(request):
-                del self.without_instance[request.key]
-                request.ticket = 0
-                self._place(request)
+        for request in self.outages.take_servable():
+            self._place(request)
 
     def _predict(self, request: Request) -> None:
         """Choose by what is predicted for the most promising instances, or by their loads where
@@ -356,7 +341,7 @@ class PlacementCore:
         request = self._requests[event.key]
         assert not request.lease, f"{event.key} is dispatched: tell its end"
         del self._requests[event.key]
-        self.without_instance.pop(event.key, None)
+        self.outages.leave(event.key)
         self.yielding.end(request)
         if request.stage is Stage.SHARE:
             self.shares.leave(request.arrived.tenant, event.key)
@@ -381,7 +366,7 @@ class PlacementCore:
             self.yielding.end(request)
             self._place(request)
         elif request.stage is Stage.INSTANCE:
-            del self.without_instance[request.key]
+            self.outages.leave(request.key)
             self._refuse(request, "no_instance")
 
     # Instances.

@@ -1,7 +1,7 @@
 """`python -m foretell.services.backend`: one engine, emulated or vLLM, with its predictor sidecar.
 
-The engine is what matters: when it ends, the launcher ends. A sidecar that ends is started again
-while the engine keeps serving, because the schedulers place without it meanwhile.
+The engine is what matters: when it ends, or hangs, the launcher ends. A sidecar that ends is
+started again while the engine keeps serving, because the schedulers place without it meanwhile.
 """
 
 import asyncio
@@ -14,11 +14,15 @@ from foretell.services.backend.commands import Places, engine_program, predictor
 from foretell.services.process import runtime
 from foretell.services.process.children import ChildFailed
 from foretell.services.process.folders import free_ports, run_folder, socket_folder
+from foretell.services.process.hang import HangLimits
 from foretell.services.process.keeper import Keeper, Kept
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.probe import http_get, is_up, read_json
 
 _PROBE_TIMEOUT_S = 2.0
+_ENGINE_HANGS = HangLimits(every_s=10.0, answer_s=10.0, missed=6, missed_busy=6)
+"""As the Helm chart's liveness probe: a server whose engine core has died may wait for ever for the
+end of a request that nobody answers."""
 _STOP_GRACE_S = 8.0  # what a supervisor that allows 10 s leaves for an orderly end
 
 log = logging.getLogger("foretell.launcher")
@@ -27,15 +31,21 @@ log = logging.getLogger("foretell.launcher")
 class Launcher:
     """One engine and its sidecar; `run` starts both and stays until `stop` or the engine's end."""
 
-    def __init__(self, settings: LauncherSettings, places: Places) -> None:
+    def __init__(
+        self, settings: LauncherSettings, places: Places, hangs: HangLimits = _ENGINE_HANGS
+    ) -> None:
         self._settings = settings
         self._places = places
         self._port = settings.port
         if settings.engine == "vllm" and not settings.port:
             self._port = free_ports(settings.host, 1)[0]  # vLLM does not tell which it took
-        engine = engine_program(settings, places, self._port)
+        engine = replace(
+            engine_program(settings, places, self._port),
+            answers=lambda: self._engine_answers(hangs.answer_s),
+            hang_limits=hangs,
+        )
         if settings.engine == "vllm":  # it writes no ready file
-            engine = replace(engine, serves=self._engine_answers)
+            engine = replace(engine, serves=lambda: self._engine_answers(_PROBE_TIMEOUT_S))
         programs = (engine, *predictor_programs(settings, places))
         self._keeper = Keeper(programs, self._changed, stop_grace_s=_STOP_GRACE_S)
         self._engine, self._predictor, *_ = self._keeper.kept.values()
@@ -54,8 +64,8 @@ class Launcher:
         self._model_name = await self._ask_model_name()
         self._announce()
 
-    async def _engine_answers(self) -> bool:
-        return await is_up(f"{self._url()}/health", _PROBE_TIMEOUT_S)
+    async def _engine_answers(self, timeout_s: float) -> bool:
+        return await is_up(f"{self._url()}/health", timeout_s)
 
     async def _ask_model_name(self) -> str:
         """The engine's first model."""

@@ -4,44 +4,51 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 Answers = Callable[[], Awaitable[bool]]
 
-EVERY_S = 0.5
-"""Between two questions that are answered."""
-ANSWER_S = 0.5
-"""How long one question waits for its answer."""
-MISSED = 4
-"""So many questions in a row without an answer, and a process hangs that was seen each time to be
-stopped by a signal, or to wait for something and do nothing."""
-MISSED_BUSY = 40
-"""So does one that is busy, or waits for the processor: it may only have too much to do."""
 _IDLE_CPU_S = 0.02
 """CPU time in one question of a process that does nothing."""
 
 
-async def until_hung(pid: int, answers: Answers) -> str:
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """How often a process is asked, and how many missing answers mean that it hangs."""
+
+    every_s: float = 0.5
+    """Between two questions that are answered."""
+    answer_s: float = 0.5
+    """How long one question waits for its answer."""
+    missed: int = 4
+    """So many questions in a row without an answer, and a process hangs that was seen each time to
+    be stopped by a signal, or to wait for something and do nothing."""
+    missed_busy: int = 40
+    """So does one that is busy, or waits for the processor: it may only have too much to do."""
+
+
+async def until_hung(pid: int, answers: Answers, limits: HangLimits) -> str:
     """Ask the process again and again; returns when it hangs, with what it does instead.
 
-    `answers` says within `ANSWER_S` whether there was an answer. Questions are counted, not
+    `answers` says within `answer_s` whether there was an answer. Questions are counted, not
     seconds: who asks late, since the machine is busy, does not take the time from the process. One
-    that goes on within `MISSED` times `ANSWER_S` is left alone; that it hangs is known less than
-    3 s after its last answer, where who asks is not late.
+    that goes on within `missed` times `answer_s` is left alone.
     """
     missed = idle = 0
     while True:
         began_s, before_s = time.monotonic(), _cpu_s(pid)
         if await answers():
             missed = idle = 0
-            await asyncio.sleep(EVERY_S)
+            await asyncio.sleep(limits.every_s)
             continue
-        await asyncio.sleep(began_s + ANSWER_S - time.monotonic())  # where it was refused at once
+        # Where the question was refused at once:
+        await asyncio.sleep(began_s + limits.answer_s - time.monotonic())
         state, used_s = _state(pid), _cpu_s(pid) - before_s
         missed += 1
         idle = idle + 1 if state == "T" or (state == "S" and used_s < _IDLE_CPU_S) else 0
-        if idle >= MISSED or missed >= MISSED_BUSY:
-            does = {"T": "it is stopped", "S": "it does nothing"} if idle >= MISSED else {}
+        if idle >= limits.missed or missed >= limits.missed_busy:
+            does = {"T": "it is stopped", "S": "it does nothing"} if idle >= limits.missed else {}
             return f"hangs: {missed} questions without an answer, {does.get(state, 'it is busy')}"
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from foretell.services.process.children import Child, ChildFailed, RestartPacer, describe_exit
 from foretell.services.process.folders import is_free
-from foretell.services.process.hang import until_hung
+from foretell.services.process.hang import HangLimits, until_hung
 
 _POLL_S = 0.05
 _PORT_WAIT_S = 15.0
@@ -42,6 +42,7 @@ class Program:
     answers: Serves | None = None
     """Tells whether the program answers once it serves, see `until_hung`: one that hangs is ended
     and started again. None: it is not asked."""
+    hang_limits: HangLimits = field(default_factory=HangLimits)
 
     async def spawn(self) -> Child:
         """Start it. OSError if it cannot be run."""
@@ -170,7 +171,7 @@ class Keeper:
             return child, why
         self._set(kept, "ready", "serves")
         kept.served.set()
-        return child, await _end_of(child, kept.program.answers)
+        return child, await _end_of(child, kept.program)
 
     async def _spawn(self, kept: Kept) -> Child:
         spawning = asyncio.create_task(kept.program.spawn())
@@ -191,10 +192,12 @@ class Keeper:
         self._on_change(kept, what)
 
 
-async def _end_of(child: Child, answers: Serves | None) -> str:
+async def _end_of(child: Child, program: Program) -> str:
     """Wait until a program has ended, or hangs; what became of it."""
     ended = asyncio.create_task(child.wait())
-    hung = asyncio.create_task(until_hung(child.pid, answers)) if answers else None
+    hung = None
+    if program.answers:
+        hung = asyncio.create_task(until_hung(child.pid, program.answers, program.hang_limits))
     tasks = [ended] if hung is None else [ended, hung]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import socket
+import time
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,27 +16,27 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config import SchedulerSettings, build_policy
 from foretell.length import ConversationTokens, PromptTokenEstimator
+from foretell.openai.headers import Cors
+from foretell.openai.slo import default_terms
 from foretell.placement import PlacementConfig
 from foretell.policy.base import Needs
+from foretell.services.http.server import Listener, Server
+from foretell.services.http.tls import Certificate
 from foretell.services.process import runtime
 from foretell.services.process.logs import setup_logging
 from foretell.services.process.traffic import Traffic, is_loopback
-from foretell.services.scheduler.api.headers import Cors
-from foretell.services.scheduler.api.slo import default_terms
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.discovery import discovering, is_discovered
 from foretell.services.scheduler.envoy.server import Picker
-from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http.tls import Certificate
 from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.conversation import PromptCounter
-from foretell.services.scheduler.placing.demand import Ends
+from foretell.services.scheduler.placing.estimators import Estimators
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
-from foretell.services.scheduler.placing.placer import Estimators, Placer
+from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.tagging import TaggerClient, open_channel
+from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
 from foretell.services.scheduler.record.recorder import Feedback, Recorder
@@ -44,7 +45,7 @@ from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.quota import InProgress
+from foretell.tenants.in_progress import Ends, InProgress
 from foretell.v1 import tagger_pb2_grpc
 
 
@@ -146,7 +147,8 @@ async def serve(
         batches = Batches(settings.batches, traffic)
         stack.push_async_callback(batches.close)
         in_progress = InProgress(
-            settings.max_concurrent_requests, Ends(placer.predicted_ends_s).wait_s
+            settings.max_concurrent_requests,
+            Ends(placer.predicted_ends_s, time.perf_counter).wait_s,
         )
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica_id = settings.name or f"{socket.gethostname()}-{os.getpid()}"

@@ -9,15 +9,15 @@ import orjson
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from foretell import __version__
-from foretell.services.scheduler.api.described import described
-from foretell.services.scheduler.api.errors import ApiError, model_not_found, unavailable
-from foretell.services.scheduler.api.headers import Cors
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.http1.response import Response
+from foretell.openai.errors import ApiError, model_not_found, unavailable
+from foretell.openai.headers import Cors
+from foretell.openai.surface import ENDPOINTS
+from foretell.services.http.costly import CostlyPages
+from foretell.services.http.exchange import Exchange
 from foretell.services.scheduler.console import STATE, console_state, static_pages
+from foretell.services.scheduler.described import described
 from foretell.services.scheduler.discovery import Discovery
-from foretell.services.scheduler.http.costly import CostlyPages
-from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http1.response import Response
 from foretell.services.scheduler.lifecycle.context import Shared
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.proxy import (
@@ -31,7 +31,7 @@ from foretell.services.scheduler.record.explain import explained
 from foretell.services.scheduler.record.status import instance_statuses, show_instances
 from foretell.services.scheduler.relay.held import LAST_EVENT_HEADER, is_resumable
 from foretell.services.scheduler.relay.relay import Relay
-from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
+from foretell.tenants.quota import NOBODY, Tenant
 
 _MODELS = "/v1/models"
 _READS = ("GET", "HEAD")
@@ -184,12 +184,12 @@ class App:
         return self._costly.page(tenant, lambda: self._status_for(tenant))
 
     def _status_for(self, tenant: Tenant) -> Response:
-        if tenant is NOBODY or (tenant.key is not None and tenant.key.admin):
+        if tenant is NOBODY or (tenant.limits is not None and tenant.limits.admin):
             return _json(self._status())
         own = tenant.told_to_itself(self.shared.in_progress.of(tenant.name))
         status = self._status()
         instances: list[dict[str, object]] = status.pop("instances")  # type: ignore[assignment]
-        if tenant.key is None:
+        if tenant.limits is None:
             # A key without a name is mostly that of who runs the cluster: all but addresses.
             names = {name for each in instances for name in each} - {"url"}
         else:

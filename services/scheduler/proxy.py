@@ -7,16 +7,17 @@ from urllib.parse import quote
 import aiohttp
 from yarl import URL
 
+from foretell.openai.errors import ApiError, unavailable
+from foretell.openai.headers import forwarded, returned
+from foretell.openai.kept import PATH, KeptResponses
 from foretell.placement.needs import MOST_REFUSALS
+from foretell.services.http.exchange import Exchange
 from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
-from foretell.services.scheduler.api.errors import ApiError, unavailable
-from foretell.services.scheduler.api.headers import forwarded, returned
-from foretell.services.scheduler.http.exchange import Exchange
 from foretell.services.scheduler.placing.instance import Instance
-from foretell.services.scheduler.placing.kept import PATH, KeptResponses
 from foretell.services.scheduler.placing.pool import Pool
-from foretell.services.scheduler.tenants.quota import InProgress, Tenant
+from foretell.tenants.in_progress import InProgress
+from foretell.tenants.quota import Tenant
 
 METHODS = ("GET", "HEAD", "POST", "DELETE")
 """What there is at the paths of both."""

@@ -14,7 +14,8 @@ _READERS = 40
 _TOLD_OF = 1500
 """Requests of the last minute."""
 _FOR_S = 1.0
-_PATHS = ("/status", "/console/state", "/metrics")
+_EXPLAINED = "explained"
+_PATHS = ("/status", "/console/state", "/metrics", f"/explain/{_EXPLAINED}")
 
 
 def _asked(path: str) -> bytes:
@@ -33,6 +34,8 @@ def _remember(world: World) -> None:
         each.start()
     for each in asking:
         each.join()
+    world.generate(x_request_id=_EXPLAINED)
+    assert world.ask("GET", f"/explain/{_EXPLAINED}")[0] == 200
 
 
 def read(world: World, path: str) -> None:

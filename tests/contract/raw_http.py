@@ -14,7 +14,7 @@ from engines import (
 )
 from schedulers import WAIT_S, Scheduler
 
-CONNECTION = "foretell.services.scheduler.http.connection"
+CONNECTION = "foretell.services.http.connection"
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 

@@ -24,13 +24,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schedulers import running
 
+from foretell.answer.continuation import Progress
+from foretell.answer.framing import Event, WholeFraming
+from foretell.answer.stream import StreamFraming
 from foretell.engine.published import SnapshotError
 from foretell.latency.tables import NO_TABLES
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.process import runtime
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.framing import Event, WholeFraming
-from foretell.services.scheduler.relay.stream import StreamFraming
 from foretell.v1 import predictor_pb2
 from foretell.wire.published import Reader
 

@@ -7,8 +7,8 @@ import pytest
 from engines import MODEL, Exchange, answer, engines
 from schedulers import Scheduler, running
 
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.forms import MOST_PARTS, form_fields
+from foretell.openai.errors import ApiError
+from foretell.openai.forms import MOST_PARTS, form_fields
 
 PATHS = ("/v1/audio/transcriptions", "/v1/audio/translations")
 TYPE = "multipart/form-data; boundary=----x"

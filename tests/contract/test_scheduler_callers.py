@@ -11,12 +11,12 @@ import pytest
 from engines import MODEL, WHOLE, Engine, answer, engines
 from schedulers import WAIT_S, Scheduler, running, until
 
+from foretell.openai.errors import ApiError
 from foretell.services.batch.store import BatchStore
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http.exchange import declared_bytes
-from foretell.services.scheduler.tenants.quota import InProgress
+from foretell.services.http.exchange import declared_bytes
+from foretell.tenants.in_progress import InProgress
 
-LIMITS = "foretell.services.scheduler.http.exchange"
+LIMITS = "foretell.services.http.exchange"
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from engines import (
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, Tagger, serving
 
-from foretell.services.scheduler.http import connection
+from foretell.services.http import connection
 from foretell.v1 import predictor_pb2
 
 

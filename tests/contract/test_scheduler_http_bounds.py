@@ -16,9 +16,9 @@ from engines import (
 from raw_http import CONNECTION, HEALTH, Client, Connect, connect, engine, post
 from schedulers import WAIT_S, running
 
-from foretell.services.scheduler.http.exchange import Exchange as Answered
-from foretell.services.scheduler.http.server import Listener, Server
-from foretell.services.scheduler.http1.response import Response
+from foretell.http1.response import Response
+from foretell.services.http.exchange import Exchange as Answered
+from foretell.services.http.server import Listener, Server
 
 __all__ = ["connect", "engine"]
 
@@ -44,7 +44,7 @@ async def test_a_head_that_does_not_arrive_is_given_up(
     tmp_path: Path, connect: Connect, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{CONNECTION}._HEAD_DEADLINE_S", 0.05)
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("foretell.services.http.server._SWEEP_S", 0.01)
     async with running(tmp_path, [engine]) as scheduler:
         slow, silent = await connect(scheduler), await connect(scheduler)
         slow.send(b"GET /hea")
@@ -56,7 +56,7 @@ async def test_a_head_that_does_not_arrive_is_given_up(
 async def test_an_idle_connection_is_closed(
     tmp_path: Path, connect: Connect, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("foretell.services.http.server._SWEEP_S", 0.01)
     async with running(tmp_path, [engine]) as scheduler:
         monkeypatch.setattr(f"{CONNECTION}._IDLE_S", 0.1)
         client = await connect(scheduler)
@@ -68,7 +68,7 @@ async def test_an_idle_connection_is_closed(
 async def test_an_answer_may_take_longer_than_any_wait_for_the_client(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("foretell.services.http.server._SWEEP_S", 0.01)
     gate = asyncio.Event()
     async with engines(gated(gate)) as (engine,), running(tmp_path, [engine]) as scheduler:
         client = await connect(scheduler)
@@ -108,7 +108,7 @@ async def test_a_client_that_does_not_read_stops_its_engine_and_is_given_up(
     tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{CONNECTION}.STALL_S", 0.3)
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("foretell.services.http.server._SWEEP_S", 0.01)
     written = 0
 
     async def endless(exchange: Exchange) -> None:

@@ -305,7 +305,7 @@ async def test_a_trace_context_that_is_no_text_does_no_harm(tmp_path: Path, engi
 async def test_a_body_that_never_ends_is_given_up(
     tmp_path: Path, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("foretell.services.scheduler.http.exchange.BODY_DEADLINE_S", 0.05)
+    monkeypatch.setattr("foretell.services.http.exchange.BODY_DEADLINE_S", 0.05)
     async with running(tmp_path, [engine]) as scheduler:
         reader, writer = await asyncio.open_connection(scheduler.host, scheduler.port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")

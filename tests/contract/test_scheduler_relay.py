@@ -242,9 +242,7 @@ async def test_an_engines_own_error_in_mid_answer_passes_unchanged(tmp_path: Pat
 async def test_an_answer_that_cannot_be_held_is_refused_and_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "foretell.services.scheduler.relay.framing.LONGEST_BODY_BYTES", len(WHOLE) - 1
-    )
+    monkeypatch.setattr("foretell.answer.framing.LONGEST_BODY_BYTES", len(WHOLE) - 1)
     async with engines(answer) as (engine,), running(tmp_path, [engine]) as scheduler:
         response = await scheduler.complete()
         assert response.status_code == 502

@@ -22,7 +22,7 @@ from engines import (
 from schedulers import running, until
 from scripted_peers import Predictor, serving
 
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.surface import ENDPOINTS
 
 MESSAGES = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}]
 BODIES: dict[str, dict[str, Any]] = {

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from schedulers import WAIT_S, running
 
 from foretell.config import SchedulerSettings
-from foretell.services.scheduler.http.connection import STALL_S
-from foretell.services.scheduler.http.exchange import Exchange
-from foretell.services.scheduler.http.server import _SHUTDOWN_S, Listener, Server
-from foretell.services.scheduler.http.tls import Certificate
-from foretell.services.scheduler.http1.response import Response
+from foretell.http1.response import Response
+from foretell.services.http.connection import STALL_S
+from foretell.services.http.exchange import Exchange
+from foretell.services.http.server import _SHUTDOWN_S, Listener, Server
+from foretell.services.http.tls import Certificate
 
 Files = tuple[str, str]
 
@@ -150,7 +150,7 @@ async def test_a_client_that_does_not_read_is_given_up_and_one_that_reads_gets_a
     old: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert _SHUTDOWN_S > STALL_S, "or the event loop would cut slow readers off"
-    monkeypatch.setattr("foretell.services.scheduler.http.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("foretell.services.http.server._SWEEP_S", 0.01)
     body = b"x" * (16 << 20)  # more than the kernel keeps
     async with answering(body, old) as (server, address, _):
 
@@ -164,7 +164,7 @@ async def test_a_client_that_does_not_read_is_given_up_and_one_that_reads_gets_a
             reader, writer = await ask()
             assert await reader.read() == body
             writer.close()
-            monkeypatch.setattr("foretell.services.scheduler.http.connection.STALL_S", 0.3)
+            monkeypatch.setattr("foretell.services.http.connection.STALL_S", 0.3)
             _, silent = await ask()
             while server.connections:  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.01)

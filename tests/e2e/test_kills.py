@@ -13,9 +13,9 @@ import pytest
 from cluster import Cluster, cluster
 from mishaps import REQUESTS, await_predictions, busy, drive, model_of, truth, until_unbelieved
 
-from foretell.services.process import hang
+from foretell.services.process.hang import HangLimits
 
-PAUSE_S = hang.MISSED * hang.ANSWER_S / 4
+PAUSE_S = HangLimits().missed * HangLimits().answer_s / 4
 """Far shorter than what the supervisor takes for a hang."""
 pytestmark = pytest.mark.timeout(240)
 

@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -124,6 +124,15 @@ async def until_true(condition: Callable[[], object], deadline_s: float) -> None
         await asyncio.sleep(0.02)
 
 
+@contextmanager
+def logs_in_failures(running: Cluster) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"{running.state()}\n{running.logs()}")
+        raise
+
+
 @asynccontextmanager
 async def seats_taken(url: str) -> AsyncIterator[None]:
     """Others, who come by no scheduler, hold all seats of an engine."""
@@ -173,8 +182,9 @@ async def recalled_beside_a_kill(place: Place) -> None:
 
 
 def test_requests_called_back_beside_a_killed_engine_end_once_and_right(place: Place) -> None:
-    asyncio.run(recalled_beside_a_kill(place))
-    check(place)
+    with logs_in_failures(place.running):
+        asyncio.run(recalled_beside_a_kill(place))
+        check(place)
 
 
 async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
@@ -225,8 +235,9 @@ async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
 
 
 def test_large_requests_are_overtaken_for_a_while_beside_a_killed_engine(place: Place) -> None:
-    asyncio.run(large_ones_overtaken_beside_a_kill(place))
-    check(place)
+    with logs_in_failures(place.running):
+        asyncio.run(large_ones_overtaken_beside_a_kill(place))
+        check(place)
     attempts = place.attempts(REPLICAS[0])
     last = [each for each in attempts if each["priority"] == 1]
     assert any(is_overtaken(large, each) for large in last for each in attempts), last

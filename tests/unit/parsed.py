@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from foretell.services.scheduler.api.parsing import (
+from foretell.openai.parsing import (
     ApiRequest,
     parse,
 )
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.surface import ENDPOINTS
 
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 

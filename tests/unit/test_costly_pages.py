@@ -1,7 +1,7 @@
 """Pages that take long to make."""
 
-from foretell.services.scheduler.http.costly import CostlyPages
-from foretell.services.scheduler.http1.response import Response
+from foretell.http1.response import Response
+from foretell.services.http.costly import CostlyPages
 
 
 def test_a_page_takes_a_share_of_the_time_however_many_ask() -> None:

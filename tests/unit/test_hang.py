@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from foretell.services.process import hang
-from foretell.services.process.hang import until_hung
+from foretell.services.process.hang import HangLimits, until_hung
 from foretell.services.process.keeper import Keeper, Program
 from foretell.services.process.probe import http_get
 
@@ -49,7 +48,7 @@ def free_port() -> int:
 async def answers(port: int, path: str = "/") -> int:
     """The pid of the process that answers; 0: nobody."""
     with contextlib.suppress(OSError, ValueError):
-        return int((await http_get(f"http://127.0.0.1:{port}{path}", hang.ANSWER_S))[1])
+        return int((await http_get(f"http://127.0.0.1:{port}{path}", HangLimits().answer_s))[1])
     return 0
 
 
@@ -140,41 +139,35 @@ def spinner() -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hang, "ANSWER_S", 0.01)
-    monkeypatch.setattr(hang, "EVERY_S", 0.0)
+QUICK = HangLimits(every_s=0.0, answer_s=0.01)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_it_takes_so_many_questions_in_a_row(sleeper: subprocess.Popen[bytes]) -> None:
-    missed = [False] * (hang.MISSED - 1)
+    missed = [False] * (QUICK.missed - 1)
     asked = Asked(*missed, True, *missed, True)
     with pytest.raises(asyncio.CancelledError):
-        await until_hung(sleeper.pid, asked)
+        await until_hung(sleeper.pid, asked, QUICK)
     asked = Asked(*missed, True, *missed, False)
-    assert "does nothing" in await until_hung(sleeper.pid, asked)
+    assert "does nothing" in await until_hung(sleeper.pid, asked, QUICK)
     assert not asked.said
 
 
-@pytest.mark.usefixtures("quick")
 async def test_who_asks_late_counts_a_question_once(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.send_signal(signal.SIGSTOP)
-    asked = Asked(*[False] * (hang.MISSED - 1))
+    asked = Asked(*[False] * (QUICK.missed - 1))
 
     async def late() -> bool:
         said = await asked()
-        await asyncio.sleep(20 * hang.ANSWER_S)
+        await asyncio.sleep(20 * QUICK.answer_s)
         return said
 
     with pytest.raises(asyncio.CancelledError):
-        await until_hung(sleeper.pid, late)
+        await until_hung(sleeper.pid, late, QUICK)
 
 
-@pytest.mark.usefixtures("quick")
 async def test_one_that_is_busy_has_more_questions(spinner: subprocess.Popen[bytes]) -> None:
-    asked = Asked(*[False] * (hang.MISSED_BUSY - 1))
+    asked = Asked(*[False] * (QUICK.missed_busy - 1))
     with pytest.raises(asyncio.CancelledError):
-        await until_hung(spinner.pid, asked)
-    asked = Asked(*[False] * hang.MISSED_BUSY)
-    assert "busy" in await until_hung(spinner.pid, asked)
+        await until_hung(spinner.pid, asked, QUICK)
+    asked = Asked(*[False] * QUICK.missed_busy)
+    assert "busy" in await until_hung(spinner.pid, asked, QUICK)

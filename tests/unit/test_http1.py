@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError
-from foretell.services.scheduler.http1.head import RequestHead
-from foretell.services.scheduler.http1.protocol import (
+from foretell.http1.bounds import Bounds, RemoteProtocolError
+from foretell.http1.head import RequestHead
+from foretell.http1.protocol import (
     TRANSITIONS,
     LocalProtocolError,
     ServerProtocol,

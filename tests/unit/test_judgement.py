@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from foretell.answer.judgement import Asked, Judgement, Verdict, judge, lost
+from foretell.openai.parsing import parse
+from foretell.openai.surface import ENDPOINTS
 from foretell.placement.needs import Need
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.envoy import messages
 from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict, judge, lost
 from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
+from foretell.wire import ext_proc
 
 STATUSES = st.sampled_from([200, 201, 204, 302, *range(400, 432), 499, 500, 502, 503, 504, 599])
 UNFIT = "This model's maximum context length is 8192 tokens"
@@ -147,7 +147,7 @@ def picked(status: int) -> tuple[Judgement | None, bool]:
         request_id="id",
     )
     exchange._life = life
-    exchange._answered({":status": str(status), messages.SERVED: "10.0.0.1:80"})
+    exchange._answered({":status": str(status), ext_proc.SERVED: "10.0.0.1:80"})
     return (heard[0] if heard else None), not stream.end.called
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from foretell import wire
 from foretell.length.conversation import Conversation, Exchange, split_chat
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.placing.conversation import conversation_of
+from foretell.openai.conversation import conversation_of
+from foretell.openai.parsing import parse
+from foretell.openai.surface import ENDPOINTS
 from foretell.v1 import tagger_pb2
 
 COMPLETIONS, CHATS = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]

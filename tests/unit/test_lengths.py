@@ -6,8 +6,8 @@ import pytest
 
 from foretell.length import says_more
 from foretell.model import LengthEstimate
-from foretell.services.scheduler.api.parsing import ApiRequest, parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.parsing import ApiRequest, parse
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.scheduler.placing.lengths import Lengths, open_model
 
 

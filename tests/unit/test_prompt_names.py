@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length.prefix import CHUNK_BYTES, CHUNK_TOKENS, MOST_CHUNKS
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS, Endpoint
-from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
+from foretell.openai.parsing import parse
+from foretell.openai.prefixes import Prefix, continued, prefix_of
+from foretell.openai.surface import ENDPOINTS, Endpoint
 
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.relay.choice import Alike, Choice, alike
-from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.framing import Event, Lines
-from foretell.services.scheduler.relay.stream import StreamFraming
+from foretell.answer.choice import Alike, Choice, alike
+from foretell.answer.continuation import Progress
+from foretell.answer.framing import Event, Lines
+from foretell.answer.stream import StreamFraming
 
 TEXTS = st.one_of(
     st.sampled_from(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from foretell.services.scheduler.relay.continuation import DONE, Progress
-from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
-from foretell.services.scheduler.relay.stream import StreamFraming
+from foretell.answer.continuation import DONE, Progress
+from foretell.answer.framing import Broken, End, Event, Lines
+from foretell.answer.stream import StreamFraming
 
 TOKENS = 5
 

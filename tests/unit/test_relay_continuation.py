@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.relay.continuation import Progress, can_continue
-from foretell.services.scheduler.relay.framing import Broken, End, Event, Lines
-from foretell.services.scheduler.relay.stream import LONGEST_EVENT_BYTES, StreamFraming
+from foretell.answer.continuation import Progress, can_continue
+from foretell.answer.framing import Broken, End, Event, Lines
+from foretell.answer.stream import LONGEST_EVENT_BYTES, StreamFraming
+from foretell.openai.parsing import parse
+from foretell.openai.surface import ENDPOINTS
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
 """Streams of vLLM 0.32 with token ids."""

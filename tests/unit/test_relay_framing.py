@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.relay import framing, stream
-from foretell.services.scheduler.relay.framing import (
+from foretell.answer import framing, stream
+from foretell.answer.framing import (
     Broken,
     End,
     Event,
@@ -19,8 +19,8 @@ from foretell.services.scheduler.relay.framing import (
     Usage,
     WholeFraming,
 )
-from foretell.services.scheduler.relay.sse import LineEnds
-from foretell.services.scheduler.relay.stream import StreamFraming
+from foretell.answer.sse import LineEnds
+from foretell.answer.stream import StreamFraming
 
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
 STREAMS = {path.stem: path.read_bytes() for path in sorted(RECORDED.glob("*.sse"))}

@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from foretell.services.scheduler.api.surface import ENDPOINTS
+from foretell.openai.surface import ENDPOINTS
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.transfer import TakenBack, Transfer
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.framing import WholeFraming
+from foretell.answer.continuation import Progress
+from foretell.answer.framing import WholeFraming
+from foretell.answer.stream import StreamFraming
 from foretell.services.scheduler.relay.held import MOST_BYTES, HeldStream, HeldStreams
-from foretell.services.scheduler.relay.stream import StreamFraming
 
 FIRST = b'data: {"id":"a","choices":[{"index":0,"text":"x","token_ids":[1]}]}\n\n'
 OPEN = b'data: {"id":"a","choices":[{"index":0,"text":"'

@@ -10,12 +10,12 @@ from foretell.cosched import JobClass, Targets, job_of
 from foretell.cosched.deadlines import Job
 from foretell.kernel.offline import OFFLINE_PRIORITY
 from foretell.model import Slo
-from foretell.services.scheduler.api.parsing import (
+from foretell.openai.parsing import (
     ApiRequest,
     for_engine,
     parse,
 )
-from foretell.services.scheduler.api.slo import Terms
+from foretell.openai.slo import Terms
 from tests.unit.parsed import COMPLETIONS, chat, completion
 
 

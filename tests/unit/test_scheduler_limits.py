@@ -3,19 +3,20 @@
 import asyncio
 import hashlib
 import os
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from foretell.config import SchedulerSettings
-from foretell.config.keys import ApiKey
+from foretell.openai.errors import ApiError
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.__main__ import _api_keys
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.placing.demand import Ends
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.quota import InProgress, Tenant
+from foretell.tenants.in_progress import Ends, InProgress
+from foretell.tenants.limits import Limits
+from foretell.tenants.quota import Tenant
 
 
 def test_places_are_limited_and_who_is_refused_holds_none() -> None:
@@ -131,7 +132,7 @@ class Clock:
 
 
 def limited(clock: Clock, **limits: int) -> Tenant:
-    return Tenant("team", ApiKey(sha256="0" * 64, **limits), clock)
+    return Tenant("team", Limits(**limits), clock)
 
 
 def refusal_of(tenant: Tenant) -> ApiError:
@@ -209,7 +210,7 @@ def test_who_has_too_many_in_progress_is_told_when_one_will_end() -> None:
 
 
 def test_models_may_be_limited() -> None:
-    tenant = Tenant("team", ApiKey(sha256="0" * 64, models=["a"]))
+    tenant = Tenant("team", Limits(models=["a"]), time.monotonic)
     tenant.check_model("a")
     with pytest.raises(ApiError) as refused:
         tenant.check_model("b")

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.parsing import (
+from foretell.openai.errors import ApiError
+from foretell.openai.parsing import (
     MAX_SEQUENCES,
     for_engine,
     parse,
     values_of,
 )
-from foretell.services.scheduler.api.shortened import shortened
-from foretell.services.scheduler.api.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
+from foretell.openai.surface import ENDPOINTS, MOST_MESSAGES, Endpoint
+from foretell.services.scheduler.lifecycle.bodies import shortened
 from tests.unit.parsed import CHAT, COMPLETIONS, chat, completion
 
 JSON = st.recursive(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from foretell.config.keys import ApiKey
-from foretell.services.scheduler.api.errors import ApiError
+from foretell.openai.errors import ApiError
 from foretell.services.scheduler.tenants import spending
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.quota import Tenant
 from foretell.services.scheduler.tenants.spending import Spending
+from foretell.tenants.limits import Limits
+from foretell.tenants.quota import Tenant
 from foretell.v1 import predictor_pb2
 
 
@@ -21,8 +21,7 @@ class Replica:
 
     def __init__(self, now_s: list[float], **limits: int) -> None:
         self.spending = Spending(lambda: [self.tenant], lambda: now_s[0])
-        key = ApiKey(sha256="0" * 64, **limits)
-        self.tenant = Tenant("team", key, lambda: now_s[0], self.spending.in_progress)
+        self.tenant = Tenant("team", Limits(**limits), lambda: now_s[0], self.spending.in_progress)
 
     def asks(self, tokens: float = 0.0) -> None:
         with self.tenant.place() as grant:

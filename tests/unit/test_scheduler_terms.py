@@ -5,15 +5,15 @@ from math import inf
 import pytest
 
 from foretell.model import NO_SLO, Slo
-from foretell.policy.admission import Unattainable
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.slo import (
+from foretell.openai.errors import ApiError
+from foretell.openai.slo import (
     NO_TERMS,
     SloUnattainable,
     Terms,
     default_terms,
     terms_of,
 )
+from foretell.policy.admission import Unattainable
 
 TTFT, TPOT, LATE = (
     "x-foretell-ttft-target-ms",
@@ -24,23 +24,23 @@ STRICT = default_terms(500.0, 80.0, "reject")
 
 
 def test_headers_beat_settings_and_0_is_none() -> None:
-    assert terms_of({}, NO_TERMS).slo == NO_SLO
-    assert terms_of({}, STRICT).slo == Slo(0.5, 0.08)
-    assert terms_of({}, STRICT).late == "reject"
-    found = terms_of({TTFT: "1500", TPOT: "62.5", LATE: "serve"}, STRICT)
+    assert terms_of({}, NO_TERMS, 0.0).slo == NO_SLO
+    assert terms_of({}, STRICT, 0.0).slo == Slo(0.5, 0.08)
+    assert terms_of({}, STRICT, 0.0).late == "reject"
+    found = terms_of({TTFT: "1500", TPOT: "62.5", LATE: "serve"}, STRICT, 0.0)
     assert (found.slo, found.late) == (Slo(1.5, 0.0625), "serve")
-    assert terms_of({TTFT: "0"}, STRICT).slo == Slo(inf, 0.08)
+    assert terms_of({TTFT: "0"}, STRICT, 0.0).slo == Slo(inf, 0.08)
     assert default_terms(0.0, 0.0, "serve").slo == NO_SLO
 
 
 def test_the_names_of_llm_d_are_understood() -> None:
     new = {"x-llm-d-slo-ttft-ms": "300", "x-llm-d-slo-tpot-ms": "30"}
     old = {"x-slo-ttft-ms": "400", "x-slo-tpot-ms": "40"}
-    assert terms_of(new, STRICT).slo == Slo(0.3, 0.03)
-    assert terms_of(old, STRICT).slo == Slo(0.4, 0.04)
-    assert terms_of({**old, **new, TTFT: "200"}, STRICT).slo == Slo(0.2, 0.03)
+    assert terms_of(new, STRICT, 0.0).slo == Slo(0.3, 0.03)
+    assert terms_of(old, STRICT, 0.0).slo == Slo(0.4, 0.04)
+    assert terms_of({**old, **new, TTFT: "200"}, STRICT, 0.0).slo == Slo(0.2, 0.03)
     with pytest.raises(ApiError, match="x-slo-ttft-ms"):
-        terms_of({"x-slo-ttft-ms": "soon"}, STRICT)
+        terms_of({"x-slo-ttft-ms": "soon"}, STRICT, 0.0)
 
 
 @pytest.mark.parametrize("header", [TTFT, TPOT])
@@ -49,14 +49,14 @@ def test_the_names_of_llm_d_are_understood() -> None:
 )
 def test_what_is_no_number_of_milliseconds_is_named(header: str, text: str) -> None:
     with pytest.raises(ApiError) as caught:
-        terms_of({header: text}, NO_TERMS)
+        terms_of({header: text}, NO_TERMS, 0.0)
     assert (caught.value.status, caught.value.param) == (400, header)
 
 
 @pytest.mark.parametrize("text", ["", "Reject", "never"])
 def test_nor_is_there_another_way_to_be_late(text: str) -> None:
     with pytest.raises(ApiError) as caught:
-        terms_of({LATE: text}, NO_TERMS)
+        terms_of({LATE: text}, NO_TERMS, 0.0)
     assert (caught.value.status, caught.value.param) == (400, LATE)
 
 

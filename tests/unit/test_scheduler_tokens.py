@@ -7,9 +7,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from foretell.length.prompt import PRIOR_TOKENS_PER_MESSAGE
-from foretell.services.scheduler.api.parsing import parse
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.placing.conversation import COUNTED_CHARS, PromptCounter
+from foretell.openai.parsing import parse
+from foretell.openai.surface import ENDPOINTS
+from foretell.services.scheduler.placing.tokens import COUNTED_CHARS, PromptCounter
 
 COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completions"]
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.parsing import Spliced, for_engine, parse, values_of
-from foretell.services.scheduler.api.shortened import MOST_TEXT, Cutter, shortened
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.envoy.messages import body_chunks
+from foretell.openai.errors import ApiError
+from foretell.openai.parsing import Spliced, for_engine, parse, values_of
+from foretell.openai.shortened import MOST_TEXT, Cutter
+from foretell.openai.surface import ENDPOINTS
+from foretell.services.scheduler.lifecycle.bodies import shortened
 from foretell.v1 import ext_proc_pb2 as pb
+from foretell.wire.ext_proc import body_chunks
 
 CHAT = ENDPOINTS["/v1/chat/completions"]
 WINDOW = 32

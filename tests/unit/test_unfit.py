@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from foretell.answer.judgement import Asked, judge
 from foretell.placement.needs import Need
-from foretell.services.scheduler.lifecycle.judgement import Asked, judge
 
 PICTURE = Need(inputs=frozenset(("image",)))
 TEXT = Need()

@@ -10,7 +10,7 @@ from typing import Literal
 
 from foretell.config.cluster import Cluster, ClusterEngine
 from foretell.config.layout import Layout
-from foretell.services.process.hang import ANSWER_S
+from foretell.services.process.hang import HangLimits
 from foretell.services.process.keeper import Program, Serves
 from foretell.services.process.probe import http_get, is_up
 from foretell.tools import envoy
@@ -67,7 +67,7 @@ def _answering(url: str) -> Serves:
 
     async def answers() -> bool:
         with contextlib.suppress(OSError):
-            await http_get(url, ANSWER_S)
+            await http_get(url, HangLimits().answer_s)
             return True
         return False
 

@@ -11,7 +11,7 @@ from importlib import resources
 from itertools import islice
 from typing import Any
 
-from foretell.services.scheduler.http1.response import Response
+from foretell.http1.response import Response
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.predictors import Predictors

@@ -9,20 +9,18 @@ from itertools import chain, islice
 
 from google.protobuf.message import DecodeError
 
-from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import (
+from foretell.answer.judgement import Verdict, judge, lost
+from foretell.http1.response import Response
+from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
     internal_error,
     unavailable,
 )
-from foretell.services.scheduler.api.headers import RANK_HEADER
-from foretell.services.scheduler.api.surface import ENDPOINTS
-from foretell.services.scheduler.app import App
-from foretell.services.scheduler.envoy import messages
-from foretell.services.scheduler.envoy.addresses import Addresses
-from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
-from foretell.services.scheduler.http.exchange import (
+from foretell.openai.headers import RANK_HEADER
+from foretell.openai.refusals import engines_failed
+from foretell.openai.surface import ENDPOINTS
+from foretell.services.http.exchange import (
     BODY_DEADLINE_S,
     UNCOUNTED_BYTES,
     body_too_late,
@@ -30,13 +28,15 @@ from foretell.services.scheduler.http.exchange import (
     declared_bytes,
     with_room,
 )
-from foretell.services.scheduler.http1.response import Response
+from foretell.services.process.logs import about
+from foretell.services.scheduler.app import App
+from foretell.services.scheduler.envoy.addresses import Addresses
+from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
 from foretell.services.scheduler.lifecycle.context import RequestContext
-from foretell.services.scheduler.lifecycle.judgement import Verdict, judge, lost
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.refusals import engines_failed
 from foretell.services.scheduler.proxy import is_stored
 from foretell.v1 import ext_proc_pb2 as pb
+from foretell.wire import ext_proc
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Exchange:
         if self._life is not None:
             headers["x-request-id"] = self._life.request_id
         if error.status in (429, 503) and error.code:
-            headers[messages.DROPPED] = error.code
+            headers[ext_proc.DROPPED] = error.code
         self._settle(error.status)
         self._reply(replace(error.response(self._path), headers=headers))
 
@@ -110,7 +110,7 @@ class Exchange:
         self.refuse(internal_error())
 
     def _reply(self, response: Response) -> None:
-        self._stream.send(messages.immediate(response))
+        self._stream.send(ext_proc.immediate(response))
         self._stream.end()
 
     def _take(self, request: pb.ProcessingRequest) -> None:
@@ -122,12 +122,12 @@ class Exchange:
         elif kind == "request_trailers":
             self._place(trailers=True)
         elif kind == "response_headers":
-            self._answered(messages.headers_of(request.response_headers))
+            self._answered(ext_proc.headers_of(request.response_headers))
         elif kind == "response_body":
-            again = messages.response_body(request.response_body, duplex=self._duplex_response)
+            again = ext_proc.response_body(request.response_body, duplex=self._duplex_response)
             self._stream.send(again)
         elif kind == "response_trailers":
-            self._stream.send(messages.RESPONSE_TRAILERS)
+            self._stream.send(ext_proc.RESPONSE_TRAILERS)
 
     def _begin(self, request: pb.ProcessingRequest) -> None:
         protocol, most_bytes = request.protocol_config, self._shared.max_body_bytes
@@ -135,7 +135,7 @@ class Exchange:
             logger.error("the gateway must send request bodies in the mode FULL_DUPLEX_STREAMED")
             raise ApiError(500, "the gateway is not configured for this endpoint picker")
         self._duplex_response = protocol.response_body_mode == _DUPLEX
-        headers = messages.headers_of(request.request_headers)
+        headers = ext_proc.headers_of(request.request_headers)
         method, path = headers.get(":method", ""), headers.get(":path", "").partition("?")[0]
         if is_stored(path):
             self._path, self._settled = path, True
@@ -147,7 +147,7 @@ class Exchange:
             return
         self._path = path
         self._life = RequestContext(self._shared, ENDPOINTS[path], headers)
-        self._subset = messages.subset_of(request)
+        self._subset = ext_proc.subset_of(request)
         length_bytes = declared_bytes(headers.get("content-length", ""))
         if length_bytes > most_bytes:
             raise body_too_long(most_bytes)
@@ -177,14 +177,14 @@ class Exchange:
             if not known:
                 raise unavailable("the engine that keeps this response is not up", "no_instance")
             withheld = [name for name in _WITHHELD if name not in own]
-            self._stream.send(messages.destination(",".join(known), own, withheld))
+            self._stream.send(ext_proc.destination(",".join(known), own, withheld))
         except ApiError as error:
             self._reply(error.response(path))
 
     def _take_body(self, part: pb.HttpBody) -> None:
         if self._settled:  # refused already, or about what is kept, where no body matters
             if part.end_of_stream and is_stored(self._path):
-                self._stream.send(*messages.body_chunks(b"", ends=True))
+                self._stream.send(*ext_proc.body_chunks(b"", ends=True))
             return
         body_bytes = self._body.tell() + len(part.body)
         if body_bytes > self._shared.max_body_bytes:
@@ -255,15 +255,15 @@ class Exchange:
         body = life.body()
         headers = {**life.begin_attempt(), **self._authorization}
         withheld = [name for name in _WITHHELD if name not in headers]
-        chunks = messages.body_chunks(body, ends=not trailers)
-        first = messages.destination(",".join(addresses), headers, withheld)
+        chunks = ext_proc.body_chunks(body, ends=not trailers)
+        first = ext_proc.destination(",".join(addresses), headers, withheld)
         self._stream.send(first, *islice(chunks, _CHUNKS_AT_ONCE))
         while more := list(islice(chunks, _CHUNKS_AT_ONCE)):
             await self._stream.sent()
             self._stream.send(*more)
         life.drop_body()
         if trailers:
-            self._stream.send(messages.REQUEST_TRAILERS)
+            self._stream.send(ext_proc.REQUEST_TRAILERS)
 
     # The answer and the end.
 
@@ -273,14 +273,14 @@ class Exchange:
         if life is None or life.attempt is None:
             # The gateway's own answer, to what it did not let through to here.
             self._status = status
-            self._stream.send(messages.response_headers({}))
+            self._stream.send(ext_proc.response_headers({}))
             return
         if self._settled:
             return
-        attempt = self._served(life, life.attempt, headers.get(messages.SERVED, ""))
+        attempt = self._served(life, life.attempt, headers.get(ext_proc.SERVED, ""))
         judgement = judge(status)
         if judgement.verdict is Verdict.FAULT:
-            attempt.status = status if messages.SERVED in headers else 0
+            attempt.status = status if ext_proc.SERVED in headers else 0
             life.failed(judgement if attempt.status else lost("connect"))
             self.refuse(engines_failed(life.placer.core.config.max_attempts))
             return
@@ -288,7 +288,7 @@ class Exchange:
             life.failed(judgement)
         self._status = attempt.status = status
         self._stream.send(
-            messages.response_headers({"x-request-id": life.request_id, **attempt.headers()})
+            ext_proc.response_headers({"x-request-id": life.request_id, **attempt.headers()})
         )
 
     def _served(self, life: RequestContext, attempt: Attempt, address: str) -> Attempt:

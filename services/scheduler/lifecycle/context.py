@@ -6,44 +6,48 @@ them happens here, once.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import (
+from foretell.answer.judgement import Asked, Judgement, Verdict
+from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
     model_not_found,
 )
-from foretell.services.scheduler.api.headers import RANK_HEADER, request_id_of
-from foretell.services.scheduler.api.parsing import (
+from foretell.openai.headers import RANK_HEADER
+from foretell.openai.kept import response_id
+from foretell.openai.parsing import (
     JSON,
     PRIORITY_HEADER,
     ApiRequest,
     Spliced,
     for_engine,
     parse,
-    values_of,
 )
-from foretell.services.scheduler.api.shortened import LARGE_BYTES, shortened
-from foretell.services.scheduler.api.slo import NO_TERMS, SloUnattainable, Terms, terms_of
-from foretell.services.scheduler.api.surface import Endpoint
-from foretell.services.scheduler.http.exchange import UNCOUNTED_BYTES
-from foretell.services.scheduler.lifecycle.judgement import Asked, Judgement, Verdict
+from foretell.openai.shortened import LARGE_BYTES
+from foretell.openai.slo import NO_TERMS, SloUnattainable, Terms, terms_of
+from foretell.openai.surface import Endpoint
+from foretell.services.http.exchange import UNCOUNTED_BYTES
+from foretell.services.process.logs import about
+from foretell.services.scheduler.ids import request_id_of
+from foretell.services.scheduler.lifecycle.bodies import long_values
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.placing.instance import Instance
-from foretell.services.scheduler.placing.kept import response_id
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.record.recorder import Recorder
 from foretell.services.scheduler.record.tracing import RequestSpans, Tracing
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.services.scheduler.tenants.quota import InProgress
+from foretell.tenants.in_progress import InProgress
 
 logger = logging.getLogger(__name__)
 
+_unguessable = partial(secrets.token_hex, 16)
 _MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
 """Statuses with which an engine may have generated tokens all the same."""
 
@@ -100,7 +104,7 @@ class RequestContext(Placing):
         self._spans: RequestSpans | None = None
         try:
             self.tenant = shared.api_keys.tenant(headers)
-            self._terms = terms_of(headers, shared.terms)
+            self._terms = terms_of(headers, shared.terms, time.time())
             shared.in_progress.take(self.tenant.name)
             try:
                 self.grant = self.tenant.place()
@@ -117,18 +121,18 @@ class RequestContext(Placing):
         shared, tenant, headers = self._shared, self.tenant, self._headers
         if len(body) > UNCOUNTED_BYTES:
             self.hold(len(body))
-        key, pool, is_form = tenant.key, shared.pool, self.endpoint.is_form
+        limits, pool, is_form = tenant.limits, shared.pool, self.endpoint.is_form
         request = parse(
             self.endpoint,
             body,
-            values_of(await shortened(body)) if len(body) > LARGE_BYTES and not is_form else None,
+            await long_values(body) if len(body) > LARGE_BYTES and not is_form else None,
             content_type=headers.get("content-type", "") if is_form else JSON,
             request_id=self.request_id,
             tenant=tenant.name,
             terms=self._terms,
             only=pool.only_model,
             priority=headers.get(PRIORITY_HEADER, ""),
-            least_priority=key.priority if key is not None else None,
+            least_priority=limits.priority if limits is not None else None,
             among=among,
         )
         if len(body) > LARGE_BYTES:
@@ -169,8 +173,8 @@ class RequestContext(Placing):
         headers = {"x-request-id": self.request_id}
         if attempt.instance.config.rank is not None:
             headers[RANK_HEADER] = str(attempt.instance.config.rank)
-        key = self.tenant.key
-        is_bound = key is not None and key.priority is not None
+        limits = self.tenant.limits
+        is_bound = limits is not None and limits.priority is not None
         if is_bound or attempt.spec.priority != self.request.given_priority:
             headers[PRIORITY_HEADER] = str(attempt.spec.priority)
         if self._spans is not None:
@@ -178,8 +182,8 @@ class RequestContext(Placing):
         return headers
 
     def hold(self, body_bytes: int) -> None:
-        """Its body has so many bytes, or will have; raises `ApiError` where there is no room for
-        that in all bodies of its tenant, or of all."""
+        """So many bytes of its body have come (what is only declared takes no room from others);
+        raises `ApiError` where there is no room for them in all bodies of its tenant, or of all."""
         if body_bytes > self._held_bytes:
             self._shared.bodies.take(self.tenant.name, body_bytes - self._held_bytes)
             self._held_bytes = body_bytes
@@ -205,7 +209,7 @@ class RequestContext(Placing):
             attempt.spec.length.expected_tokens,
             with_ids=with_ids,
             output_ids=output_ids,
-            response_id=response_id(self.request, attempt.instance_id),
+            response_id=response_id(self.request, attempt.instance_id, _unguessable),
             as_it_is=not attempt.instance.takes_fields,
         )
 

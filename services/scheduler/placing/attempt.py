@@ -12,8 +12,8 @@ from typing import Protocol
 from foretell.engine.hindsight import Exposure, PredictionInputs
 from foretell.engine.told import Calibration, Told, with_length
 from foretell.model import LengthEstimate, Prediction, RequestSpec
+from foretell.openai.parsing import ApiRequest
 from foretell.placement.decision import Decision
-from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.placing.instance import Instance
 
 MOST_TRACES = 1000

@@ -9,9 +9,9 @@ from foretell.length import LengthHistory, clip, from_hint
 from foretell.length.conversation import Question
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
+from foretell.openai.conversation import conversation_of
+from foretell.openai.parsing import ApiRequest
 from foretell.services.process.logs import about
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.placing.conversation import conversation_of
 
 if TYPE_CHECKING:
     from foretell.length.adapted import EncoderModel

@@ -4,54 +4,40 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from random import Random
 
 from foretell import wire
 from foretell.cosched.deadlines import JobClass
-from foretell.engine.told import Calibration
-from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.openai.conversation import conversation_of
+from foretell.openai.kept import KeptResponses
+from foretell.openai.needs import need_of
+from foretell.openai.refusals import refusal
 from foretell.placement import PlacementConfig, PlacementCore, effects, events
 from foretell.placement.driver import Driver, Record
 from foretell.placement.needs import Unfit
 from foretell.policy import Needs, Policy
+from foretell.provision.demand import Demand
 from foretell.services.process.logs import about
 from foretell.services.process.loop_clock import LoopClock
-from foretell.services.scheduler.api.headers import unique_ids
-from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.background import Background
+from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
-from foretell.services.scheduler.placing.conversation import PromptCounter, conversation_of, need_of
-from foretell.services.scheduler.placing.demand import Demand, Lateness
+from foretell.services.scheduler.placing.estimators import Estimators
 from foretell.services.scheduler.placing.instance import Instance
-from foretell.services.scheduler.placing.kept import KeptResponses
-from foretell.services.scheduler.placing.lengths import Lengths
+from foretell.services.scheduler.placing.lateness import Lateness
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.services.scheduler.placing.predictors import Predictors
-from foretell.services.scheduler.placing.prefixes import Prefix, continued, prefix_of
-from foretell.services.scheduler.placing.refusals import refusal
 from foretell.services.scheduler.placing.tagging import TaggerClient
 from foretell.v1 import tagger_pb2
 
 logger = logging.getLogger(__name__)
 
-_ONLINE, _NO_PREFIX = JobClass.ONLINE, Prefix()
-
-
-@dataclass(frozen=True, slots=True)
-class Estimators:
-    """The estimators of lengths and of what predictions are worth, which learn from finished
-    requests."""
-
-    lengths: Lengths
-    prompt_tokens: PromptTokenEstimator
-    counter: PromptCounter
-    conversation_tokens: ConversationTokens
-    told: Calibration = field(default_factory=Calibration)
+_ONLINE = JobClass.ONLINE
 
 
 class Placer:
@@ -112,7 +98,8 @@ class Placer:
         placing.arrived_s = placing.began_s = time.perf_counter()
         placing.key = key = next(self._keys)
         placing.is_online = request.job_class is _ONLINE
-        spec = self._described(request, key)
+        longest = self._pool.max_model_len(request.model) if request.unending else None
+        spec = self._estimators.describe(key, request, longest, with_prefix=self._predicts)
         tagger = self._tagger if request.text and spec.length.source != "hint" else None
         describe = partial(_described_to_tagger, placing, spec)
         waits = self._predicts and tagger is not None and tagger.wait_s > 0
@@ -178,7 +165,7 @@ class Placer:
 
     def demand(self) -> dict[str, object]:
         """What has come, what waits for an instance and how long answers took."""
-        held = len(self.core.without_instance) + self.core.yielding.held
+        held = self.core.outages.held + self.core.yielding.held
         return self._demand.told(time.perf_counter(), held)
 
     def predicted_ends_s(self) -> list[float]:
@@ -242,34 +229,6 @@ class Placer:
         assert attempt is not None, f"{key} was sent"
         self._placement_s.observe(attempt.took_s)
         return attempt
-
-    def _described(self, request: ApiRequest, key: str) -> RequestSpec:
-        """The request as predictors see it: its prompt counted or estimated."""
-        known, model = self._estimators, request.model
-        prompt_tokens = (
-            request.token_ids
-            or known.counter.count(request)
-            or known.prompt_tokens.estimate(model, request.characters, len(request.messages))
-        )
-        longest = self._pool.max_model_len(model) if request.unending else None
-        prefix = _NO_PREFIX
-        if self._predicts and request.endpoint.generates:
-            prefix = prefix_of(request, prompt_tokens)
-            if spoken_tokens := known.conversation_tokens.of(model, prefix.turn.before):
-                prompt_tokens, prefix = continued(prefix, prompt_tokens, spoken_tokens)
-        return RequestSpec(
-            request_id=key,
-            prompt_tokens=prompt_tokens,
-            max_tokens=request.max_tokens,
-            length=known.lengths.estimate(key, request, prompt_tokens, longest),
-            priority=request.priority,
-            sequences=request.sequences,
-            prefix=prefix.hashes,
-            prefix_chunk_tokens=prefix.chunk_tokens,
-            turn=prefix.turn,
-            slo=request.terms.slo,
-            x_request_id=request.request_id,
-        )
 
     def _left(self, placing: Placing) -> None:
         """The client of a request that is awaited has left."""
@@ -380,7 +339,7 @@ class Placer:
     def refuse(self, effect: effects.Refuse) -> None:
         """The request is refused: `place`, `retry` or `place_again` raises why."""
         placing, now_s = self._requests[effect.key], self._clock.now_s()
-        placing.refusal = refusal(effect, placing.request, self.core, self._pool, now_s)
+        placing.refusal = refusal(effect, placing.request, self.core, now_s, self._pool.out_for_s)
         _decided(placing)
 
     def degraded(self, effect: effects.Degraded) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 
+from foretell.openai.errors import ApiError
+from foretell.openai.parsing import ApiRequest
 from foretell.placement.needs import Need
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.parsing import ApiRequest
 from foretell.services.scheduler.placing.attempt import Attempt, Trace
-from foretell.services.scheduler.tenants.quota import Grant
+from foretell.tenants.quota import Grant
 
 
 class Placing:

@@ -9,15 +9,15 @@ import grpc
 from foretell import wire
 from foretell.engine.told import Seen
 from foretell.length.estimate import level_of
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.api.slo import Outcome, SloUnattainable
+from foretell.openai.parsing import ApiRequest
+from foretell.openai.slo import Outcome, SloUnattainable
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.placer import Estimators
+from foretell.services.scheduler.placing.estimators import Estimators
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.request_log import RequestLog
-from foretell.services.scheduler.tenants.quota import Grant
+from foretell.tenants.quota import Grant
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
 _OBSERVE_DEADLINE_S = 5.0  # nobody waits for it

@@ -10,8 +10,8 @@ from zlib import crc32
 
 import orjson
 
-from foretell.services.scheduler.api.parsing import ApiRequest
-from foretell.services.scheduler.api.slo import Outcome, SloUnattainable, Terms
+from foretell.openai.parsing import ApiRequest
+from foretell.openai.slo import Outcome, SloUnattainable, Terms
 from foretell.services.scheduler.placing.attempt import Attempt
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from foretell import __version__
-from foretell.services.scheduler.api.parsing import ApiRequest
+from foretell.openai.parsing import ApiRequest
 from foretell.services.scheduler.placing.attempt import Attempt
 
 if TYPE_CHECKING:  # an extra, which need not be installed

@@ -11,9 +11,9 @@ from typing import Protocol, cast
 
 import httptools
 
-from foretell.services.scheduler.api.parsing import Spliced
-from foretell.services.scheduler.http1.body import Body, Chunked, Counted
-from foretell.services.scheduler.http1.bounds import Bounds, RemoteProtocolError, malformed
+from foretell.http1.body import Body, Chunked, Counted
+from foretell.http1.bounds import Bounds, RemoteProtocolError, malformed
+from foretell.openai.parsing import Spliced
 from foretell.services.scheduler.turns import Turns
 
 logger = logging.getLogger(__name__)

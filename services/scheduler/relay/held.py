@@ -11,9 +11,9 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.http.exchange import Answering, Exchange
-from foretell.services.scheduler.http1.response import Headers
+from foretell.http1.response import Headers
+from foretell.openai.errors import ApiError
+from foretell.services.http.exchange import Answering, Exchange
 
 RESUMABLE_HEADER = "x-foretell-resumable"
 LAST_EVENT_HEADER = "last-event-id"

@@ -11,20 +11,20 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import (
+from foretell.answer.continuation import Progress, can_continue, progress_of
+from foretell.answer.sse import with_text
+from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
     internal_error,
 )
-from foretell.services.scheduler.api.headers import forwarded
-from foretell.services.scheduler.api.surface import Endpoint
-from foretell.services.scheduler.http.exchange import BODY_DEADLINE_S, Answering, Exchange
+from foretell.openai.headers import forwarded
+from foretell.openai.surface import Endpoint
+from foretell.services.http.exchange import BODY_DEADLINE_S, Answering, Exchange
+from foretell.services.process.logs import about
 from foretell.services.scheduler.lifecycle.context import RequestContext, Shared
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.relay.continuation import Progress, can_continue, progress_of
 from foretell.services.scheduler.relay.held import HeldStreams, KeptAlive, is_resumable
-from foretell.services.scheduler.relay.sse import with_text
 from foretell.services.scheduler.relay.transfer import (
     AttemptFailed,
     TakenBack,

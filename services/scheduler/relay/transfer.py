@@ -6,21 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from foretell.services.process.logs import about
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.api.headers import returned
-from foretell.services.scheduler.http.exchange import Answering
-from foretell.services.scheduler.lifecycle.context import RequestContext
-from foretell.services.scheduler.lifecycle.judgement import (
-    Judgement,
-    Verdict,
-    judge,
-    lost,
-    may_refuse_fields,
-)
-from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.relay.continuation import Progress
-from foretell.services.scheduler.relay.framing import (
+from foretell.answer.continuation import Progress
+from foretell.answer.framing import (
     LONGEST_BODY_BYTES,
     TOO_LONG,
     Broken,
@@ -30,8 +17,21 @@ from foretell.services.scheduler.relay.framing import (
     Usage,
     WholeFraming,
 )
-from foretell.services.scheduler.relay.sse import Reported, said_in, with_text
-from foretell.services.scheduler.relay.stream import StreamFraming
+from foretell.answer.judgement import (
+    Judgement,
+    Verdict,
+    judge,
+    lost,
+    may_refuse_fields,
+)
+from foretell.answer.sse import Reported, said_in, with_text
+from foretell.answer.stream import StreamFraming
+from foretell.openai.errors import ApiError
+from foretell.openai.headers import returned
+from foretell.services.http.exchange import Answering
+from foretell.services.process.logs import about
+from foretell.services.scheduler.lifecycle.context import RequestContext
+from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.relay.transport import EngineClient, Unreachable
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from yarl import URL
 
-from foretell.services.scheduler.api.parsing import Spliced
+from foretell.openai.parsing import Spliced
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import engine_authorization
 from foretell.services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener

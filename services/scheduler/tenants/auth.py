@@ -5,14 +5,15 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from foretell.config.keys import is_key_file, read_api_keys
+from foretell.openai.errors import ApiError
 from foretell.services.process.reread import LOOK_EVERY_S, Reread
 from foretell.services.process.traffic import OPEN, Traffic
-from foretell.services.scheduler.api.errors import ApiError
-from foretell.services.scheduler.tenants.quota import NOBODY, Tenant
 from foretell.services.scheduler.tenants.spending import Spending
+from foretell.tenants.quota import NOBODY, Tenant
 
 
 class ApiKeys:
@@ -77,7 +78,7 @@ class ApiKeys:
         """Raises `ApiError` 401 or 403 unless who asks may see what becomes of all requests. Where
         nobody needs a key, anybody may; of keys without names, none does."""
         tenant = self.tenant(headers)
-        if self.needed and (tenant.key is None or not tenant.key.admin):
+        if self.needed and (tenant.limits is None or not tenant.limits.admin):
             text = "this needs a key that is named with 'admin: true' in the file of API keys"
             raise ApiError(403, text, code="admin_key_needed")
 
@@ -88,7 +89,7 @@ class ApiKeys:
             self._file.look()
 
     def _limited(self) -> list[Tenant]:
-        return [each for each in self._tenants.values() if each.key is not None]
+        return [each for each in self._tenants.values() if each.limits is not None]
 
     def _without_limits(self, name: str) -> Tenant:
         """A tenant for whom a service asks that bounds its requests; "": it asks for itself."""
@@ -97,10 +98,10 @@ class ApiKeys:
         known = next((each for each in self._tenants.values() if each.name == name), None)
         if known is None:
             raise ApiError(401, f"'{name}' has no API key any more", code="invalid_api_key")
-        if known.key is None:
+        if known.limits is None:
             return known
-        no_limits = {"requests_per_min": 0, "tokens_per_min": 0, "concurrency": 0}
-        return Tenant(name, known.key.model_copy(update=no_limits))
+        unbounded = replace(known.limits, requests_per_min=0, tokens_per_min=0, concurrency=0)
+        return Tenant(name, unbounded, time.monotonic)
 
     def _read(self, file: Path) -> None:
         text = file.read_text()
@@ -109,18 +110,17 @@ class ApiKeys:
                 raise ValueError(f"{file} is empty")
             self._tenants = _listed(text.split())
             return
-        before = {tenant.name: tenant for tenant in self._tenants.values()}
         tenants: dict[bytes, Tenant] = {}
         for name, key in read_api_keys(text).items():
-            old = before.get(name)
-            same = old is not None and old.key == key
-            tenants[bytes.fromhex(key.sha256)] = (
-                old if old and same else Tenant(name, key, elsewhere=self.spending.in_progress)
-            )
+            digest, limits = bytes.fromhex(key.sha256), key.limits
+            old = self._tenants.get(digest)
+            if old is None or (old.name, old.limits) != (name, limits):
+                old = Tenant(name, limits, time.monotonic, self.spending.in_progress)
+            tenants[digest] = old
         self._tenants = tenants
 
 
 def _listed(keys: Sequence[str]) -> dict[bytes, Tenant]:
     """Tenants of keys without names, by the keys' digests."""
     digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-    return {digest: Tenant(str(i)) for i, digest in enumerate(digests, 1)}
+    return {digest: Tenant(str(i), None, time.monotonic) for i, digest in enumerate(digests, 1)}

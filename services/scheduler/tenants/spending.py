@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 
-from foretell.services.scheduler.tenants.quota import Tenant
+from foretell.tenants.quota import Tenant
 from foretell.v1 import predictor_pb2
 
 TELL_EVERY_S = 0.2
@@ -72,7 +72,8 @@ class Spending:
             if now_s < other.heard_s + _FORGOTTEN_S
         }
         tenants = list(self._tenants())
-        spent = [tenant.told() for tenant in tenants if tenant.is_active][:_MOST_TOLD]
+        told = [tenant.told() for tenant in tenants if tenant.is_active][:_MOST_TOLD]
+        spent = [predictor_pb2.Spent(**each._asdict()) for each in told]
         is_new = spent or self._told_any  # who is told of no more has nothing in progress
         if not tenants or (not is_new and now_s < self._told_s + _IDLE_S):
             return None

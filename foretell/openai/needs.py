@@ -1,0 +1,37 @@
+"""What a request needs of an engine."""
+
+from typing import Literal
+
+from foretell.openai.parsing import ApiRequest
+from foretell.placement.needs import Need
+
+KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "video")
+
+
+def need_of(request: ApiRequest, prompt_tokens: int, keeper: str = "") -> Need:
+    """What an engine needs to serve the request, whose prompt is counted or estimated. `keeper`:
+    the instance that keeps what it refers to."""
+    truncated = request.body.get("truncate_prompt_tokens")
+    if type(truncated) is int:
+        prompt_tokens = min(prompt_tokens, max(0, truncated))  # -1: to what fits
+    generated = 1 if request.endpoint.generates else 0
+    longest = max(generated, request.max_tokens) if request.endpoint.generates else 0
+    return Need(
+        tokens=prompt_tokens + longest,
+        least_tokens=prompt_tokens + generated,
+        inputs=_inputs(request),
+        keeper=keeper,
+    )
+
+
+def _inputs(request: ApiRequest) -> frozenset[str]:
+    """Kinds of inputs beside text in the messages."""
+    kinds: set[str] = set()
+    for message in request.messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            kinds |= {str(part.get("type")) for part in content if isinstance(part, dict)}
+    if not kinds:
+        return frozenset()
+    told = "\n".join(kinds)
+    return frozenset(kind for kind in KINDS if kind in told)

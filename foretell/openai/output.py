@@ -1,0 +1,92 @@
+"""What a request's body says of the length of its answer, by vLLM's rules.
+
+Fields that only the engine judges are read as if they were absent where they are wrong.
+"""
+
+from typing import Any, NamedTuple
+
+from foretell.length.conversation import PLAIN, Kind
+from foretell.openai.surface import Endpoint
+
+HINT_FIELD = "foretell_output_tokens"
+"""Key of `vllm_xargs` in which a client may say how long it expects the answer to be."""
+
+
+class OutputTerms(NamedTuple):
+    """Bounds of one answer's length in tokens, and what kind of answer it will be."""
+
+    max_tokens: int
+    """0 where the client named no limit and the endpoint has no default."""
+    min_tokens: int
+    """At most `max_tokens`; 0: no bound."""
+    hint_tokens: int
+    """The length, where it is certain; otherwise what the client expects; 0: it does not say."""
+    ignore_eos: bool
+    """The model does not end the answer, whose length says nothing of others'."""
+    unending: bool
+    """Nothing but the engine's `max_model_len` ends the answer."""
+    kind: Kind
+
+
+NO_OUTPUT = OutputTerms(1, 1, 1, ignore_eos=True, unending=False, kind=PLAIN)
+"""The terms of requests that generate nothing: their prompts are processed, as for one token."""
+
+
+def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) -> OutputTerms:
+    """What is known of each sequence that is generated; `limit`: what the client allows it."""
+    # Whether an answer may be empty, as beside `echo`, is the engine's to judge.
+    max_tokens = endpoint.default_max_tokens if limit is None else max(1, limit)
+    least = body.get("min_tokens")
+    min_tokens = least if type(least) is int and least > 0 else 0
+    if max_tokens and min_tokens > max_tokens:
+        min_tokens = max_tokens
+    ignore_eos = body.get("ignore_eos") is True
+    xargs = body.get("vllm_xargs")
+    hint_tokens = xargs.get(HINT_FIELD, 0) if xargs else 0
+    if not hint_tokens and "nvext" in body:
+        hint_tokens = max(0, _dynamo_hint(body, "osl"))
+    goes_on = ignore_eos and not _stops(body)
+    if max_tokens and (max_tokens in (1, min_tokens) or goes_on):
+        hint_tokens = max_tokens
+    unending, kind = goes_on and not max_tokens, _kind(body, endpoint)
+    return OutputTerms(max_tokens, min_tokens, hint_tokens, ignore_eos, unending, kind)
+
+
+def dynamo_priority(body: dict[str, Any]) -> int:
+    """The priority that clients of NVIDIA Dynamo state, `nvext.agent_hints.priority`, as vLLM's:
+    theirs is higher for what is more important. 0: none."""
+    return -_dynamo_hint(body, "priority")
+
+
+def _dynamo_hint(body: dict[str, Any], name: str) -> int:
+    """A hint of such clients: "priority", or "osl", the output length in tokens; 0: none."""
+    hints = nvext.get("agent_hints") if isinstance(nvext := body.get("nvext"), dict) else None
+    told = hints.get(name) if isinstance(hints, dict) else None
+    return told if type(told) is int and abs(told) < 2**31 else 0
+
+
+def _stops(body: dict[str, Any]) -> bool:
+    """Something else than the end of text may end the answer."""
+    return any(body.get(name) for name in ("stop", "stop_token_ids", "repetition_detection"))
+
+
+def _kind(body: dict[str, Any], endpoint: Endpoint) -> Kind:
+    if endpoint.messages and body.get("tools") and body.get("tool_choice") != "none":
+        return "tools"
+    if _structured(body):
+        return "structured"
+    return "stop" if body.get("stop") or body.get("stop_token_ids") else PLAIN
+
+
+def _structured(body: dict[str, Any]) -> bool:
+    """The answer must follow a schema, a grammar or the like. Fields whose names begin with
+    `guided_` are those of older engines."""
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") != "text":
+        return True
+    if body.get("structured_outputs"):
+        return True
+    for name, value in body.items():  # noqa: SIM110 - a generator's steps are calls
+        if value and name[:7] == "guided_":
+            return True
+    return False

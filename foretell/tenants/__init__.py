@@ -1,0 +1,1 @@
+"""What callers may use: limits of their rates, and places among all requests."""

@@ -1,0 +1,346 @@
+"""One request of a client and its answer, as the application sees them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
+from math import inf
+from typing import Protocol
+
+from foretell.http1.head import RequestHead
+from foretell.http1.response import Headers, Response, head_of
+from foretell.openai.errors import ApiError
+
+BODY_DEADLINE_S = 60.0
+"""Longest time that a request's body may take to arrive: it holds a place meanwhile."""
+BODY_PATIENCE_S = 20.0
+UNCOUNTED_BYTES = 1 << 16
+"""Shorter bodies do not count among what is held of all: the number of requests bounds them."""
+_LONG_BYTES = 1 << 20
+_MAPPED_BYTES = 33 << 20
+"""More than the GNU C library ever takes from its heap (`M_MMAP_THRESHOLD`, mallopt(3))."""
+LEAST_BODY_BYTES_PER_S = 1024
+"""A body must have come at that rate, but for `BODY_PATIENCE_S`. It is the rule of Apache's
+`mod_reqtimeout`, which is content with 500."""
+
+
+def declared_bytes(length: str) -> int:
+    """The number in a `content-length`, as large as it needs to be; 0 where it is none."""
+    digits = length.lstrip("0")
+    return int(digits[:19]) if digits.isascii() and digits.isdecimal() else 0
+
+
+def body_too_long(limit_bytes: int) -> ApiError:
+    return ApiError(
+        413, f"the request body is longer than {limit_bytes} bytes", code="request_too_large"
+    )
+
+
+def body_too_late() -> ApiError:
+    return ApiError(408, "the request body did not arrive in time")
+
+
+def with_room(body: BytesIO) -> BytesIO:
+    """A body that comes, where it can grow without a copy: once it is long in memory that is mapped
+    for it alone, of which what was not written takes none. `truncate` is to end it."""
+    if body.tell() < _LONG_BYTES or body.getbuffer().nbytes >= _MAPPED_BYTES:
+        return body
+    longer = BytesIO(bytes(_MAPPED_BYTES))
+    longer.write(body.getbuffer())
+    return longer
+
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_COMMENT = b"2\r\n:\n\r\n"
+_CHUNKED = b"transfer-encoding: chunked\r\n"
+_CLOSE = b"connection: close\r\n"
+_BODILESS = (204, 304)
+_MOST_UNTAKEN_BYTES = 1 << 20
+"""When more than that of a body waits to be taken, the client has to wait."""
+
+
+class Holder(Protocol):
+    """Whoever holds a body."""
+
+    def hold(self, body_bytes: int) -> None:
+        """So many bytes of the body have come; raises `ApiError` where that is too much."""
+
+
+class Line(Protocol):
+    """The connection, as far as an exchange needs it."""
+
+    full: bool
+
+    def send(self, data: bytes) -> None: ...
+
+    def answered(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class Answering:
+    """Where an answer goes: to an exchange, or to what stands for one."""
+
+    __slots__ = ("begun", "status")
+    begun: bool
+    """The client may have seen a part: from here on nothing can be repeated."""
+    status: int
+    """What metrics count: the HTTP status; 502 for an answer that broke off."""
+
+    @property
+    def left(self) -> bool:
+        raise NotImplementedError
+
+    def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None: ...
+
+    def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    def end(self, data: bytes = b"") -> None: ...
+
+    def abandon(self) -> None: ...
+
+    def over(self) -> None:
+        """Nothing more is sent."""
+
+    def respond(self, response: Response) -> None:
+        self.start(response.status, response.all_headers(), has_length=True)
+        self.end(response.body)
+
+    def end_with(self, error: ApiError, path: str, request_id: str, number: int = 0) -> None:
+        """End the answer to a request to `path` with `error`: as its whole, or as the last event of
+        its stream, of which it is the event `number`."""
+        self.status = error.status
+        if self.begun:
+            self.end(error.sse_event(path, number))
+        else:
+            error.headers = {**error.headers, "x-request-id": request_id}
+            self.respond(error.response(path))
+
+
+class Exchange(Answering):
+    """A request whose head has come. It must be answered once, unless the client has left. What is
+    sent to a client that has left goes nowhere."""
+
+    left: bool
+    __slots__ = (
+        *("method", "path", "query", "headers", "request_id", "keep_alive", "whole"),
+        *("ended", "left", "on_left", "on_full", "on_room", "body_bytes", "extra_lines"),
+        *("_line", "_head_only", "_is_1_1", "_chunked", "_head", "_body", "_news"),
+        *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
+    )
+
+    def __init__(self, line: Line, head: RequestHead) -> None:
+        self.method = head.method
+        self.path = head.path
+        self.query = head.query
+        self.headers = head.headers
+        self.request_id = ""
+        """The one that its client knows, once there is one."""
+        self.keep_alive = head.keep_alive
+        self.whole = head.content is not None
+        """The body has come to its end."""
+        self.begun = False
+        self.status = 0
+        self.ended = False
+        self.left = False
+        self.on_left: Callable[[], object] | None = None
+        """Called when the client leaves before its answer has ended."""
+        self.on_full: Callable[[], None] | None = None
+        self.on_room: Callable[[], None] | None = None
+        self.body_bytes = len(head.content or b"")
+        """What has come of the body."""
+        self.extra_lines = b""
+        """Header lines that any answer gets."""
+        self._line = line
+        self._head_only = head.method == "HEAD"
+        self._is_1_1 = head.is_1_1
+        self._chunked = False
+        self._head = b""
+        self._told: Headers = ()
+        self._body: bytes | bytearray = head.content or b""
+        self._news: asyncio.Future[None] | None = None
+        self._declared_bytes = head.length_bytes or 0
+        self._failure: ApiError | None = None
+        self._waited_s = 0.0
+        expects = self.headers.get("expect")
+        self._expects = expects is not None and expects.lower() == "100-continue" and head.is_1_1
+
+    # --- what the application does ---
+
+    async def body(self, limit_bytes: int, holder: Holder) -> bytes:
+        """The body; raises as `parts` and `holder` do. It is held once, however long it is."""
+        if max(self.body_bytes, self._declared_bytes) > limit_bytes:
+            raise body_too_long(limit_bytes)
+        if not self.whole:
+            body = BytesIO()  # it gives what it holds away, where a bytearray had to be copied
+            async for part in self.parts(limit_bytes, BODY_DEADLINE_S):
+                if self.body_bytes > UNCOUNTED_BYTES:
+                    holder.hold(self.body_bytes)
+                    body = with_room(body)
+                body.write(part)
+            body.truncate()
+            return body.getvalue()
+        self._check(limit_bytes)
+        whole, self._body = self._body, b""
+        return bytes(whole)
+
+    async def parts(self, limit_bytes: int, most_s: float = inf) -> AsyncIterator[bytes]:
+        """The body as it comes. The client waits while too little of it is taken. Raises `ApiError`
+        413 for a longer body, 408 for one that comes too slowly or longer than `most_s`, and 400
+        for one that is none."""
+        while True:
+            self._check(limit_bytes)
+            if self._body:
+                data, self._body = bytes(self._body), b""
+                self._line.resume()
+                yield data
+            elif self.whole:
+                return
+            else:
+                await self._wait_for_body(most_s)
+
+    def _check(self, limit_bytes: int) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self.body_bytes > limit_bytes:
+            raise body_too_long(limit_bytes)
+
+    async def _wait_for_body(self, most_s: float) -> None:
+        """Wait for news of the body, which must come at the least rate, and be waited for no longer
+        than `most_s` in all."""
+        if self._expects:
+            self._expects = False
+            self._line.send(_CONTINUE)
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        waited_s = 0.0
+        while waited_s < (allowed_s := min(most_s - self._waited_s, self._patience_s())):
+            self._news = loop.create_future()
+            try:
+                async with asyncio.timeout_at(began_s + allowed_s):
+                    await self._news
+            except TimeoutError:  # unless enough has come meanwhile
+                waited_s = loop.time() - began_s
+            else:
+                self._waited_s += loop.time() - began_s
+                return
+        raise body_too_late()
+
+    def _patience_s(self) -> float:
+        """For how much longer the body may come without more of it."""
+        earned_s = self.body_bytes / LEAST_BODY_BYTES_PER_S
+        return BODY_PATIENCE_S + earned_s - self._waited_s
+
+    def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
+        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
+        self.on_full, self.on_room = on_full, on_room
+        if self._line.full:
+            on_full()
+
+    def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
+        """Begin the answer; `has_length`: `content-length` is among its headers."""
+        self.begun, self.status = True, status
+        if self._expects:  # whether its body still comes is the client's choice: the next request
+            self.keep_alive = False  # could not be told from it
+        lines, self._told = self.extra_lines, headers
+        self._head_only |= status in _BODILESS
+        if not has_length and not self._head_only:
+            self._chunked = self._is_1_1
+            self.keep_alive &= self._chunked
+            lines += _CHUNKED if self._chunked else b""
+        if not self.keep_alive:
+            lines += _CLOSE
+        self._head = head_of(status, headers, lines)
+
+    def write(self, data: bytes) -> None:
+        if self._chunked:
+            data = b"%b%x\r\n%b\r\n" % (self._head, len(data), data)
+            self._head = b""
+        elif self._head_only:
+            data, self._head = self._head, b""
+        elif self._head:
+            data, self._head = self._head + data, b""
+        self._line.send(data)
+
+    def end(self, data: bytes = b"") -> None:
+        if self._chunked:
+            last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            self._line.send(b"%b%b0\r\n\r\n" % (self._head, last))
+        elif data:
+            self.write(data)
+        elif self._head:
+            self._line.send(self._head)
+        self._head = b""
+        self.ended = True
+        self._body = b""
+        if not self.whole:
+            self._line.resume()
+        self.on_left = self.on_full = self.on_room = None
+        if not self.left:
+            self._line.answered()
+
+    def abandon(self) -> None:
+        """Give the request up without an answer, or in the midst of it."""
+        self.on_left = None  # it is not the client that leaves
+        self._line.abort()
+
+    # --- what the connection tells ---
+
+    def take(self, data: bytes) -> None:
+        self.body_bytes += len(data)
+        if self.ended:
+            return  # answered already: nobody wants the rest
+        if not self._body:
+            self._body = data
+        else:  # not a list: who sends single bytes would have us hold an object for each
+            if type(self._body) is bytes:
+                self._body = bytearray(self._body)
+            self._body += data
+        if len(self._body) > _MOST_UNTAKEN_BYTES:
+            self._line.pause()
+        self._wake()
+
+    def fail(self, error: ApiError) -> None:
+        """The body is invalid: reading it raises `error`, and the connection ends."""
+        self._failure = error
+        self.keep_alive = False
+        self._body = b""
+        self._wake()
+
+    def probe(self) -> bool:
+        """Send what means nothing, so that a client that has gone is noticed; False: nothing can be
+        sent, and it counts as gone."""
+        if not self.begun:
+            if self._is_1_1:
+                self._line.send(_CONTINUE)
+            return self._is_1_1
+        if self._chunked and not self._head and _are_events(self._told):
+            self._line.send(_COMMENT)  # nothing but whole lines went before it
+        return True
+
+    def take_end(self) -> None:
+        self.whole = True
+        self._expects = False
+        self._wake()
+
+    def lose(self) -> None:
+        if not self.left and not self.ended:
+            self.left = True
+            if self.on_left is not None:
+                self.on_left()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+
+def _are_events(headers: Headers) -> bool:
+    return any(
+        name == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in headers
+    )

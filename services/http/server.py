@@ -1,0 +1,229 @@
+"""An HTTP server: its listening sockets, connections and tasks."""
+
+import asyncio
+import logging
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from foretell.openai.errors import internal_error
+from foretell.services.http.connection import STALL_S, Connection
+from foretell.services.http.exchange import Exchange
+from foretell.services.process.logs import about
+
+logger = logging.getLogger(__name__)
+
+Application = Callable[[Exchange], Awaitable[None]]
+"""Is called as soon as a request's head is here, and cancelled if its client leaves before it has
+the whole answer, unless `Exchange.on_left` is set to something else."""
+
+_SWEEP_S = 1.0
+_COMPLAIN_EVERY_S = 10.0
+_BACKLOG = 2048
+_ACCEPTED_AT_ONCE = 8
+"""To begin a handshake takes some 0.5 ms; then others get their turn."""
+_ACCEPT_AGAIN_S = 0.1
+_HANDSHAKE_S = 20.0
+_SHUTDOWN_S = 3600.0
+"""In which a client must have read its answer to the end. It is the connection that finds out, and
+sooner, whether the client still reads; the event loop's half a minute would cut slow ones off."""
+_LAST_HANDSHAKE_S = 5.0
+"""For clients that are still to be accepted when the server ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A listening socket, and what encrypts its connections, if anything does."""
+
+    socket: socket.socket
+    tls: ssl.SSLContext | None = None
+
+    def encryption(self, handshake_s: float) -> dict[str, Any]:
+        """What the event loop wants to know; a client may take so long for its handshake."""
+        if self.tls is None:
+            return {}
+        times = {"ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": _SHUTDOWN_S}
+        return {"ssl": self.tls, **times}
+
+
+class Server:
+    """All connections of clients, and the tasks that answer them."""
+
+    def __init__(self, application: Application) -> None:
+        self.connections: set[Connection] = set()
+        self.draining = False
+        """Connections end with the request that they carry."""
+        self._application = application
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._no_connection = asyncio.Event()
+        self._complained_s = -inf
+
+    async def run(
+        self,
+        listeners: list[Listener],
+        stop: asyncio.Event,
+        *,
+        on_ready: Callable[[], None],
+        drain_s: float,
+    ) -> None:
+        """Serve on `listeners` until `stop`; requests in progress get `drain_s` to end."""
+        loop = asyncio.get_running_loop()
+        listening = []
+        for each in listeners:
+            _notice_lost_clients(each.socket)
+            if each.tls is not None:
+                each.socket.setblocking(False)
+                each.socket.listen(_BACKLOG)
+                self._listen(each)
+            else:
+                made = loop.create_server(
+                    lambda: Connection(self), sock=each.socket, backlog=_BACKLOG
+                )
+                listening.append(await made)
+        sweeping = asyncio.create_task(self._sweep())
+        on_ready()
+        try:
+            await stop.wait()
+        finally:
+            self.draining = True
+            waiting = [(each, client) for each in listeners for client in _accepted(each.socket)]
+            for server in listening:
+                server.close()
+            for each in listeners:
+                if each.tls is not None:
+                    loop.remove_reader(each.socket)
+                    each.socket.close()
+            taking = (self._take(each, client, _LAST_HANDSHAKE_S) for each, client in waiting)
+            await asyncio.gather(*taking)
+            if self._handshakes:
+                await asyncio.wait(self._handshakes, timeout=_LAST_HANDSHAKE_S)
+            for connection in list(self.connections):
+                connection.retire()
+            await self._drain(drain_s)
+            sweeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await sweeping
+
+    def _listen(self, listener: Listener) -> None:
+        """Accept clients who are to speak TLS: an event loop that did would tell of them when they
+        have, and they take descriptors before."""
+        if not self.draining:
+            asyncio.get_running_loop().add_reader(listener.socket, self._accept, listener)
+
+    def _accept(self, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        clients = _accepted(listener.socket, _ACCEPTED_AT_ONCE)
+        if not clients:  # they have left, or others took the last descriptors
+            loop.remove_reader(listener.socket)
+            loop.call_later(_ACCEPT_AGAIN_S, self._listen, listener)
+        for client in clients:
+            if self._is_crowded(client.fileno()):
+                client.close()
+                continue
+            handshake = loop.create_task(self._take(listener, client, _HANDSHAKE_S))
+            self._handshakes.add(handshake)
+            handshake.add_done_callback(self._handshakes.discard)
+
+    async def _take(self, listener: Listener, client: socket.socket, handshake_s: float) -> None:
+        """Make a connection; one that fails in its handshake has asked for nothing."""
+        with suppress(OSError):  # which errors of TLS are, too
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self), client, **listener.encryption(handshake_s)
+            )
+
+    async def _drain(self, drain_s: float) -> None:
+        if self.connections:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._no_connection.wait(), drain_s)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.abort()
+
+    def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """A client has come. It is turned away where descriptors run out, so that there are some
+        left for the requests of the clients that are here."""
+        self._no_connection.clear()
+        self.connections.add(connection)
+        if self._is_crowded(transport.get_extra_info("socket").fileno()):
+            transport.abort()
+
+    def _is_crowded(self, number: int) -> bool:
+        """Descriptors run out. `number`: the lowest free one, as about as many are in use."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if most == resource.RLIM_INFINITY or number < most - most // 4:
+            return False
+        self._complain(number, most)
+        return True
+
+    def _complain(self, number: int, most: int) -> None:
+        now_s = time.monotonic()
+        if now_s > self._complained_s + _COMPLAIN_EVERY_S:
+            self._complained_s = now_s
+            text = "file descriptors run out, new clients are turned away: some %d of %d are in use"
+            logger.error("%s; raise the limit, as with 'ulimit -n'", text % (number, most))
+
+    def closed(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.connections.discard(connection)
+        if self.draining and not self.connections:
+            self._no_connection.set()
+
+    def begin(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        exchange.on_left = task.cancel
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            await self._application(exchange)
+        except Exception:
+            logger.exception(
+                "%s %s failed", exchange.method, exchange.path, extra=about(exchange.request_id)
+            )
+            if not exchange.begun:
+                exchange.respond(internal_error().response())
+        finally:
+            if not exchange.ended:  # the client has left, or the server ends, or it is a defect
+                exchange.abandon()
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now_s = loop.time()
+            for connection in [each for each in self.connections if each.deadline_s < now_s]:
+                connection.overdue()
+
+
+def _accepted(sock: socket.socket, most: int = _BACKLOG) -> list[socket.socket]:
+    """The clients that wait to be accepted: they would be lost with the listening socket."""
+    clients: list[socket.socket] = []
+    with suppress(OSError):
+        while len(clients) < most:
+            client, _ = sock.accept()
+            client.setblocking(False)
+            clients.append(client)
+    return clients
+
+
+def _notice_lost_clients(sock: socket.socket) -> None:
+    """Have the kernel find out about clients whose hosts have failed."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # accepted sockets inherit it
+    for name, value in (
+        ("TCP_KEEPIDLE", 60),
+        ("TCP_KEEPINTVL", 15),
+        ("TCP_KEEPCNT", 4),
+        ("TCP_USER_TIMEOUT", int(1000 * STALL_S)),
+    ):
+        if hasattr(socket, name):  # not on every platform
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,1 +1,0 @@
-"""OpenAI's API, and Anthropic's, as the scheduler reads it: paths, fields, forms, errors."""
