@@ -68,6 +68,7 @@ def found(case: Case, traces: Path, close: float, seconds: float) -> Numbers:
 def arguments(parser: argparse.ArgumentParser) -> None:
     names = [family.name for family in FAMILIES]
     parser.add_argument("--seeds", type=int, default=5, help="Number of seeds, 2 to 10.")
+    parser.add_argument("--first-seed", type=int, default=1, help="Leave out those before.")
     parser.add_argument("--family", choices=names, default="chat")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, default=POLICIES)
     parser.add_argument("--knows", nargs="+", choices=KNOWN, default=[*KNOWN])
@@ -76,7 +77,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Numbers:
     """Make the searches that are asked for and were not made yet; the family's others stay as they
     were written last."""
-    seeds, close, seconds = range(1, options.seeds + 1), CLOSE, SECONDS
+    seeds, close, seconds = range(options.first_seed, options.seeds + 1), CLOSE, SECONDS
     if options.quick:
         seeds, close, seconds, options.knows = range(1, 3), 2.0, 20.0, ["tagger"]
     cases = [

@@ -26,7 +26,7 @@ from foretell.tools.simulate.run import read_trace, relative_errors
 from foretell.workload import Trace, arrivals_of
 
 BENCH = Benchmark(
-    __file__, __doc__, takes="10 minutes", paths={"TRACES": "folder of the traces"}, processes=1
+    __file__, __doc__, takes="20 minutes", paths={"TRACES": "folder of the traces"}, processes=1
 )
 SHAREGPT = "sharegpt_10k_llama2_lengths.csv"
 BOUND_S = 3.0

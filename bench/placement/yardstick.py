@@ -123,6 +123,7 @@ def capacity(
 def arguments(parser: argparse.ArgumentParser) -> None:
     names = [family.name for family in FAMILIES]
     parser.add_argument("--seeds", type=int, default=SEEDS, help="Number of seeds, 2 to 10.")
+    parser.add_argument("--first-seed", type=int, default=1, help="Leave out those before.")
     parser.add_argument("--families", nargs="+", choices=names, default=names)
     policies = (*POLICIES, POOL)
     parser.add_argument("--policies", nargs="+", choices=policies, default=policies)
@@ -145,7 +146,7 @@ def measure(options: argparse.Namespace) -> Numbers:
         capacities |= zip(new, found, strict=True)
     asked = [
         Case(family.name, policy, "tagger", rate, seed, seconds or family.seconds)
-        for seed in range(1, options.seeds + 1)
+        for seed in range(options.first_seed, options.seeds + 1)
         for family in map(family_of, options.families)
         for qps in [capacities.get(family.name, family.guess_qps)]
         for rate in [round(family.load * qps, 3)]
