@@ -10,10 +10,11 @@ import logging
 from dataclasses import replace
 
 from foretell.config import LauncherSettings
-from foretell.services.backend.commands import Places, engine_program, predictor_programs
+from foretell.services.backend.commands import Places, engine_program, predictor_programs, rank_of
 from foretell.services.process import runtime
 from foretell.services.process.children import ChildFailed
 from foretell.services.process.folders import free_ports, run_folder, socket_folder
+from foretell.services.process.frames import predictor_socket
 from foretell.services.process.hang import HangLimits
 from foretell.services.process.keeper import Keeper, Kept
 from foretell.services.process.logs import setup_logging
@@ -101,7 +102,7 @@ class Launcher:
 def main() -> None:
     settings = runtime.load_settings(LauncherSettings)
     setup_logging("info", settings.log_format)
-    longest = Places.longest_socket_name(settings.name)
+    longest = predictor_socket(rank_of(settings.name, settings.ranks - 1))
     try:
         with run_folder(settings.run_dir) as run_dir, socket_folder(run_dir, longest) as sockets:
             launcher = Launcher(settings, Places.of(settings, run_dir, sockets))

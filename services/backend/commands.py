@@ -28,10 +28,6 @@ class Places:
     predictor_listen: str
     snapshot_endpoint: str
 
-    @staticmethod
-    def longest_socket_name(instance_id: str) -> str:
-        return f"{instance_id}.predictor.sock"
-
     @classmethod
     def of(cls, settings: LauncherSettings, run_dir: Path, socket_dir: Path) -> "Places":
         name = settings.name
@@ -41,14 +37,14 @@ class Places:
             predictor_ready=run_dir / f"{name}.predictor.ready",
             predictor_log=run_dir / f"{name}.predictor.log",
             predictor_listen=settings.predictor_listen
-            or f"unix:{socket_dir / cls.longest_socket_name(name)}",
+            or f"unix:{socket_dir / name}.predictor.sock",
             snapshot_endpoint=snapshot_endpoint(socket_dir, name),
         )
 
     def of_ranks(self, settings: LauncherSettings) -> "list[Places]":
         """Those of each data-parallel rank's sidecar; of one, these."""
         first, *others = self.predictor_listen.split(",")
-        listen = [first, *others] if others else [_rank_of(first, k) for k in range(settings.ranks)]
+        listen = [first, *others] if others else [rank_of(first, k) for k in range(settings.ranks)]
         return [
             replace(
                 self,
@@ -61,12 +57,12 @@ class Places:
         ]
 
 
-def _rank_of(name: str, rank: int) -> str:
+def rank_of(name: str, rank: int) -> str:
     return f"{name}.rank{rank}" if rank else name
 
 
 def _of_rank(path: Path, rank: int) -> Path:
-    return path.with_name(_rank_of(path.name, rank))
+    return path.with_name(rank_of(path.name, rank))
 
 
 def snapshot_endpoint(socket_dir: Path, name: str) -> str:
@@ -114,7 +110,7 @@ def visible_gpus(places: str, visible: str) -> str:
 def predictor_programs(settings: LauncherSettings, places: Places) -> list[Program]:
     """The sidecars of that engine, one for each rank."""
     return [
-        _predictor_program(settings, own, _rank_of(settings.name, rank))
+        _predictor_program(settings, own, rank_of(settings.name, rank))
         for rank, own in enumerate(places.of_ranks(settings))
     ]
 

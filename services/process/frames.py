@@ -37,6 +37,11 @@ def frames_address(address: str) -> str:
     return f"{host}:{frames_port(int(port))}"
 
 
+def predictor_socket(name: str) -> str:
+    """The name of the socket of an engine's predictor, or of one of its ranks."""
+    return frames_address(f"unix:{name}.predictor.sock").removeprefix("unix:")
+
+
 def frames_port(port: int) -> int:
     """The port for streams of frames of a predictor with that port, which stays free: predictors of
     before answered gRPC there, and both versions must find each other in an upgrade."""

@@ -309,18 +309,19 @@ async def test_a_provisioner_that_follows_can_run_its_twin(harness: Harness) -> 
             return found
 
         async def heard() -> bool:
-            return (await asked()).snapshot is not None
+            return (await asked()).published() is not None
 
         await until(heard)
         found = await asked()
         await gatherer.close()
-    assert found.snapshot is not None
-    assert found.snapshot.config == CONFIG
+    published = found.published()
+    assert published is not None
+    assert published.config == CONFIG
     assert (found.running, found.max_num_seqs) == (1, CONFIG.max_num_seqs)
     assert (
         share_within(
-            [EnginePlace(found.snapshot)],
-            EngineKind(found.snapshot.config, found.snapshot.step_time),
+            [EnginePlace(published)],
+            EngineKind(published.config, published.step_time),
             [Coming(0.0, 10, 5)],
             Slo(1e6, 1e6),
             [0.0],

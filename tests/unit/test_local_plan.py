@@ -15,7 +15,9 @@ from foretell.config import (
     TaggerSettings,
     parse_instances,
 )
+from foretell.config.layout import Layout
 from foretell.config.marks import ClusterError
+from foretell.services.process.frames import frames_address
 from foretell.tools.local.options import UpFlags
 from foretell.tools.local.plan import (
     ClusterPlan,
@@ -121,9 +123,15 @@ def test_endpoint_is_an_address_clients_can_use(tmp_path: Path, host: str, endpo
     assert plan(tmp_path, UpFlags(host=host)).endpoint == endpoint
 
 
-def test_no_socket_has_a_longer_name_than_told() -> None:
-    cluster = Cluster.model_validate({"engines": [{"kind": "emulated", "engines": 12}]})
-    assert longest_socket_name(cluster) == "engine-10.predictor.sock"
+@pytest.mark.parametrize("more", [{}, {"kind": "vllm", "ranks": 2}])
+def test_no_socket_has_a_longer_name_than_told(tmp_path: Path, more: dict[str, object]) -> None:
+    engines = {"kind": "emulated", "engines": 12} | more
+    models = {"m": {"path": "/m"}} if more else {}
+    cluster = Cluster.model_validate({"engines": [engines], "models": models})
+    sockets = placed(cluster, tmp_path, 8000, range(12))
+    predictors = [each["predictor"] for each in Layout(sockets).instances()]
+    names = [frames_address(each).removeprefix(f"unix:{tmp_path}/") for each in predictors]
+    assert len(longest_socket_name(cluster)) == max(map(len, names))
 
 
 def test_the_sidecar_gets_what_the_file_says_of_sidecars(

@@ -10,6 +10,7 @@ from typing import Literal
 
 from foretell.config.cluster import Cluster, ClusterEngine
 from foretell.config.layout import Layout
+from foretell.services.process.frames import predictor_socket
 from foretell.services.process.hang import HangLimits
 from foretell.services.process.keeper import Program, Serves
 from foretell.services.process.probe import http_get, is_up
@@ -58,8 +59,9 @@ class ClusterPlan:
 
 def longest_socket_name(cluster: Cluster) -> str:
     """Longest name of the sockets in the cluster's `run_dir`."""
-    names = [f"{engine.name}.predictor.sock" for engine in cluster.engine_list()]
-    return max([*names, *(f"{name}.picker.sock" for name in cluster.scheduler_names())], key=len)
+    predictors = [name for engine in cluster.engine_list() for name in engine.rank_names]
+    pickers = [f"{name}.picker.sock" for name in cluster.scheduler_names()]
+    return max([*map(predictor_socket, predictors), *pickers], key=len)
 
 
 def _answering(url: str) -> Serves:
