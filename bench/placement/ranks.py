@@ -109,13 +109,13 @@ def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
     engine = {
         "kind": "vllm",
         "ranks": RANKS,
-        "python": str(options.python),
+        "python": str(options.python.absolute()),
         "profile": PROFILE,
         "args": shlex.join(args),
     }
     content = {
         "engines": [engine],
-        "models": {MODEL_NAME: {"path": str(options.model)}},
+        "models": {MODEL_NAME: {"path": str(options.model.absolute())}},
         "schedulers": {"replicas": 1},
     }
     path = folder / "wanted.yaml"
