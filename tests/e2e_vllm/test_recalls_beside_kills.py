@@ -99,6 +99,7 @@ def place(running: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "python": os.environ["FORETELL_VLLM_PYTHON"],
         "profile": PROFILE,
         "args": engine_args(SPEC),
+        "start_timeout_s": WAIT_S / 2,  # a start that hangs is repeated while requests wait
     }
     models = {MODEL: {"path": os.environ["FORETELL_TINY_MODEL"]}}
     schedulers = {"replicas": len(REPLICAS)}
