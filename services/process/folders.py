@@ -46,12 +46,14 @@ def private_folder(path: Path) -> None:
 
 @contextlib.contextmanager
 def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
-    """`run_dir`, or a short temporary folder where a socket's path in it would be too long."""
+    """`run_dir`, by a short path that leads there where a socket's path would be too long."""
     if len(os.fsencode(run_dir / longest_name)) <= _UNIX_PATH_BYTES:
         yield run_dir
         return
     with tempfile.TemporaryDirectory(prefix="foretell-", dir="/tmp") as path:
-        yield Path(path)
+        short = Path(path) / "run"
+        short.symlink_to(run_dir.absolute())
+        yield short
 
 
 @contextlib.contextmanager

@@ -88,15 +88,17 @@ def test_delays_double_up_to_ten_seconds_and_calm_resets_them() -> None:
     assert pacer.delay_s(now_s + 61.0) == 0.5
 
 
-def test_a_folder_too_deep_for_sockets_gets_a_short_one_beside_it(tmp_path: Path) -> None:
+def test_a_folder_too_deep_for_sockets_has_a_short_path(tmp_path: Path) -> None:
     name = "engine-12.predictor.sock"
     with socket_folder(tmp_path, name) as path:
         assert path == tmp_path
     deep = tmp_path / ("d" * 100)
+    deep.mkdir()
     with socket_folder(deep, name) as path:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(str(path / name))
         assert path != deep
+        assert (deep / name).exists()
     assert not path.exists()
 
 
