@@ -109,13 +109,20 @@ async def predict(_: Path) -> AsyncIterator[Measure]:
     yield measure
 
 
+def _running_services() -> Any:
+    try:
+        module = import_module("foretell.tools.harness.services")
+    except ImportError:  # in earlier commits
+        module = import_module("bench.processes")
+    return module.running_services
+
+
 @asynccontextmanager
 async def placement(folder: Path) -> AsyncIterator[Measure]:
     """A scheduler that places by predictions and relays, before emulated engines."""
     import httpx  # noqa: PLC0415
 
-    from foretell.tools.harness.services import running_services  # noqa: PLC0415
-
+    running_services = _running_services()
     async with (
         running_services(folder) as services,
         httpx.AsyncClient(trust_env=False, timeout=_START_S) as client,
@@ -195,8 +202,7 @@ async def plugin(folder: Path) -> AsyncIterator[Measure]:
 @asynccontextmanager
 async def start(folder: Path) -> AsyncIterator[Measure]:
     """Each service, started after the other, until it serves."""
-    from foretell.tools.harness.services import running_services  # noqa: PLC0415
-
+    running_services = _running_services()
     numbers = count()
 
     async def measure() -> Figures:
