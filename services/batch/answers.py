@@ -8,46 +8,29 @@ from aiohttp import web
 from pydantic import BaseModel, Field, ValidationError
 
 from foretell.batch.lines import ENDPOINTS
+from foretell.openai.errors import ApiError
 
 LONGEST_WINDOW_S = 86_400
 _WINDOW = re.compile(r"([1-9][0-9]{0,3})([mh])")
 _Key = Annotated[str, Field(max_length=64)]
 _Value = Annotated[str, Field(max_length=512)]
 ModelT = TypeVar("ModelT", bound=BaseModel)
-_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
-class AnswerRefused(Exception):
-    """An error that the client sees; `param` names the field of the request that is wrong."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        param: str | None = None,
-        code: str | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
-        self.param, self.code = param, code
-        self.headers = headers or {}
-
-    def response(self) -> web.Response:
-        """The error as a response."""
-        kind = "server_error" if self.status >= 500 else "invalid_request_error"
-        error = {
-            "message": self.message,
-            "type": _TYPES.get(self.status, kind),
-            "param": self.param,
-            "code": self.code,
-        }
-        return web.json_response({"error": error}, status=self.status, headers=self.headers)
+def error_response(error: ApiError) -> web.Response:
+    """The error as a response."""
+    answer = error.response()
+    return web.Response(
+        status=answer.status,
+        body=answer.body,
+        content_type=answer.content_type,
+        headers=answer.headers,
+    )
 
 
-def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> AnswerRefused:
+def invalid(message: str, param: str | None = None, code: str = "invalid_value") -> ApiError:
     """An error 400: the request itself is wrong."""
-    return AnswerRefused(400, message, param, code)
+    return ApiError(400, message, param, code)
 
 
 def listed(objects: Sequence[dict[str, Any]], limit: int) -> web.Response:
@@ -99,7 +82,7 @@ class NewBatch(BaseModel):
 
 
 def checked(model: type[ModelT], given: bytes | dict[str, str], within: str = "") -> ModelT:
-    """What a request asks for; raises `AnswerRefused` that names the field, which is `within`
+    """What a request asks for; raises `ApiError` that names the field, which is `within`
     another one."""
     try:
         if isinstance(given, bytes):

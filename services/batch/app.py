@@ -14,10 +14,11 @@ from aiohttp import web
 from foretell.batch.lines import first_lines
 from foretell.batch.promises import Promises
 from foretell.batch.states import Batch, IllegalTransition
+from foretell.openai.errors import ApiError
 from foretell.services.batch.answers import (
-    AnswerRefused,
     NewBatch,
     checked,
+    error_response,
     invalid,
     listed,
     page_of,
@@ -94,18 +95,18 @@ class BatchApp:
         """Answer, or say in OpenAI's words why not."""
         try:
             return await handler(request)
-        except AnswerRefused as refused:
-            return refused.response()
+        except ApiError as refused:
+            return error_response(refused)
         except web.HTTPException as error:
             text = f"{error.reason}: {request.method} {request.path}"
-            return AnswerRefused(error.status, text).response()
+            return error_response(ApiError(error.status, text))
         except (DatabaseError, OSError) as error:
             if isinstance(error, ConnectionError):
                 raise  # the client's, not the storage's
             logger.warning("the storage of batches failed: %s", error)
             text = "files and batches cannot be stored or read now; retry shortly"
             headers = {"retry-after": "1"}
-            return AnswerRefused(503, text, code="storage_failed", headers=headers).response()
+            return error_response(ApiError(503, text, code="storage_failed", headers=headers))
 
     def _tenant(self, request: web.Request) -> str:
         """The caller, whom a scheduler has authenticated."""
@@ -113,7 +114,7 @@ class BatchApp:
             return unquote(request.headers.get(TENANT_HEADER, ""))
         tenant = self._traffic.tenant(request.headers)
         if tenant is None:
-            raise AnswerRefused(401, "the shared secret is missing or wrong", code="invalid_secret")
+            raise ApiError(401, "the shared secret is missing or wrong", code="invalid_secret")
         return tenant
 
     async def _stored(self, do: Callable[..., T], *arguments: Any) -> T:
@@ -157,7 +158,7 @@ class BatchApp:
         tenant, file_id = self._tenant(request), request.match_info["id"]
         file = await self._stored(self._store.file, tenant, file_id)
         if file is None:
-            raise AnswerRefused(404, f"No such File object: {file_id[:100]}", "id")
+            raise ApiError(404, f"No such File object: {file_id[:100]}", "id")
         return file
 
     async def _delete(self, request: web.Request) -> web.StreamResponse:
@@ -166,7 +167,7 @@ class BatchApp:
             await self._stored(self._store.delete_file, file.tenant, file.id)
         except InUse as error:
             text = "a batch that has not ended reads this file; cancel it first"
-            raise AnswerRefused(409, text, "id", "file_in_use") from error
+            raise ApiError(409, text, "id", "file_in_use") from error
         return web.json_response({"id": file.id, "object": "file", "deleted": True})
 
     async def _content(self, request: web.Request) -> web.StreamResponse:
@@ -198,7 +199,7 @@ class BatchApp:
             raw += await request.content.read(_MOST_BODY_BYTES + 1)
         if len(raw) > _MOST_BODY_BYTES:
             text = f"the request body is longer than {_MOST_BODY_BYTES} bytes"
-            raise AnswerRefused(413, text, code="request_too_large")
+            raise ApiError(413, text, code="request_too_large")
         asked, now = checked(NewBatch, raw), self._store.now()
         lifetime = asked.output_expires_after
         batch = Batch(
@@ -221,7 +222,7 @@ class BatchApp:
         key = request.headers.get("idempotency-key")
         if len(await self._stored(self._store.open_batches, tenant)) >= MOST_OPEN_BATCHES:
             text = f"{MOST_OPEN_BATCHES} batches have not ended yet"
-            raise AnswerRefused(429, text, code="too_many_batches", headers={"retry-after": "60"})
+            raise ApiError(429, text, code="too_many_batches", headers={"retry-after": "60"})
 
         def keep() -> Batch:
             return self._store.add_batch(batch, idempotency_key=key[:255] if key else None)
@@ -231,7 +232,7 @@ class BatchApp:
         except IdempotencyConflict as error:
             text = "this Idempotency-Key came with another request before"
             headers = {"x-should-retry": "false"}
-            raise AnswerRefused(409, text, code="idempotency_conflict", headers=headers) from error
+            raise ApiError(409, text, code="idempotency_conflict", headers=headers) from error
         await self._quote(kept, file)
         self._changed()
         return web.json_response(self._shown(kept))
@@ -262,7 +263,7 @@ class BatchApp:
         tenant, batch_id = self._tenant(request), request.match_info["id"]
         batch = await self._stored(self._store.batch, tenant, batch_id)
         if batch is None:
-            raise AnswerRefused(404, f"No batch found with id '{batch_id[:100]}'.", "batch_id")
+            raise ApiError(404, f"No batch found with id '{batch_id[:100]}'.", "batch_id")
         return batch
 
     async def _cancel(self, request: web.Request) -> web.StreamResponse:
@@ -275,7 +276,7 @@ class BatchApp:
         except IllegalTransition as error:
             known = await self._known(request)
             text = f"Cannot cancel a batch with status '{known.status}'."
-            raise AnswerRefused(409, text, code="batch_not_cancellable") from error
+            raise ApiError(409, text, code="batch_not_cancellable") from error
         self._changed()
         return web.json_response(self._shown(cancelling))
 

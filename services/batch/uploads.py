@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 from aiohttp import BodyPartReader, MultipartReader, StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from foretell.openai.errors import ApiError
 from foretell.services.batch.advance import FILE_LIFETIME_S
-from foretell.services.batch.answers import AnswerRefused, FileLifetime, checked, invalid
+from foretell.services.batch.answers import FileLifetime, checked, invalid
 from foretell.services.batch.store import BatchStore, StoredFile, new_id
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class _FewLines:
 async def received(
     request: web.Request, store: BatchStore, tenant: str, room_bytes: int
 ) -> StoredFile:
-    """The file in a form, durable; raises `AnswerRefused`. At most `room_bytes` are taken."""
+    """The file in a form, durable; raises `ApiError`. At most `room_bytes` are taken."""
     if not request.content_type.startswith("multipart/"):
         raise invalid("a file comes as a form, 'multipart/form-data'", "file")
     upload: Upload | None = None
@@ -105,7 +106,7 @@ async def received(
         lifetime_s = _lifetime_s(fields)
         return await asyncio.to_thread(upload.finish, tenant, filename[:255], lifetime_s)
     except TimeoutError as error:
-        raise AnswerRefused(408, f"nothing more of the file came within {_PART_S:.0f} s") from error
+        raise ApiError(408, f"nothing more of the file came within {_PART_S:.0f} s") from error
     except (ValueError, AssertionError, HttpProcessingError) as error:
         raise invalid("this is no valid form", code="form_invalid") from error
     finally:
@@ -132,7 +133,7 @@ async def _take(part: BodyPartReader, upload: Upload, most_bytes: int) -> None:
         taken += len(data)
         if taken > most_bytes:
             text = f"the file has more than {most_bytes} bytes"
-            raise AnswerRefused(413, text, "file", "file_too_large")
+            raise ApiError(413, text, "file", "file_too_large")
         await asyncio.to_thread(upload.write, bytes(data))
 
 
