@@ -31,6 +31,7 @@ class Broadcast:
 
     name: ClassVar[str] = "broadcast"
     needs: ClassVar[Needs] = Needs.PREDICTION
+    late_binding = False
 
     def __init__(self) -> None:
         self._rival = make_policy(RIVAL)

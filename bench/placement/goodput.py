@@ -73,7 +73,7 @@ def run(case: Case, traces: Path, capacities_qps: dict[str, float]) -> Numbers:
     told = case.policy == OURS
     targets = [CODE if case.family == "code" else CLASSES[0], *CLASSES[1 : case.classes]]
     coming = [replace(a, slo=targets[of[a.request_id]] if told else NO_SLO) for a in arrivals]
-    report = simulated(options, coming, case.seed, recall=told)
+    report = simulated(options, coming, case.seed)
     good = [0] * case.classes
     for served in report.served:
         number = of[served.request_id]

@@ -27,6 +27,7 @@ class PrefixHash:
 
     name: ClassVar[str] = "prefix_hash"
     needs: ClassVar[Needs] = Needs.NOTHING
+    late_binding = False
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
         """The fewest in progress for a prompt without a whole chunk."""
@@ -50,6 +51,7 @@ class LongestMatch:
 
     name: ClassVar[str] = "longest_match"
     needs: ClassVar[Needs] = Needs.NOTHING
+    late_binding = False
 
     def __init__(self, engine: EngineConfig) -> None:
         self._engine = engine

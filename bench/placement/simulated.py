@@ -33,16 +33,13 @@ def simulated(
     seed: int,
     *,
     policy: Policy | None = None,
-    recall: bool = False,
     **changes: Any,
 ) -> Report:
     """What comes of these arrivals, all of which fit. `policy` is instead of that of the options.
-    `recall`: what waits in an engine's queue may be called back; what others propose does not.
     `changes`: other fields of the cluster's configuration."""
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
-    placement = replace(config.placement, recall=recall)
-    config = replace(config, placement=placement, learn_step_times=bool(options.faults), **changes)
+    config = replace(config, learn_step_times=bool(options.faults), **changes)
     policy = policy or make_policy(options.policy)
     return simulate(config, arrivals, [policy], Random(f"{seed} cluster"))
 

@@ -81,7 +81,6 @@ def run(case: Case, traces: Path) -> Numbers:
         arrivals,
         case.seed,
         policy=_own(case.policy, family),
-        recall=case.policy == OURS,
     )
     return {**asdict(case), **figures(report)}
 

@@ -16,7 +16,6 @@ from bench.provisioning.cluster import ENGINE, PROFILE, engines
 from bench.provisioning.traffic import Lengths, read_lengths
 from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept, state_of_the_code
-from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import ProvisionConfig, Strategy
 from foretell.provision.strategies import make_strategy
@@ -65,7 +64,6 @@ def run(case: Case, lengths: Lengths) -> dict[str, Any]:
     config = ClusterConfig(
         engines(MOST),
         provisioning=provisioning,
-        placement=PlacementConfig(recall=False),
         foretell_every=0,
         sample_every_s=case.requests / QPS / SAMPLES,
     )

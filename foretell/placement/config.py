@@ -21,9 +21,6 @@ class PlacementConfig:
     """Pause before the second attempt; before the third it is twice as long, and so on."""
     instance_wait_s: float = 0.0
     """Longest wait for an instance where none that serves a request's model is up; 0: none."""
-    recall: bool = True
-    """Requests are called back from an engine's queue that would wait far less elsewhere; and the
-    largest go last, for a while, where engines admit by priority (`foretell.policy.order`)."""
 
     def __post_init__(self) -> None:
         least = {"candidates": 0, "max_attempts": 1}

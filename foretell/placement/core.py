@@ -56,7 +56,7 @@ class PlacementCore:
         self._requests = self._state.requests
         self._budgets = self._state.budgets
         self.shares = self._state.shares
-        self._recalls = Recalls(self._state, enabled=config.recall)
+        self._recalls = Recalls(self._state)
         self.yielding = Yielding(self._state)
         self._held = (self.shares, Stage.SHARE), (self.yielding, Stage.YIELD)
         self._silences = Silences()
@@ -191,8 +191,8 @@ class PlacementCore:
             if (why := unattainable(spec.slo, told)) is not None:
                 self._refuse(request, "late", why)
                 return
-        has_target = request.arrived.spec.slo.ttft_s < inf
-        if not (has_target and self.yielding.begins(request, spec, candidates)):
+        may_yield = self.policy.late_binding and request.arrived.spec.slo.ttft_s < inf
+        if not (may_yield and self.yielding.begins(request, spec, candidates)):
             self._dispatch(request, spec, decide(self.policy, spec, candidates, draw, inputs))
 
     def _dispatch(self, request: Request, spec: RequestSpec, decision: Decision) -> None:

@@ -111,9 +111,8 @@ class Recalls:
     are right.
     """
 
-    def __init__(self, state: State, *, enabled: bool) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
-        self._enabled = enabled and state.policy.needs.prediction
         self._unstarted = Unstarted()
         self._orders: dict[str, LargestLast] = {}
         self._recalled_key = ""  # the one that is being called back
@@ -146,7 +145,8 @@ class Recalls:
 
     def _is_recallable(self, request: Request) -> bool:
         # A part of several sequences may have begun: nobody calls those back.
-        return self._enabled and request.arrived.recallable and request.spec.sequences == 1
+        late = self._state.policy.late_binding
+        return late and request.arrived.recallable and request.spec.sequences == 1
 
     def review(self) -> None:
         """There is room somewhere: whoever has waited longest elsewhere may be better off there."""

@@ -46,6 +46,9 @@ class Policy(Protocol):
 
     name: ClassVar[str]
     needs: ClassVar[Needs]
+    late_binding: bool
+    """Whether its choices are reviewed until a request begins: what waits in an engine's queue may
+    be recalled, and what will miss its target makes way. It must need predictions."""
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
         """The `instance_id` to place `request` on.

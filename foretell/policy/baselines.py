@@ -80,6 +80,10 @@ class PredictedLatencyPolicy(ScoringPolicy):
     needs: ClassVar[Needs] = Needs.PREDICTION
     measure: ClassVar[str] = "predicted end-to-end latency, in seconds"
 
+    def __init__(self, *, late_binding: bool = False) -> None:
+        """`late_binding`: with the reviews that only Foretell's own policy has."""
+        self.late_binding = late_binding
+
     def judge(
         self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
     ) -> Judgement:

@@ -60,6 +60,7 @@ class JudgingPolicy(ABC):
     A subclass is a `Policy` by its `name` and `needs`.
     """
 
+    late_binding: bool = False
     measure: ClassVar[str]
     """What it compares, as a sentence calls it."""
     memory: Memory = None

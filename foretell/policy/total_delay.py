@@ -23,6 +23,7 @@ class TotalDelayPolicy(JudgingPolicy):
     Deterministic given the choices before.
     """
 
+    late_binding = True
     measure: ClassVar[str] = "delay in total, in seconds"
 
     def __init__(self) -> None:

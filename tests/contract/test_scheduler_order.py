@@ -10,6 +10,7 @@ from scripted_peers import LOAD, Predictor, serving
 SMALL, LARGE = [7], [7] * 3000
 """Prompts as tokens: of text, it is learned from answers how many it has."""
 HEADER = "x-vllm-priority"
+LATE_BINDING = {"policy": "predicted_latency", "policy_parameters": {"late_binding": True}}
 
 
 @pytest.mark.parametrize("by_priority", [True, False])
@@ -47,7 +48,7 @@ async def test_the_largest_go_last_where_engines_know_priorities(
     async with (
         engines(answer) as (engine,),
         serving(sidecar) as address,
-        running(tmp_path, [engine], [address], policy="predicted_latency") as scheduler,
+        running(tmp_path, [engine], [address], **LATE_BINDING) as scheduler,
     ):
         for number in range(100):
             prompt = SMALL if number % 20 else LARGE

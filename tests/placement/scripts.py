@@ -1,8 +1,9 @@
 """Reads the scripts in `scripts/`: events told to the placement core, and the effects it must want.
 
-A script is a text file. `#` begins a comment. Its first line names the policy and may change
-`PlacementConfig`; then each line is an event at a time in seconds, and the lines below it that
-begin with `->` are all of its effects, in their order. `-> ...` stands for any effects.
+A script is a text file. `#` begins a comment. Its first line names the policy, with `late_binding`
+where it is to have that, and may change `PlacementConfig`; then each line is an event at a time in
+seconds, and the lines below it that begin with `->` are all of its effects, in their order.
+`-> ...` stands for any effects.
 
     policy infaas retry_pause_s=0.2
     0.0 up engine-0                          # models=a,b  heard=0.0
@@ -202,7 +203,7 @@ def read(path: Path) -> Script:
             if not words:
                 continue
             if words[0] == "policy":
-                core = _core(words[1], dict(word.split("=") for word in words[2:]), known)
+                core = _core(words[1], words[2:], known)
             elif words[0] == "->":
                 lines[-1].expected.append(" ".join(words[1:]))
             else:
@@ -213,10 +214,13 @@ def read(path: Path) -> Script:
     return Script(core, lines, known)
 
 
-def _core(policy: str, parameters: dict[str, str], known: "Known") -> PlacementCore:
+def _core(name: str, words: Sequence[str], known: "Known") -> PlacementCore:
     types = {f.name: f.type for f in fields(PlacementConfig)}
-    given = {n: int(v) if types[n] in (int, "int") else float(v) for n, v in parameters.items()}
-    return PlacementCore(make_policy(policy), PlacementConfig(**given), lambda: 0.5, known)
+    late = {word: True for word in words if word == "late_binding"}
+    pairs = [word.split("=") for word in words if word not in late]
+    given = {n: int(v) if types[n] in (int, "int") else float(v) for n, v in pairs}
+    policy = make_policy(name, **late)
+    return PlacementCore(policy, PlacementConfig(**given), lambda: 0.5, known)
 
 
 def _range(subject: str) -> Iterator[str]:

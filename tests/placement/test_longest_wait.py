@@ -82,7 +82,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.draws = draws = Random(seed)
-        policy = make_policy("predicted_latency")
+        policy = make_policy("predicted_latency", late_binding=True)
         self.core = PlacementCore(policy, PlacementConfig(), draws.random, self)
         self.engines = {f"engine-{i}": Engine(f"engine-{i}") for i in range(draws.randint(1, 3))}
         self.large_part = draws.uniform(0.05, 0.2)

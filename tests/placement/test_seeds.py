@@ -33,7 +33,8 @@ class World:
             retry_pause_s=draws.choice([0.0, 0.05]),
             instance_wait_s=draws.choice([0.0, 0.0, 1.0]),
         )
-        self.core = PlacementCore(make_policy(policy), self.config, draws.random, self)
+        late = {"late_binding": True} if policy == "predicted_latency" else {}
+        self.core = PlacementCore(make_policy(policy, **late), self.config, draws.random, self)
         self.names = [f"engine-{number}" for number in range(draws.randint(1, 6))]
         self.now_s = 0.0
         self.up: set[str] = set()

@@ -142,7 +142,6 @@ def test_last_forecast_comes_true(seed: int) -> None:
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, foretell_every=0)
         config = replace(config, network_delay_s=0.0, publish_interval_s=0.1)
-        config = replace(config, placement=replace(config.placement, recall=False))
         report = simulate(config, arrivals, [make_policy("predicted_latency")], Random(seed))
         last = report.served[-1]
         assert last.predicted is not None

@@ -32,7 +32,7 @@ DRAWS = range(3)
 def served(scheduling_policy: str, seed: int, *, schedulers: int = 1) -> Report:
     engine = InstanceConfig(replace(ENGINE, policy=scheduling_policy), STEP_TIME)
     arrivals = stream(600, poisson(RATE, Random(seed)), LENGTHS, Random(seed))
-    policies = [make_policy("predicted_latency") for _ in range(schedulers)]
+    policies = [make_policy("predicted_latency", late_binding=True) for _ in range(schedulers)]
     return simulate(ClusterConfig((engine,) * 2), arrivals, policies, Random(seed))
 
 

@@ -5,8 +5,7 @@ from random import Random
 
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
-from foretell.placement import PlacementConfig
-from foretell.policy import make_policy
+from foretell.policy.slo import SloPolicy
 from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, Report, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
 
@@ -29,15 +28,20 @@ def arrivals(seed: int) -> list[Arrival]:
     return stream(80, poisson(2.6, draws), lengths, draws)
 
 
-def run(config: ClusterConfig, seed: int) -> Report:
-    return simulate(config, arrivals(seed), [make_policy("slo")] * 2, Random(seed))
+class Stays(SloPolicy):
+    """What it chose once is final."""
+
+    late_binding = False
+
+
+def run(config: ClusterConfig, seed: int, made: type[SloPolicy] = SloPolicy) -> Report:
+    return simulate(config, arrivals(seed), [made()] * 2, Random(seed))
 
 
 def test_waits_get_shorter_where_lengths_are_not_known() -> None:
-    stays = replace(CONFIG, placement=PlacementConfig(recall=False))
     waits_s = {
-        name: [run(config, seed).mean(lambda r: r.ttft_s) for seed in SEEDS]
-        for name, config in (("recalled", CONFIG), ("stays", stays))
+        name: [run(CONFIG, seed, made).mean(lambda r: r.ttft_s) for seed in SEEDS]
+        for name, made in (("recalled", SloPolicy), ("stays", Stays))
     }
     shorter = [a < b for a, b in zip(waits_s["recalled"], waits_s["stays"], strict=True)]
     assert sum(waits_s["recalled"]) < 0.95 * sum(waits_s["stays"])

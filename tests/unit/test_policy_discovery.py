@@ -17,6 +17,7 @@ from foretell.policy.base import Needs
 class FirstPolicy:
     name = "first"
     needs = Needs.NOTHING
+    late_binding = False
 
     def __init__(self, *, offset: int = 0) -> None:
         self._offset = offset
