@@ -52,7 +52,7 @@ class Job:
         return replace(self, targets=replace(self.targets, ttft_s=ttft_s))
 
     def priority(self, asked: int) -> int:
-        """Return the priority in an engine that co-schedules, if the request has `asked`."""
+        """Return its priority in an engine that co-schedules; `asked`: what the client asks for."""
         if self.job_class is JobClass.OFFLINE:
             return OFFLINE_PRIORITY
         return min(asked, OFFLINE_PRIORITY - 1)

@@ -1,4 +1,4 @@
-"""How much offline work a step takes: as much as keeps the targets of online requests."""
+"""How much offline work a step takes without a noticeable delay of online requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ class Offer(NamedTuple):
     computed_tokens: int
     """Tokens that the step would compute for it."""
     lost_tokens: int
-    """Tokens that do not fit into free blocks, so that cached ones would be evicted."""
+    """Tokens beyond the free blocks, whose blocks would be taken from other requests."""
     step_s: float
     """Duration of the step with it, in seconds."""
 

@@ -18,5 +18,4 @@ class Limits:
     admin: bool = False
     """Whether it may see the requests of all tenants."""
     priority: int | None = None
-    """The lowest number that its requests may have as vLLM's priority, also their default; None:
-    any number."""
+    """The least number that its requests get as vLLM's priority; None: what they ask for."""
