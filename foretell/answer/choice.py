@@ -64,7 +64,7 @@ class Choice:
         self._entries_again = self.entries
 
     def take_ids(self, choice: dict[str, Any], delta: dict[str, Any]) -> bool:
-        """Note the token ids of an event; False if they are invalid, or missing beside a text."""
+        """Note the token ids of an event; False if they are invalid, or if its text lacks them."""
         ids = choice.get("token_ids")
         if not isinstance(ids, list):
             return not any(_parts(delta))

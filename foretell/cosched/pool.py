@@ -11,8 +11,8 @@ from typing import NamedTuple
 WIDEST = 64
 """The most branches of a node that are searched, the oldest first."""
 MOST_PASSED_OVER = 4
-"""Bound on starvation: the oldest request is the only candidate once so many times the number of
-waiting requests have been admitted since it came."""
+"""Bound on starvation: the oldest request is the only candidate once the admissions since it came
+are this many times the number of waiting requests."""
 
 IsResident = Callable[[bytes], bool]
 _ROOT = b""

@@ -27,7 +27,7 @@ _MEMORY_S = 1.0
 _UNSEEN_S = 1.0
 """Time without arrivals that is assumed before the first."""
 _LATEST = 5
-"""The cost of the next prediction is the median of so many latest ones, to ignore outliers."""
+"""The number of latest costs whose median is expected next, so that an outlier has no effect."""
 _TRY_EVERY_S = 1.0
 """Interval at which all candidates are predicted once regardless of load, to measure the cost."""
 _SINGLE_RATIO = 0.5
@@ -74,12 +74,12 @@ class PredictionBudget:
         self._latest_s = now_s
 
     def took(self, plan: Plan, instances: int, seconds: float) -> None:
-        """Learn that predicting for so many instances according to `plan` took so long."""
+        """Learn that predicting for `instances` instances according to `plan` took `seconds`."""
         if instances > 0 and seconds > 0:
             (self._single_s if plan.single else self._full_s).append(seconds / instances)
 
     def plan(self, instances: int, now_s: float) -> Plan:
-        """Return what to predict for a request that so many instances could serve."""
+        """Return what to predict for a request that could go to `instances` instances."""
         if not self._full_s or now_s - self._tried_s > _TRY_EVERY_S:
             self._tried_s = now_s
             return Plan(instances, False)
@@ -97,7 +97,7 @@ class PredictionBudget:
         return Plan(min(instances, max(least, affordable)), True)
 
     def is_spare(self, instances: int, now_s: float) -> bool:
-        """Whether there is time to predict for so many instances in addition to placements."""
+        """Whether there is time to predict for this many instances in addition to placements."""
         if self._factor * _MORE_PER_S ** min(_LONG_S, now_s - self._latest_s) < 1.0:
             return False
         needed_s = instances * median(self._full_s) if self._full_s else 0.0

@@ -37,7 +37,7 @@ class Driver:
     def tell(self, event: on.Event) -> None:
         """Pass `event` to the core and carry out its effects.
 
-        Events that are told meanwhile, from within effects, are queued behind it.
+        Events that are reported while effects are carried out are queued behind it.
         """
         self._events.append(event)
         if self._telling:

@@ -30,11 +30,11 @@ SPARE_SEATS, SPARE_BLOCKS = 1 / 16, 1 / 4
 """Parts of an engine's seats (`max_num_seqs`) and KV blocks that must be free for it to have room:
 running requests grow, and when blocks run out the latest request is preempted."""
 ON_THE_WAY = 1 / 8
-"""An engine has room only if at most so many requests are on their way to it, relative to the
+"""An engine has room only while the requests on their way to it are at most this part of the
 running ones: the load does not show what their prefills will take of the next steps."""
 KEPT_FULLNESS = 1 / 4
-"""Fullness of the engines left to tenants within their shares, if they hold all work of these:
-low enough that two prompts are seldom prefilled at the same time."""
+"""How full the engines left to tenants within their shares would be with all work of these tenants:
+low enough that two prefills seldom coincide."""
 OUTPUT_WEIGHT = 2.0
 
 

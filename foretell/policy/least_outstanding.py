@@ -7,7 +7,7 @@ from foretell.policy.scoring import ScoringPolicy
 
 
 class LeastOutstandingPolicy(ScoringPolicy):
-    """Needs no predictor. It ignores the requests of other schedulers and the length of all."""
+    """Needs no predictor, but ignores what other schedulers send and how long requests are."""
 
     name: ClassVar[str] = "least_outstanding"
     measure: ClassVar[str] = "requests in progress"

@@ -6,10 +6,10 @@ from statistics import fmean
 from foretell.model import Load, Prediction
 
 _ALIKE = 1.1
-"""Engines with equal seats are of one kind if each has at most so many times the blocks of the next
-smaller one: vLLM measures how many KV blocks fit, and the result varies between equal GPUs."""
+"""Engines with equal seats are of one kind if each has at most this factor times the blocks of the
+next smaller one: vLLM measures how many KV blocks fit, with different results on equal GPUs."""
 _LOOKS = 4
-"""The price is proportional to the probability that so many requests all find no room."""
+"""The price is proportional to the probability that this many requests all find no room."""
 
 
 def free_share(load: Load) -> float:
@@ -26,9 +26,9 @@ def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
     A larger or faster engine is the best for nearly every request, until it is full and preempts
     while smaller ones have room: a forecast for one request does not show that others will come.
     The price is the mean predicted e2e latency times the mean occupied share of the engines of one
-    kind to the power of `_LOOKS`: the probability that so many requests, each looking at one engine
-    of that kind, find no room. All engines of a kind have the same price, since their predictions
-    differ anyway; if all engines are of one kind, the prices are 0.
+    kind to the power of `_LOOKS`: the probability that this many requests, each looking at one
+    engine of that kind, find no room. All engines of a kind have the same price, since their
+    predictions differ anyway; if all engines are of one kind, the prices are 0.
     """
     if not known:
         return {}

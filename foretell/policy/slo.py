@@ -70,8 +70,8 @@ def worth(request: RequestSpec, prediction: Prediction, *, counting_lost: bool =
     possibly negative.
 
     TTFT and TPOT of the request count as independent. What the others lose is known in seconds
-    only. `lost` converts it, assuming that the others have the request's targets, and slack that is
-    uniform between 0 and the target.
+    only. `lost` converts these seconds, assuming that the others have the request's targets, with
+    slack that is uniform between 0 and the target.
     """
     slo = request.slo
     own = share_within(ttft_quantiles(prediction), slo.ttft_s)

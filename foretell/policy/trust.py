@@ -9,7 +9,7 @@ from foretell.policy.base import Candidate
 CALIBRATED_STEPS = 64
 """Engine steps from which a twin must have learned its step time to be compared with others."""
 SLOW = 3.0
-"""An idle engine with a predicted TPOT of more than so many times the lowest is tried again."""
+"""An idle engine with a predicted TPOT of more than this factor times the lowest is tried again."""
 
 
 def trusted(candidates: Sequence[Candidate]) -> Callable[[Candidate], Prediction | None]:

@@ -86,7 +86,7 @@ class Ends:
         self._sorted_s = float("-inf")
 
     def wait_s(self, number: int) -> float:
-        """Return the seconds until so many of them will have ended; 0 if no end is predicted."""
+        """Return the seconds until `number` of them will have ended; 0 if no end is predicted."""
         now_s = self._clock()
         if now_s >= self._sorted_s + _SORTED_FOR_S:
             self._sorted, self._sorted_s = sorted(self._ends_s()), now_s
