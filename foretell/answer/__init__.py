@@ -1,2 +1,2 @@
-"""An engine's answer without I/O: what of it goes to the client, whose fault its failure is, and
-what another engine needs to go on with it."""
+"""An engine's answer without I/O: what the client gets of it, whose fault a failure is, and what
+another engine needs to continue it."""

@@ -1,4 +1,4 @@
-"""What a client has of one choice of a stream, so that another engine can go on with it."""
+"""What a client has of one choice of a stream, so that another engine can continue it."""
 
 from array import array
 from collections.abc import Iterator
@@ -8,54 +8,54 @@ from typing import Any, NamedTuple
 import orjson
 
 TEXTS = ("content", "reasoning", "reasoning_content", "text")
-"""Fields of a choice, or of its delta, whose texts follow each other."""
+"""Text fields of a choice or of its delta; the texts of successive events are concatenated."""
 _CALL_TEXTS = ("name", "arguments")
 
 
 class Diverged(Exception):
-    """The engine does not say again what the client has."""
+    """The engine's output differs from what the client already has."""
 
 
 class _Part(NamedTuple):
-    """A piece of one of a choice's texts."""
+    """A piece of text in one event."""
 
     key: str
     """Which text it belongs to."""
     owner: dict[str, Any]
-    """The object that has it, in `field`."""
+    """The object that has it in `field`."""
     field: str
     text: str
 
 
 class Choice:
-    """How far one choice has come."""
+    """The progress of one choice."""
 
     def __init__(self) -> None:
         self.is_finished = False
-        """The client has the event that has the reason of its end."""
+        """The client has the event with its `finish_reason`."""
         self.role_sent = False
         self.ids = array("l")
-        """Those that the engine has stated."""
+        """Token ids that the current engine has stated."""
         self._known_ids = array("l")
         self.texts: dict[str, list[str]] = {name: [] for name in TEXTS}
-        """By field; those of a tool call by its number and field."""
+        """Pieces of text by field; those of tool calls by the call's number and field."""
         self.entries = 0
-        """Tokens of which the client has the log probabilities, or the ids if it asked for them."""
+        """Number of tokens whose log probabilities, or ids if asked for, the client has."""
         self._again: dict[str, str] = {}
         self._entries_again = 0
 
     @property
     def output_ids(self) -> list[int]:
-        """The ids of all tokens of which the client has the text, and perhaps some more."""
+        """The ids of all tokens whose text the client has, and perhaps some more."""
         return (self._known_ids if self.is_behind else self.ids).tolist()
 
     @property
     def is_behind(self) -> bool:
-        """The engine has not yet said again all that the client has."""
+        """Whether the engine has not yet repeated all that the client has."""
         return bool(self._again) or self._entries_again > 0
 
     def begin_again(self) -> None:
-        """Another engine will say all again."""
+        """Expect another engine to repeat everything."""
         if self.is_finished:
             return
         self._known_ids, self.ids = array("l", self.output_ids), array("l")
@@ -64,7 +64,7 @@ class Choice:
         self._entries_again = self.entries
 
     def take_ids(self, choice: dict[str, Any], delta: dict[str, Any]) -> bool:
-        """Note the ids of an event; False if it hides them or they are none."""
+        """Note the token ids of an event; False if they are invalid, or if its text lacks them."""
         ids = choice.get("token_ids")
         if not isinstance(ids, list):
             return not any(_parts(delta))
@@ -82,8 +82,7 @@ class Choice:
         self.entries += max(map(len, _by_token(choice, ids_shown=ids_shown)), default=0)
 
     def take_again(self, choice: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool) -> bool:
-        """Leave in an event what the client does not have; False: nothing is left. Raises
-        `Diverged`."""
+        """Remove from an event what the client has; False if nothing is left. Raises `Diverged`."""
         for part in list(_parts(delta)):
             self._leave(part)
         delta.pop("role", None)
@@ -110,7 +109,7 @@ class Choice:
             self._again[part.key] = rest
 
     def _leave_calls(self, delta: dict[str, Any]) -> None:
-        """A tool call that the client knows keeps the id that it has there."""
+        """Remove tool calls that are empty, and the new ids of calls that the client has."""
         calls = []
         for call in delta.pop("tool_calls", None) or ():
             function = call["function"]
@@ -169,29 +168,29 @@ def _by_token(choice: dict[str, Any], *, ids_shown: bool) -> Iterator[list[Any]]
 
 
 IDS = b'"token_ids":['
-"""How an event states the ids of its tokens. No text has these bytes: its quotes are escaped."""
+"""The bytes before the token ids in an event. No text contains them: its quotes are escaped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """The bytes that such events share. A stream may have millions, and to parse one costs more
-    than to relay it."""
+    """The bytes that successive text events share. Events that match need no parsing, which costs
+    more than relaying them; a stream may have millions."""
 
     choice: Choice
     texts: list[str]
-    """The choice's texts of the field that these have."""
+    """The list in `choice.texts` to which they add."""
     head: bytes
     """All before the text."""
     middle: bytes
-    """All between text and token ids, from the quote that ends the text on."""
+    """All between text and token ids, from the quote that ends the text."""
     tail: bytes
-    """All behind the token ids, from the bracket that ends them on."""
+    """All after the token ids, from the bracket that ends them."""
     hidden: bytes
-    """What takes the place of `middle`, ids and `tail`; empty: the ids are shown."""
+    """What replaces `middle`, ids and `tail` for the client; empty if it gets the ids."""
 
     def take(self, line: bytes) -> bytes | None:
-        """Note an event for its choice: the event as the client gets it; None: it is not alike, and
-        nothing was noted. It runs for each chunk of a stream."""
+        """Note an event and return it as the client gets it; None if it does not match, and nothing
+        is noted. This runs for each chunk of a stream."""
         head, tail = self.head, self.tail
         if not (line.startswith(head) and line.endswith(tail)):
             return None
@@ -199,19 +198,19 @@ class Alike:
         if not line.startswith(self.middle, end):
             return None
         text, ids = line[len(head) : end], line[end + len(self.middle) : -len(tail)]
-        if not text or b"\\" in text:  # escaped: for a parser of JSON
+        if not text or b"\\" in text:  # escapes need a JSON parser
             return None
         choice = self.choice
         try:
             said = text.decode()
-            if ids.isdigit():  # one, as mostly
+            if ids.isdigit():  # one id, as usual
                 tokens = 1
                 choice.ids.append(int(ids))
             else:
                 known = [int(each) for each in ids.split(b",")]
                 tokens = len(known)
                 choice.ids.extend(known)
-        except (ValueError, OverflowError):  # a parser may make something of it
+        except (ValueError, OverflowError):  # left to the JSON parser
             return None
         self.texts.append(said)
         if self.hidden:
@@ -223,8 +222,8 @@ class Alike:
 def alike(
     line: bytes, choice: Choice, stated: dict[str, Any], delta: dict[str, Any], *, ids_shown: bool
 ) -> Alike | None:
-    """What the next events of `choice` may share with `line`, if it adds to a single text and does
-    nothing else."""
+    """Return what the next events of `choice` may share with `line`; None unless `line` only adds
+    to a single text."""
     field = "text" if delta is stated else next(iter(delta), "")
     text = delta.get(field)
     is_plain = (delta is stated or len(delta) == 1) and field in TEXTS

@@ -1,11 +1,10 @@
-"""What is kept of a stream so that another engine can go on with it, without I/O.
+"""What is kept of a stream so that another engine can continue it, without I/O.
 
-The engine is asked for the ids of its tokens (`return_token_ids`), which the client does not get to
-see. When it fails in mid-answer, the next engine gets them as output of its own
-(`foretell.services.backend.vllm.resume`) and says again all that had been said: `Progress`
-leaves out what
-the client has. An engine that does not know the field begins anew, which is as good while it says
-the same again; where it does not, the stream ends with an error.
+The engine is asked for the ids of its tokens (`return_token_ids`), which the client does not see.
+If it fails in the middle of the answer, the next engine gets the ids as its own output
+(`foretell.services.backend.vllm.resume`) and repeats the answer from its beginning; `Progress`
+removes what the client has. An engine that does not know this field generates the answer again,
+which works as long as it is the same; where it differs, the stream ends with an error.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from foretell.answer.sse import NAMES_FIRST, written
 from foretell.openai.parsing import ApiRequest, wants_usage
 
 MOST_PROMPT_TOKENS = 100_000
-"""The first event of a stream with token ids has the prompt's too, and must not be too long."""
+"""The first event of a stream with token ids has those of the prompt, too; this limits its size."""
 _PATHS = ("/v1/completions", "/v1/chat/completions")
 _ALTERING = (
     "echo",
@@ -33,14 +32,14 @@ _ALTERING = (
     "thinking_token_budget",
     "use_beam_search",
 )
-"""Fields with which events are more than texts that follow each other, or hide tokens."""
+"""Fields with which events have more than successive texts, or hide tokens."""
 _HIDDEN = ("token_ids", "prompt_token_ids")
 DONE = b"data: [DONE]\n\n"
 """The last event of a stream."""
 
 
 def can_continue(request: ApiRequest, prompt_tokens: int) -> bool:
-    """Whether another engine could go on with the answer to `request`."""
+    """Whether another engine could continue the answer to `request`."""
     body = request.body
     return (
         request.stream
@@ -59,21 +58,21 @@ def progress_of(request: ApiRequest) -> "Progress":
 
 
 def nothing_followed() -> "Progress":
-    """Of a stream with which nobody goes on: its events go to the client as they come."""
+    """Return the progress of a stream that cannot be continued; its events are not changed."""
     progress = Progress(with_ids=True)
     progress.lose()
     return progress
 
 
 class Progress:
-    """How far a stream has come. It is told of each event with an object, and what it says of the
-    event goes to the client."""
+    """The progress of a stream. `take` gets each event with a JSON object and returns what the
+    client gets of it."""
 
     def __init__(
         self, choices: int = 1, *, with_usage: bool = False, with_ids: bool = False
     ) -> None:
-        """`with_usage`: the stream is to end with an event that has the counts of tokens;
-        `with_ids`: the client has asked for token ids itself."""
+        """`with_usage`: the stream must end with an event that has the token counts; `with_ids`:
+        the client has asked for token ids itself."""
         self._usage_due = with_usage
         self.ids_shown = with_ids
         self._prompt_tokens = 0
@@ -81,15 +80,14 @@ class Progress:
         """The client has the last event."""
         self._choices = [Choice() for _ in range(choices)]
         self._head: dict[str, Any] = {}
-        """What all events have in common: id, creation time and model."""
+        """The fields that all events share: id, object, creation time and model."""
         self.can_go_on = True
-        """What is known is enough to go on: all that was sent is in `_choices`."""
+        """Another engine can continue: all that was sent is recorded in `_choices`."""
         self._replaces_head = False
         self._was_finished = False
-        """A choice had ended before another engine went on."""
+        """A choice had ended before another engine continued."""
         self.alike: Alike | None = None
-        """What the last event with a text had in common with the next ones; only where there is one
-        choice."""
+        """What the latest text event may share with the next ones; only if there is one choice."""
 
     @property
     def output_ids(self) -> list[list[int]]:
@@ -101,18 +99,18 @@ class Progress:
 
     @property
     def stated_tokens(self) -> int:
-        """The tokens of all choices whose ids the engine has stated; 0 where it does not."""
+        """The number of tokens whose ids the engine has stated; 0 if no engine can continue."""
         return sum(len(choice.ids) for choice in self._choices) if self.can_go_on else 0
 
     @property
     def to_resume(self) -> list[list[int]]:
-        """What the next engine gets of each choice. One that has ended lacks its last token: it
-        ends with it again, as no request can begin at its end."""
+        """The token ids of each choice for the next engine. The last one of a finished choice is
+        left out, to be generated again, because no request can begin at its end."""
         return [each.output_ids[: -1 if each.is_finished else None] for each in self._choices]
 
     @property
     def states_no_ids(self) -> bool:
-        """The engine does not state the ids of its tokens."""
+        """Whether the engine does not state the ids of its tokens."""
         return not self.can_go_on and not self._has_ids
 
     @property
@@ -124,7 +122,7 @@ class Progress:
         return all(choice.is_finished for choice in self._choices)
 
     def lose(self) -> None:
-        """The client gets something that is not followed here: nobody can go on."""
+        """Stop following, because the client gets something that cannot be recorded here."""
         self.can_go_on, self.alike = False, None
 
     def begin_again(self) -> None:
@@ -140,11 +138,11 @@ class Progress:
 
     @property
     def lacks_end(self) -> bool:
-        """The stream states its token ids, and has not said why it ends."""
+        """Whether the stream states its token ids, but no `finish_reason` for some choice yet."""
         return self.can_go_on and self._has_ids and not self._is_finished
 
     def rest(self) -> bytes | None:
-        """What a stream still lacks of which the client has all tokens; None if it has not."""
+        """Return what is missing after the last token; None if the client lacks tokens."""
         if self.is_done:
             return b""
         if not self._is_finished:
@@ -160,8 +158,8 @@ class Progress:
         return written({**self._head, "choices": [], "usage": usage}) + DONE
 
     def take(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """What the client gets of an event, which is parsed from `line`; nothing: b"". Raises
-        `Diverged`."""
+        """Return what the client gets of `event`, which was parsed from `line`; b"" for nothing.
+        Raises `Diverged`."""
         choices = event.get("choices")
         stated = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
         delta = stated.get("delta", stated) if isinstance(stated, dict) else None
@@ -169,14 +167,14 @@ class Progress:
         if choice is None or not isinstance(stated, dict) or not isinstance(delta, dict):
             return self._without_choice(line, event)
         if choice.is_finished and self._replaces_head:
-            return b""  # the client has it, from an engine that was lost
+            return b""  # the client has it from the engine that failed
         if not understood(delta):
             self.lose()
             return self._told(line, event)
         return self._take_of(choice, line, event, stated, delta)
 
     def without_ids(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """What the client gets of an event where nothing is followed any more."""
+        """Return what the client gets of an event of a stream that is no longer followed."""
         return line if self.ids_shown or not _take_out(event, _HIDDEN) else written(event, line)
 
     def _take_of(
@@ -202,7 +200,7 @@ class Progress:
             self.alike = alike(line, choice, stated, delta, ids_shown=self.ids_shown)
         shown = self.ids_shown or bool(stated.get("logprobs"))
         if not (delta or choice.is_finished or shown):
-            return b""  # it came for its ids alone
+            return b""  # it has nothing but token ids
         return self._told(line, event)
 
     def _choice(self, stated: object) -> Choice | None:
@@ -223,14 +221,14 @@ class Progress:
         )
 
     def _without_choice(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """An event that tells of the whole answer, or that nobody understands."""
+        """What the client gets of an event about the whole answer, or of an unknown kind."""
         if self.is_behind:
             raise Diverged
         usage = event.get("usage")
         if not usage or event.get("choices"):
-            self.lose()  # nobody knows what it says
+            self.lose()  # its meaning is unknown
         elif self._was_finished and isinstance(usage, dict):
-            # What this engine has generated of choices that had ended does not count.
+            # Tokens that this engine has generated for choices that had ended do not count.
             output = sum(map(len, self.output_ids))
             prompt = usage.get("prompt_tokens") or self._prompt_tokens
             event["usage"] = usage | {
@@ -242,8 +240,8 @@ class Progress:
         return self._told(line, event)
 
     def _told(self, line: bytes, event: dict[str, Any]) -> bytes:
-        """The event with what it shares with the first one, and the ids that its client asked
-        for: `line` if it is that already."""
+        """The event with the head of the first one, and without ids that the client did not ask
+        for; `line` if it needs no change."""
         is_other = not self.ids_shown and _take_out(event, _HIDDEN)
         if self._replaces_head:
             event |= self._head

@@ -1,10 +1,10 @@
 """An engine's answer without I/O: bytes in, events out, as h11 does it for HTTP.
 
-A framing is fed what arrives from an engine (`feed`), then either the answer's regular end
-(`feed_end`) or its loss (`feed_break`), which end it: then `ended` is true, and nothing may be fed
-any more. It says what may go to the client, byte for byte as it came, and what the answer tells
-about itself. It does not know where its bytes come from or go to. `pass_on` is cheaper than `feed`:
-what the client gets of some bytes where that is all that follows from them; else None.
+A framing is fed the bytes from an engine (`feed`), then either the answer's regular end
+(`feed_end`) or its loss (`feed_break`). Once `ended` is true, nothing more may be fed. Its events
+say what may go to the client, and what the answer states about itself. It does not know where its
+bytes come from or go to. `pass_on` is cheaper than `feed`: it returns what the client gets of some
+bytes if nothing else follows from them; otherwise None, and they must be fed.
 """
 
 from dataclasses import dataclass, field
@@ -14,65 +14,65 @@ from foretell.answer.sse import Reported, parse_object
 from foretell.openai.shortened import LARGE_BYTES
 
 LONGEST_BODY_BYTES = 1 << 30
-"""A longer answer that is not a stream is refused, or broken off."""
+"""A longer answer that is not a stream is `Broken`."""
 LONGEST_HELD_BYTES = 8 << 20
-"""An answer that is not a stream is held until it is whole, so that it can be repeated elsewhere; a
-longer one goes to the client as it comes."""
+"""An answer that is not a stream is held until it is complete, so that the request can be retried;
+a longer one goes to the client as it comes."""
 
 _MAX_TOKENS = 2**31 - 1
 _NAMES = ("prompt_tokens", "completion_tokens", "prompt_tokens_details")
 _OTHER_NAMES = ("input_tokens", "output_tokens", "input_tokens_details")
-"""The counts in a usage, as in completions; as in the Responses API and in Anthropic's."""
+"""Names of the counts in a usage: of completions; of the Responses API and Anthropic's."""
 
 
 @dataclass(slots=True)
 class Lines:
-    """What may go to the client now: of a stream whole events, unless one is too long."""
+    """Bytes that may go to the client now; of a stream whole events, unless one is too long."""
 
     data: bytes
 
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts that the engine states, summed over all choices; 0 where it does not."""
+    """Token counts that the engine states, summed over all choices; 0 if it states none."""
 
     prompt_tokens: int
     output_tokens: int
     cached_tokens: int | None
-    """Prompt tokens found in the prefix cache; None where the engine does not say."""
+    """Prompt tokens found in the prefix cache; None if the engine does not say."""
 
 
 @dataclass(slots=True)
 class End:
-    """The answer has come to its regular end. Nothing follows."""
+    """The regular end of the answer. Nothing follows."""
 
     data: bytes
     truncated: bool
-    """Some choice was ended by its limit of tokens."""
+    """Some choice ended at its token limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The engine will not complete the answer. Nothing follows, unless the engine itself says so in
-    mid-answer ("error_event"): then the lines that say it follow, and `End` or the loss of the
-    connection."""
+    """The engine will not complete the answer. Nothing follows, unless the engine reports this
+    itself in the middle of the answer ("error_event") and no other engine could continue: then the
+    lines of its report follow, and `End` or the loss of the connection."""
 
     reason: str
     next_event: int = 0
-    """The number of the event that would have followed, where they are numbered."""
+    """The `sequence_number` of the next event, if events have one."""
     reported: Reported | None = field(default=None, compare=False)
-    """What the engine says of it, where it says so itself."""
+    """The engine's own report, if any."""
 
 
 Event = Lines | Usage | End | Broken
 TOO_LONG = "too_long"
-"""Why an answer is `Broken` that is longer than `LONGEST_BODY_BYTES`."""
+"""The reason why an answer longer than `LONGEST_BODY_BYTES` is `Broken`."""
 
 
 class WholeFraming:
-    """An answer in one piece. It is handed out when it is whole: until then it can be repeated. So
-    can one that is no JSON object, as from a proxy in place of the engine. What is longer than
-    `LONGEST_HELD_BYTES` is handed out in parts."""
+    """An answer in one piece. It is passed on once it is complete; until then the request can be
+    retried. An answer that is not a JSON object, for example from a proxy, is `Broken` instead. One
+    longer than `LONGEST_HELD_BYTES` is passed on in parts."""
 
     def __init__(self, *, any_form: bool = False, at_once: bool = False) -> None:
         self.ended = False
@@ -110,7 +110,7 @@ class WholeFraming:
             return [End(b"", truncated=False)]
         body = bytes(self._body)
         answer = parse_object(body)
-        is_long = len(body) > LARGE_BYTES and body.lstrip()[:1] == b"{"  # and may be good
+        is_long = len(body) > LARGE_BYTES and body.lstrip()[:1] == b"{"  # it may be valid
         if answer is None and not self._any_form and not is_long:
             return self.feed_break("not_json")
         self.ended = True
@@ -127,7 +127,7 @@ class WholeFraming:
 
 
 def response_id_of(response: object) -> str:
-    """The id in an answer of the Responses API; "": it is none."""
+    """Return the id in an answer of the Responses API; "" for any other answer."""
     if not isinstance(response, dict) or response.get("object") != "response":
         return ""
     found = response.get("id")
@@ -135,7 +135,7 @@ def response_id_of(response: object) -> str:
 
 
 def reasons_of(answer: dict[str, Any]) -> list[Any]:
-    """Why each choice in an answer or event has ended; None of one that has not."""
+    """Return the `finish_reason` of each choice in an answer or event; None if not ended."""
     choices = answer.get("choices")
     if not isinstance(choices, list):
         return []
@@ -143,7 +143,7 @@ def reasons_of(answer: dict[str, Any]) -> list[Any]:
 
 
 def is_cut(answer: dict[str, Any]) -> bool:
-    """The limit of tokens ended an answer of the Responses API or of Anthropic's."""
+    """Whether an answer of the Responses API or of Anthropic's ended at its token limit."""
     whole = answer.get("response") or answer.get("delta") or answer
     return isinstance(whole, dict) and (
         whole.get("stop_reason") == "max_tokens" or whole.get("status") == "incomplete"
@@ -151,7 +151,7 @@ def is_cut(answer: dict[str, Any]) -> bool:
 
 
 def usage_of(answer: dict[str, Any]) -> list[Usage]:
-    """The usage that an answer states, if it does."""
+    """Return the usage that an answer states, or an empty list."""
     usage = answer.get("usage")
     if usage is None:  # in events of the Responses API and of Anthropic's
         whole = answer.get("response") or answer.get("message")
@@ -167,5 +167,5 @@ def usage_of(answer: dict[str, Any]) -> list[Usage]:
 
 
 def _count(value: object) -> int:
-    """A count that can be sent on in protobuf's int32; anything else is 0."""
+    """`value` if it is a count that fits protobuf's int32; otherwise 0."""
     return value if type(value) is int and 0 <= value <= _MAX_TOKENS else 0

@@ -1,7 +1,7 @@
-"""Whose fault an engine's answer is, and what follows: decided here, for relay and gateways.
+"""Whose fault an engine's error is, and what follows from it, for relay and gateways.
 
-An answer is judged by its status, by its body as far as that is seen, and by whether the client has
-something of another engine's answer already.
+An answer is judged by its status, by its body if that is visible, and by whether the client already
+has a part of another engine's answer.
 """
 
 import re
@@ -14,18 +14,18 @@ from foretell.openai.needs import KINDS
 from foretell.placement.needs import ANY, Need, Unfit
 
 _FAULTS = frozenset((401, 403, 405, 408))
-"""Statuses below 500 that are not about the request: the engine refuses our key, or is none."""
+"""Statuses below 500 that are not about the request: wrong key for the engine, or no engine."""
 _UNKNOWN_PATH = b'{"detail":"Not Found"}'
 _TOO_LONG = frozenset(("input_text", "input_tokens", "context_length_exceeded"))
-"""What vLLM names as the `param` of a prompt that is too long, and OpenAI's API as the `code`."""
+"""The `param` in vLLM and the `code` in OpenAI's API of the error for a prompt that is too long."""
 _NO_MODEL = frozenset(("model", "model_not_found"))
 _NO_INPUTS = re.compile(r"multimodal model", re.IGNORECASE)
-"""vLLM names no `param` where its model takes text alone."""
+"""In vLLM's message if its model takes text only; such an error has no `param`."""
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _FIELDS = re.compile(rb"vllm_xargs|return_token_ids|extra|additional|unknown|unexpected|unrecog")
-"""In what engines say that know fewer fields than vLLM."""
+"""In messages of engines that know fewer fields than vLLM."""
 _READ_BYTES = 2000
-"""The part of what a refusal says that is read: the rest quotes the request."""
+"""How much of an error's message is read; the rest quotes the request."""
 _MOST_BODY_BYTES = 1 << 16
 
 
@@ -35,16 +35,16 @@ class Verdict(Enum):
     CLIENTS = "clients"
     """The client gets it: it is an answer, or an error of the client's own."""
     UNFIT = "unfit"
-    """The engine is well, and another one may serve what it cannot."""
+    """The engine is healthy, but cannot serve this request; another one may."""
     REFUSED = "refused"
-    """The client gets it only if all engines say so: this one may have lost its model, or have too
-    much to do."""
+    """The client gets it only if all engines say so: this one may have lost its model, or be
+    overloaded."""
     FAULT = "fault"
-    """The engine has failed: the client does not get it."""
+    """The engine has failed; the client does not get it."""
 
 
 class Asked(NamedTuple):
-    """What was asked of an engine, as far as its answer is judged by it."""
+    """What the judgement of an answer needs to know of its request."""
 
     need: Need = ANY
     model: str = ""
@@ -57,23 +57,23 @@ ANYTHING = Asked()
 
 
 class Judgement(NamedTuple):
-    """What is thought of an answer, or of the loss of one."""
+    """The judgement of an answer, or of the loss of one."""
 
     verdict: Verdict
     reason: str
     unfit: Unfit = ""
-    """What the engine cannot do, where it is unfit."""
+    """What the engine cannot do, if it is unfit."""
     is_about_us: bool = False
-    """What the engine says of it is not for the client: it speaks of our key or its address."""
+    """The client must not see the message, which is about the scheduler's key or the address."""
 
     @property
     def may_be_repeated(self) -> bool:
-        """Another engine may do better, as long as the client has seen nothing of this answer."""
+        """Whether to retry on another engine, if the client has seen nothing of this answer."""
         return self.verdict is not Verdict.CLIENTS
 
     @property
     def counts(self) -> bool:
-        """It counts against the engine's health."""
+        """Whether it counts against the engine's health."""
         return self.verdict in (Verdict.REFUSED, Verdict.FAULT)
 
 
@@ -81,7 +81,7 @@ _ANSWER = Judgement(Verdict.CLIENTS, "answer")
 
 
 def lost(reason: str) -> Judgement:
-    """The answer did not come, or broke off, for `reason`."""
+    """Return the judgement of an answer that did not come, or broke off, for `reason`."""
     return Judgement(Verdict.FAULT, reason)
 
 
@@ -93,8 +93,8 @@ def judge(
     as_event: bool = False,
     continued: bool = False,
 ) -> Judgement:
-    """What to think of an answer with a status, and a body, where that is seen. `asked`: what was
-    asked of the engine; `as_event`: an event of a stream says so, in place of its beginning;
+    """Judge an answer by its status, and by its body unless that is not visible (None). `asked`:
+    what was asked of the engine. `as_event`: the status is from an error event in a stream.
     `continued`: the client has the beginning from another engine, and can get no other status."""
     if 200 <= status < 300:
         return _ANSWER
@@ -112,20 +112,20 @@ def judge(
 
 
 def may_refuse_fields(status: int, body: bytes) -> bool:
-    """Whether this may be about the fields that are added for vLLM, as engines refuse them that
-    allow no others than they know."""
+    """Whether the error may be about the fields that are added for vLLM: some engines refuse fields
+    that they do not know."""
     return status in (400, 422) and _FIELDS.search(body[:_MOST_BODY_BYTES]) is not None
 
 
 def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:
-    """Why an engine that answers so cannot serve a request that another may serve; "": it does not
-    say, or the request is wrong everywhere. It goes by the status, the fields of the error, and the
-    numbers and names in its text: sentences change."""
+    """Why the engine cannot serve a request that another may serve; "" if it does not say, or the
+    request is wrong everywhere. That is read from the status, the error's fields, and the numbers
+    and names in its message, because the wording changes."""
     if status not in (400, 404, 413, 422) or (error := _error_in(body)) is None:
         return ""
     said = str(error.get("message") or "")[:_READ_BYTES]
     named = {str(error.get("param")), str(error.get("code"))}
-    if status == 404:  # a path that it does not have is no such error
+    if status == 404:  # not for an unknown path, whose body has no error object
         if any(each.endswith("response_id") for each in named) or "resp_" in said:
             return "response"
         return "model" if named & _NO_MODEL or (asked.model and asked.model in said) else ""
@@ -140,7 +140,7 @@ def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:
 
 
 def _error_in(body: bytes) -> dict[str, Any] | None:
-    """The error object of OpenAI's API in a body; older engines have nothing around it."""
+    """The error object of OpenAI's API in a body; older engines do not wrap it in `error`."""
     try:
         found = orjson.loads(body) if len(body) <= _MOST_BODY_BYTES else None
     except orjson.JSONDecodeError:

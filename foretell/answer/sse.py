@@ -1,4 +1,4 @@
-"""Server-sent events of JSON in every lawful form, and what engines say of a failure in them."""
+"""Server-sent events of JSON in every valid form, and errors that engines report in them."""
 
 import json
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ BLANK = b"\n\n"
 _FIELDS = (b"data", b"event", b"id", b"retry")
 """The fields of server-sent events; a line that begins with a colon is a comment."""
 _MOST_WORK, _MOST_SLOW_WORK = 10_000_000, 2_000_000
-"""Of what is read at once, by `work_of`; of that which orjson refuses."""
+"""The most work (`work_of`) for which a text is parsed, by orjson and by `json`."""
 NAMES_FIRST = ("id", "object", "created", "model")
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in `text`; None if it is none, or is long and has so many values that
-    everyone else would have to wait."""
+    """Return the JSON object in `text`; None if it is not one, or has so many values that parsing
+    it would block all other requests."""
     work = work_of(text) if len(text) > LARGE_BYTES else 0
     if work > _MOST_WORK:
         return None
@@ -32,7 +32,7 @@ def parse_object(text: bytes) -> dict[str, Any] | None:
 
 
 def _parsed_slowly(text: bytes) -> object:
-    """What orjson refuses and others accept, such as lone surrogates."""
+    """The value of JSON that orjson refuses and `json` accepts, such as lone surrogates."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -40,13 +40,13 @@ def _parsed_slowly(text: bytes) -> object:
 
 
 def data_of(event: bytes) -> bytes:
-    """The data of an event whose lines end with LF."""
+    """Return the data of an event whose lines end with LF."""
     values = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"]
     return b"\n".join(values)
 
 
 def name_of(event: bytes) -> bytes:
-    """The field `event` of an event whose lines end with LF; "" where it has none."""
+    """Return the field `event` of an event whose lines end with LF; b"" if it has none."""
     names = [line[6:].removeprefix(b" ") for line in event.split(b"\n") if line[:6] == b"event:"]
     return names[-1] if names else b""
 
@@ -58,8 +58,8 @@ def is_event(lines: bytes) -> bool:
 
 
 def written(answer: dict[str, Any], event: bytes = b"") -> bytes:
-    """The event anew as vLLM writes it: its data in one line, without blanks in its JSON, and what
-    tells of the whole answer first. `event`: whose other lines stay as they are."""
+    """Write an event as vLLM does: its data in one line of JSON without blanks, with the fields
+    about the whole answer first. `event`: the original, whose other lines are kept."""
     first = {name: answer[name] for name in NAMES_FIRST if name in answer}
     try:
         text = orjson.dumps({**first, **answer})
@@ -70,13 +70,13 @@ def written(answer: dict[str, Any], event: bytes = b"") -> bytes:
 
 
 class LineEnds:
-    """Makes LF of every line end, CRLF and CR too, wherever the bytes are cut."""
+    """Converts CRLF and CR to LF, also if a CRLF is split between chunks."""
 
     def __init__(self) -> None:
         self._after_return = False
 
     def unix(self, data: bytes) -> bytes:
-        """The data with LF alone; empty where it was the second half of a line end."""
+        """Return the data with LF only; empty if it was just the second half of a CRLF."""
         if self._after_return and data.startswith(b"\n"):
             data = data[1:]
         self._after_return = data.endswith(b"\r")
@@ -86,7 +86,7 @@ class LineEnds:
 
 
 LONGEST_TEXT = 500
-"""Characters of an engine's text that are repeated."""
+"""The most characters of an engine's message that are repeated."""
 _STATUSES = frozenset(map(str, range(400, 600)))
 _BY_NAME = {
     "badrequesterror": 400,
@@ -101,23 +101,23 @@ _BY_NAME = {
     "ratelimiterror": 429,
     "rate_limit_error": 429,
 }
-"""Statuses of errors that state none, by their types and codes in lower case."""
+"""Statuses for errors that state none, by type or code in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What an engine says of a failure."""
+    """An error that an engine reports."""
 
     status: int
-    """The HTTP status that it would have had before its answer began; 500 where nobody says."""
+    """The HTTP status that it would have had before the answer began; 500 if not stated."""
     message: str
-    """Its text, shortened."""
+    """Its message, shortened."""
     body: bytes
-    """The error as a whole answer."""
+    """The error as the body of an answer."""
 
 
 def reported_error(answer: dict[str, Any]) -> Reported | None:
-    """The error in an event or an answer; None: it tells of none."""
+    """Return the error in an event or an answer; None if there is none."""
     error, kind = answer.get("error"), answer.get("type")
     if not error and kind == "error":
         error = {name: answer.get(name) for name in ("message", "type", "param", "code")}
@@ -139,7 +139,7 @@ def reported_error(answer: dict[str, Any]) -> Reported | None:
 
 
 def said_in(body: bytes) -> str:
-    """The text of an engine's failure in the body of its answer; "" where it says nothing."""
+    """Return the error message in the body of an engine's answer; "" if there is none."""
     try:
         answer = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -154,14 +154,14 @@ def said_in(body: bytes) -> str:
 
 
 def with_text(error: ApiError, said: str) -> ApiError:
-    """The error with what the last engine said of it."""
+    """Add the last engine's message to `error` and return it."""
     if said:
         error.message = f"{error.message}; the last engine said: {said}"
     return error
 
 
 def shortened(text: str) -> str:
-    """The text in one line of printable characters."""
+    """Return the text in one line of at most `LONGEST_TEXT` printable characters."""
     line = "".join([each if each.isprintable() else " " for each in text[: 2 * LONGEST_TEXT]])
     return " ".join(line.split())[:LONGEST_TEXT]
 

@@ -1,6 +1,6 @@
 """A stream of server-sent events without I/O: bytes in, whole events out.
 
-Where another engine could go on with the stream, `Progress` is told of each event.
+If another engine could continue the stream, `Progress` follows each event.
 """
 
 import re
@@ -28,35 +28,35 @@ from foretell.answer.sse import BLANK, DATA
 from foretell.openai.shortened import LARGE_BYTES
 
 LONGEST_EVENT_BYTES = 4 << 20
-"""A longer event is handed out in parts and not read, and nobody can go on with its stream."""
+"""A longer event is passed on in parts and not parsed, and its stream cannot be continued."""
 MOST_WAITING_BYTES = 1 << 20
-"""What is held of a stream before its first event that says something; beyond that it goes out."""
+"""The most bytes held before the first event with content; beyond that they are passed on."""
 _MOST_LINES = 10_000
-"""Of a long event: each takes time."""
+"""The most lines of a long event, since each takes time."""
 _OBJECT = DATA + b"{"
 _ERROR = b'"error"'
-"""In every event that tells about a failure, and in no text: its quotes are escaped."""
+"""Is in every event that reports an error, and in no text, because its quotes are escaped."""
 _TELLING = re.compile(
     rb'"(?:error|finish_reason|prompt_token_ids|token_ids|type|usage)"(?!:null[,}])'
 )
-"""In every event that tells more than a text."""
+"""Matches in every event that has more than a text."""
 
 Ending = tuple[str, sse.Reported | None]
-"""Why a stream has to end, and what the engine says of it."""
+"""Why a stream has to end, and the engine's own report of it."""
 
 
 class StreamFraming:
-    """Only whole events are handed out: after a part of one, no event of ours could follow.
+    """Passes on whole events only, so that the scheduler can always append one of its own.
 
-    Line ends become LF. A stream whose first event is an error, which does not begin with
-    server-sent events of JSON, or which ends without one, is `Broken` with nothing handed out, so
-    that the request can be repeated elsewhere. Later the first event that tells of an error ends
-    it, and is not handed out, where another engine could go on.
+    Line ends become LF. A stream is `Broken` before anything is passed on, so that the request can
+    be retried, if its first event is an error, if it does not begin with server-sent events of
+    JSON, or if it ends without any. Later, if another engine could continue, the first event that
+    reports an error ends the stream and is not passed on.
     """
 
     def __init__(self, progress: Progress | None = None, opening: Sequence[bytes] = ()) -> None:
-        """`progress`: None: nobody goes on with it. `opening` names events that come before there
-        is a token: they wait for the next one."""
+        """`progress`: None if no engine can continue. `opening`: the names of events that come
+        before the first token; they are held until another event comes."""
         self.ended = False
         self.response_id = ""
         self._progress = progress or nothing_followed()
@@ -64,32 +64,32 @@ class StreamFraming:
         self._opening = frozenset(opening)
         self._begun = False
         self._waiting = bytearray()
-        """What waits for the first event that says something."""
+        """Held until the first event with content."""
         self._held = bytearray()
-        """The beginning of an event whose end has not come."""
+        """The beginning of an incomplete event."""
         self._ends: sse.LineEnds | None = None
         self._within_long = False
-        """The event that `_held` continues was too long: its beginning was handed out."""
+        """`_held` continues an event that was too long, whose beginning was passed on."""
         self._error_reported = False
         self._truncated = False
         self._unfollowed = progress is None
-        """Events go to the client whatever they say, and only what some tell is noted."""
+        """Events go to the client whatever they contain; some are read for what they state."""
         self._next_event = 0
 
     def feed(self, data: bytes) -> list[Event]:
         assert data
         assert not self.ended
-        if self._ends is not None or b"\r" in data:  # no JSON has it: it would be escaped
+        if self._ends is not None or b"\r" in data:  # a line end, as JSON escapes CR
             self._ends = self._ends or sse.LineEnds()
             data = self._ends.unix(data)
         if self._held:
-            # What is held was looked at before, but for its last byte.
+            # A new BLANK can begin with the last held byte; the others were searched before.
             if BLANK not in self._held[-1:] + data:
                 self._held += data
                 return self._let_out()
             data = bytes(self._held) + data
             self._held.clear()
-        if data.endswith(BLANK) and data.find(BLANK) == len(data) - len(BLANK):  # as mostly
+        if data.endswith(BLANK) and data.find(BLANK) == len(data) - len(BLANK):  # as usual
             return self._take([data])
         *parts, rest = data.split(BLANK)
         self._held += rest
@@ -102,7 +102,7 @@ class StreamFraming:
         return self._taken(data) if data.find(BLANK) == len(data) - len(BLANK) else None
 
     def feed_end(self) -> list[Event]:
-        """The engine has ended its stream as HTTP wants it."""
+        """Feed the regular end of the HTTP response."""
         assert not self.ended
         events: list[Event] = []
         if rest := bytes(self._held).rstrip(b"\n"):
@@ -111,7 +111,7 @@ class StreamFraming:
             text = sse.data_of(rest)
             is_whole = text.strip() == b"[DONE]" or sse.parse_object(text) is not None
             if not is_whole and events and type(events[-1]) is Lines:
-                events[-1].data = events[-1].data.removesuffix(BLANK)  # it stays cut off
+                events[-1].data = events[-1].data.removesuffix(BLANK)  # it stays incomplete
         if self.ended:
             return events
         if self._progress.is_behind:
@@ -124,7 +124,7 @@ class StreamFraming:
         return [*events, End(b"", self._truncated)]
 
     def feed_break(self, reason: str) -> list[Event]:
-        """The stream broke off for `reason`; what is held of an event is dropped."""
+        """Feed the loss of the stream for `reason`; an incomplete event is dropped."""
         assert not self.ended
         return self._break(reason)
 
@@ -139,14 +139,14 @@ class StreamFraming:
 
     @property
     def _is_alone(self) -> bool:
-        """Nobody else could go on: what the engine says of its failure is the client's."""
+        """Whether no other engine could continue, so that the client gets the engine's error."""
         progress = self._progress
         return not (progress.can_go_on or progress.is_behind or progress.rest() is not None)
 
     # --- events ---
 
     def _let_out(self) -> list[Event]:
-        """Hand out what is held where it is too long, but for a byte that may begin its end."""
+        """Pass on what is held if it is too long, except a last byte that may begin its end."""
         if len(self._held) <= LONGEST_EVENT_BYTES:
             return []
         part = bytes(self._held[:-1])
@@ -188,7 +188,7 @@ class StreamFraming:
         return Lines(b"".join(shown))
 
     def _follow(self, part: bytes, shown: list[bytes], events: list[Event]) -> Ending | None:
-        """Add what the client gets of an event to `shown`; why the stream has to end, if it has."""
+        """Add what the client gets of an event to `shown`. Why the stream has to end, or None."""
         answer = sse.parse_object(part[len(DATA) :]) if part.startswith(_OBJECT) else None
         if answer is None:
             text = sse.data_of(part)
@@ -227,7 +227,7 @@ class StreamFraming:
         return None
 
     def _follow_other(self, part: bytes, text: bytes, shown: list[bytes]) -> Ending | None:
-        """Follow what is no object: the end, a comment, or nobody knows what."""
+        """`_follow` for an event without an object: the end, a comment, or something unknown."""
         progress, has_begun = self._progress, self._begun or bool(shown)
         if text.strip() == b"[DONE]":
             if self._goes_on:
@@ -250,8 +250,8 @@ class StreamFraming:
         return waiting
 
     def _count(self, answer: dict[str, Any], events: list[Event]) -> bool:
-        """Count the tokens of an event; whether the engine gives the request up in it, as when it
-        shuts down."""
+        """Note what an event states of the answer. Whether the engine aborts the request in it, as
+        when it shuts down."""
         reasons = reasons_of(answer)
         self._truncated |= "length" in reasons
         if "type" in answer:

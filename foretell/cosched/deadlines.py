@@ -1,4 +1,4 @@
-"""What a request is, and how long its next token may take."""
+"""Whether a request is online or offline, and how long its next token may take."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,11 +13,11 @@ TTFT_FIELD = "slo_ttft_ms"
 TPOT_FIELD = "slo_tpot_ms"
 """Fields of a request's `vllm_xargs`."""
 OFFLINE_APART = "which offline request is next"
-"""What engines that co-schedule say of themselves: the twin does not know what prompts share."""
+"""An approximation that co-scheduling engines state: the twin does not know shared prefixes."""
 
 
 class JobClass(Enum):
-    """Whether somebody waits for each token, or only for the whole."""
+    """Whether someone waits for each token, or only for the whole answer."""
 
     ONLINE = "online"
     OFFLINE = "offline"
@@ -25,34 +25,34 @@ class JobClass(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What an online request asks for; `inf` where it asks for nothing."""
+    """The latency targets of an online request; `inf`: no target."""
 
     ttft_s: float = inf
     tpot_s: float = inf
 
     def slack_s(self, waited_s: float, tokens: int) -> float:
-        """Seconds until the next token is due (`kernel.offline.slack_s`)."""
+        """Return the seconds until the next token is due (`kernel.offline.slack_s`)."""
         return slack_s(self.ttft_s, self.tpot_s, waited_s, tokens)
 
     @property
     def told_s(self) -> tuple[float, float]:
-        """TTFT and TPOT as snapshots and twins have them: 0 where there is none."""
+        """The TTFT and TPOT targets as snapshots and twins have them: 0 for no target."""
         return _or_0(self.ttft_s), _or_0(self.tpot_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A request as far as co-scheduling cares."""
+    """What matters of a request for co-scheduling."""
 
     job_class: JobClass
     targets: Targets
 
     def begun(self, ttft_s: float) -> "Job":
-        """With its first token out after `ttft_s`, from which the others are due."""
+        """Return it with the actual TTFT as its target, from which later tokens are due."""
         return replace(self, targets=replace(self.targets, ttft_s=ttft_s))
 
     def priority(self, asked: int) -> int:
-        """The priority in an engine that tells the classes apart, of one that asks for `asked`."""
+        """Return its priority in an engine that co-schedules; `asked`: what the client asks for."""
         if self.job_class is JobClass.OFFLINE:
             return OFFLINE_PRIORITY
         return min(asked, OFFLINE_PRIORITY - 1)
@@ -62,7 +62,7 @@ _ONLINE, _OFFLINE = Job(JobClass.ONLINE, Targets()), Job(JobClass.OFFLINE, Targe
 
 
 def job_of(fields: Mapping[str, object]) -> Job:
-    """What `vllm_xargs` say. Whatever is not understood is online and asks for nothing."""
+    """Read a job from `vllm_xargs`. What is not understood means online and no target."""
     if fields.get(CLASS_FIELD) == JobClass.OFFLINE.value:
         return _OFFLINE
     ttft_s, tpot_s = _seconds(fields.get(TTFT_FIELD)), _seconds(fields.get(TPOT_FIELD))

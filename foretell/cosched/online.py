@@ -1,22 +1,21 @@
-"""What an engine expects of online requests: that some come, and how many KV blocks they take."""
+"""What an engine expects of online requests: whether they arrive, and their KV blocks."""
 
 from collections.abc import Callable
 from math import exp, inf, sqrt
 
 WINDOW_S = 3600.0
-"""The past that counts for the reserve, as in Echo."""
+"""Time constant of the reserve's statistics, the window of Echo."""
 DEVIATIONS = 2.0
 ONLINE_FOR_S = 300.0
-"""So long after its last online request an engine expects another at any moment."""
+"""Time after the last online request for which an engine expects another at any moment."""
 _RESERVE_EVERY_S = 0.1
 
 
 class BurstReserve:
     """KV blocks kept free for bursts of online requests: Echo's threshold on active memory.
 
-    By mean and deviation of the blocks that they hold, each moment counting alike.
-
-    Older moments fade with `WINDOW_S`. Before anything was seen there is no reserve.
+    It uses the time-weighted mean and standard deviation of the blocks that online requests hold;
+    weights decay with `WINDOW_S`. Before the first observation there is no reserve.
     """
 
     def __init__(self) -> None:
@@ -24,7 +23,7 @@ class BurstReserve:
         self._last: tuple[float, float] | None = None
 
     def observe(self, blocks: float, now_s: float) -> None:
-        """Online requests hold `blocks` from now on; `now_s` never goes back."""
+        """Note that online requests hold `blocks` from now on; `now_s` is monotonic."""
         if self._last is not None:
             held, since_s = self._last
             self._add(held, max(0.0, now_s - since_s))
@@ -44,21 +43,21 @@ class BurstReserve:
         return self._mean + DEVIATIONS * sqrt(self._variance)
 
     def blocks(self, held: float) -> float:
-        """Blocks to keep free while online requests hold `held`."""
+        """Return the blocks to keep free while online requests hold `held`."""
         return max(0.0, self.usual_blocks - held)
 
 
 class ExpectedOnline:
-    """Follows the online requests that come to one engine."""
+    """Follows the arrivals of online requests at one engine."""
 
     def __init__(self) -> None:
         self._until_s = self._untold_until_s = -inf
         self._ttft_s = inf
 
     def came(self, ttft_s: float, now_s: float) -> None:
-        """One came that asks for this TTFT, `inf` where it asks for none; `now_s` never goes back.
+        """Note an arrival with this TTFT target, `inf` for none; `now_s` is monotonic.
 
-        What was asked for is forgotten once nobody has come for `ONLINE_FOR_S`.
+        Targets are forgotten after `ONLINE_FOR_S` without an arrival.
         """
         if now_s > self._until_s:
             self._ttft_s = inf
@@ -68,9 +67,9 @@ class ExpectedOnline:
             self._untold_until_s = self._until_s
 
     def ttft_s(self, now_s: float) -> float:
-        """What `foretell.model.EngineSnapshot.online_ttft_s` says: the least TTFT asked for.
+        """Return the least TTFT target, for `foretell.model.EngineSnapshot.online_ttft_s`.
 
-        0 where some asked for none, infinite where nobody is expected.
+        0 if some requests had none; infinite if no online request is expected.
         """
         if now_s > self._until_s:
             return inf
@@ -78,18 +77,18 @@ class ExpectedOnline:
 
 
 class OnlineWatch:
-    """Both, of one engine."""
+    """`ExpectedOnline` and `BurstReserve` of one engine."""
 
     def __init__(self) -> None:
         self.expected, self.reserve = ExpectedOnline(), BurstReserve()
         self._due_s = 0.0
 
     def observe(self, held_blocks: Callable[[], float], now_s: float) -> None:
-        """A step is about to be scheduled; `held_blocks` counts those of online requests."""
+        """Update before a step is scheduled; `held_blocks` counts the blocks of online requests."""
         if now_s >= self._due_s:
             self._due_s = now_s + _RESERVE_EVERY_S
             self.reserve.observe(held_blocks(), now_s)
 
     def told(self, now_s: float) -> tuple[float, float]:
-        """What snapshots say of it: `online_ttft_s` and `usual_online_blocks`."""
+        """Return `online_ttft_s` and `usual_online_blocks` for a snapshot."""
         return self.expected.ttft_s(now_s), self.reserve.usual_blocks

@@ -1,4 +1,4 @@
-"""How much offline work a step takes: as much as online requests do not notice."""
+"""How much offline work a step takes without a noticeable delay of online requests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ from foretell.model.batch import prefill_pairs
 
 
 class Load(NamedTuple):
-    """What is there to be computed in a step."""
+    """The work available for a step."""
 
     online: BatchShape
-    """All that online requests could compute in it."""
+    """All that online requests can compute in it."""
     contexts: Sequence[int]
     """Context of each running offline request that decodes, in tokens, in the order of service."""
     prefill: tuple[int, int]
-    """Tokens computed and tokens left of the offline prompt that would be next."""
+    """Computed tokens and remaining tokens of the next offline prompt."""
     tokens: int
-    """Most tokens of the step."""
+    """The token budget of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,28 +34,28 @@ class Allowance:
     """How long the step may take."""
 
     slack_s: float = inf
-    """The least slack of the online requests with targets; negative where one is late."""
+    """The least slack of the online requests with targets; negative if one is late."""
     as_alone: bool = False
     """Whether there are online requests without targets."""
     arrival_s: float = inf
-    """What an online request that comes during the step may lose."""
+    """How long an online request that arrives during the step may be delayed."""
 
     def limit_s(self, alone_s: float) -> float:
-        """The longest step, where online requests alone would take `alone_s`."""
+        """Return the longest step, given that online requests alone would take `alone_s`."""
         return limit_s(alone_s, self.slack_s, self.as_alone, self.arrival_s)
 
 
 class StepPlan(NamedTuple):
-    """What offline requests get of a step."""
+    """The offline work of a step."""
 
     decodes: int
-    """The first so many of `Load.contexts` decode."""
+    """How many of `Load.contexts` decode, from the first."""
     prefill_tokens: int
     limit_s: float
 
 
 def plan_step(model: StepTime, load: Load, allowance: Allowance) -> StepPlan:
-    """The offline work that fits into the step (`cosched_plan.h`)."""
+    """Return the offline work that fits into the step (`cosched_plan.h`)."""
     online, count = sums(load.online), len(load.contexts)
     alone_s = shape_s(model, online) if load.online.tokens else 0.0
     longest_s = allowance.limit_s(alone_s)
@@ -69,7 +69,7 @@ def plan_step(model: StepTime, load: Load, allowance: Allowance) -> StepPlan:
 
 
 def with_prefill(shape: BatchShape, tokens: int, computed: int) -> BatchShape:
-    """`shape` with one more prefill chunk, behind `computed` tokens."""
+    """Return `shape` with one more prefill chunk of `tokens`, after `computed` tokens."""
     return BatchShape(
         shape.prefill_seqs + 1,
         shape.prefill_tokens + tokens,

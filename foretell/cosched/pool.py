@@ -1,7 +1,7 @@
 """Waiting offline requests: length buckets with a radix tree each, as in Echo.
 
-A node of a tree is a block of a prompt. vLLM's block hashes include all tokens before, so that a
-hash names a node, and equal prefixes are equal hashes.
+A node of a tree is a block of a prompt. vLLM's block hash covers all earlier tokens too, so it
+identifies a node, and equal prefixes have equal hashes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 WIDEST = 64
-"""Number of a node's branches that are looked at, the oldest first."""
+"""The most branches of a node that are searched, the oldest first."""
 MOST_PASSED_OVER = 4
-"""A request that was passed over this many times as often as others wait is the only candidate."""
+"""Bound on starvation: the oldest request is the only candidate once the admissions since it came
+are this many times the number of waiting requests."""
 
 IsResident = Callable[[bytes], bool]
 _ROOT = b""
@@ -22,7 +23,7 @@ class OfflineCandidate(NamedTuple):
 
     key: int
     resident_blocks: int
-    """Leading blocks of its prompt that are cached."""
+    """The number of leading blocks of its prompt that are cached."""
 
 
 class _Node:
@@ -31,7 +32,8 @@ class _Node:
     def __init__(self) -> None:
         self.branches: dict[bytes, None] = {}
         self.ends: dict[int, None] = {}
-        """Requests that end here, oldest first; or the only one that comes by, wherever it ends."""
+        """Requests whose prompts end here, oldest first; in a leaf also its only request, which may
+        have more blocks."""
         self.requests = 0
 
 
@@ -41,17 +43,17 @@ class _Entry:
     def __init__(self, hashes: Sequence[bytes], bucket: int, came: int, came_after: int) -> None:
         self.hashes = hashes
         self.came = came
-        """Requests that came before it."""
+        """The number of requests that came before it."""
         self.bucket = bucket
         self.came_after = came_after
-        """Admissions before it came."""
+        """The number of admissions before it came."""
 
 
 class OfflinePool:
-    """The requests by key, oldest first, and candidates among them."""
+    """The waiting offline requests by key, oldest first, and the candidates among them."""
 
     def __init__(self, most_passed_over: float = MOST_PASSED_OVER) -> None:
-        """Without `most_passed_over` requests are served in their order."""
+        """`most_passed_over`: see `MOST_PASSED_OVER`; 0 serves requests in order of arrival."""
         self._most_passed_over = most_passed_over
         self._entries: dict[int, _Entry] = {}
         self._trees: dict[int, dict[bytes, _Node]] = {}
@@ -67,11 +69,11 @@ class OfflinePool:
         return iter(self._entries)
 
     def hashes(self, key: int) -> Sequence[bytes]:
-        """The block hashes with which a request was added."""
+        """Return the block hashes with which a request was added."""
         return self._entries[key].hashes
 
     def add(self, key: int, hashes: Sequence[bytes], tokens: int) -> None:
-        """A request with a prompt of `tokens` begins to wait; ValueError if it does already."""
+        """Add a request with a prompt of `tokens`. Raises ValueError if it waits already."""
         if key in self._entries:
             raise ValueError(f"{key} waits already")
         bucket = max(tokens, 1).bit_length()
@@ -85,7 +87,7 @@ class OfflinePool:
             node = _below(tree, node, each)
             if is_new:
                 break
-            if node.requests == 2:  # one was alone here until now
+            if node.requests == 2:  # until now this was a leaf with one request
                 self._move_down(tree, node, depth)
         node.ends[key] = None
 
@@ -97,7 +99,7 @@ class OfflinePool:
                 _below(tree, node, hashes[depth]).ends[key] = None
 
     def remove(self, key: int, *, admitted: bool = False) -> None:
-        """A request waits no more; KeyError if it did not."""
+        """Remove a request. Raises KeyError if it does not wait."""
         entry = self._entries.pop(key)
         self._admissions += admitted
         tree = self._trees[entry.bucket]
@@ -118,9 +120,10 @@ class OfflinePool:
             del self._trees[entry.bucket]
 
     def candidates(self, is_resident: IsResident) -> list[OfflineCandidate]:
-        """One of each bucket: the longest resident prefix, then the most shared, then the oldest.
+        """Return one request of each bucket: by the longest resident prefix, then the prefix that
+        most requests share, then age.
 
-        The oldest of them comes first; the oldest request alone once it was passed over too often.
+        The oldest comes first. The oldest request is the only one if it was passed over too often.
         """
         if not self._entries:
             return []
@@ -150,7 +153,7 @@ class OfflinePool:
 
 
 def _below(tree: dict[bytes, _Node], node: _Node, each: bytes) -> _Node:
-    """The node for a block behind `node`, with one request more."""
+    """The node of a block after `node`, with one more request."""
     node.branches.setdefault(each)
     below = tree.setdefault(each, _Node())
     below.requests += 1

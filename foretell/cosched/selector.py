@@ -1,4 +1,4 @@
-"""Which offline request is admitted: Echo's benefit less punishment, per second of the step."""
+"""Which offline request to admit: by Echo's benefit minus punishment, per second of the step."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -7,23 +7,23 @@ from foretell.kernel.offline import worth
 
 
 class Offer(NamedTuple):
-    """What admitting one waiting offline request would mean."""
+    """The consequences of admitting one waiting offline request."""
 
     key: int
     cached_tokens: int
-    """Prompt tokens whose blocks are still there: work that is done for nothing."""
+    """Prompt tokens whose blocks are still cached, which need no computation."""
     computed_tokens: int
     """Tokens that the step would compute for it."""
     lost_tokens: int
-    """Tokens beyond the free blocks, which would have to be taken from others."""
+    """Tokens beyond the free blocks, whose blocks would be taken from other requests."""
     step_s: float
-    """Seconds of the step with it."""
+    """Duration of the step with it, in seconds."""
 
 
 def best_of(offers: Iterable[Offer], step_tokens: int) -> Offer | None:
-    """The offer with which the step, which has `step_tokens` so far, is worth most per second.
+    """Return the offer with which a step of `step_tokens` so far is worth most per second.
 
-    None where there are no offers. The first of equals wins.
+    None if there are no offers. The first of equals wins.
     """
 
     def value(offer: Offer) -> float:

@@ -1,9 +1,8 @@
-"""Engines as an API server of Kubernetes tells them: its protocol, without I/O.
+"""Discovery of engines by the API of Kubernetes: its protocol, without I/O.
 
-The caller of `Watch`, in this order, for ever: send the request that `ask()` names; give every
-page of a list to `page`, every event of a watch to `event`; call `ended` or `failed` when the
-answer is over, and wait for `pause_s`. Whenever `page` or `event` returns true, `endpoints()` may
-have changed.
+The caller of `Watch` repeats these steps: send the request that `ask()` returns; pass each page of
+a list to `page` and each event of a watch to `event`; call `ended` or `failed` when the answer is
+over; wait for `pause_s`. Whenever `page` or `event` returns True, `endpoints()` may have changed.
 """
 
 from foretell.discovery.endpoints import Endpoint, Found, of_endpoint_slice, of_pod

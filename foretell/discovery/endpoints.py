@@ -1,4 +1,4 @@
-"""What one object of Kubernetes says of engines."""
+"""Reads engines from one object of Kubernetes: a pod or an EndpointSlice."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,26 +22,26 @@ class Endpoint:
     predictor: str = ""
     """ADDRESS:PORT of its predictor; empty: it has none."""
     predictor_by_name: str = ""
-    """The same with the name of its host, as certificates have it; empty: it has no name."""
+    """The same with the host's name, as in certificates; empty: it has no name."""
     model: str = ""
     draining: bool = False
-    """It gets nothing new: its pod is not ready any more, or terminates."""
+    """It gets no new requests: its pod is no longer ready, or terminates."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What one object says."""
+    """What was read from one object."""
 
     endpoints: tuple[Endpoint, ...] = ()
     models: tuple[str, ...] = ()
-    """Those of engines that are not ready, too."""
+    """Its models, also if its engines are not ready."""
 
 
 def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
-    """The engines in a pod. `before`: what it said last.
+    """Read the engines in a pod. `before`: what was read from it last.
 
-    One that was never ready is not told: it has nothing yet that it could end. Ports have names:
-    `http` and `grpc`, or those of ranks, `http-0` and `grpc-0` and so on.
+    An engine that was never ready is left out: it has no requests that it could finish. Ports are
+    named `http` and `grpc`, or for ranks `http-0` and `grpc-0` and so on.
     """
     metadata, spec, status = (_part(pod, name) for name in ("metadata", "spec", "status"))
     models = _models(metadata)
@@ -62,7 +62,7 @@ def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
 
 
 def of_endpoint_slice(found: Mapping[str, Any], before: Found) -> Found:
-    """The engines in an EndpointSlice, whose ports have the names that those of pods have."""
+    """Read the engines in an EndpointSlice, whose ports are named like those of pods."""
     metadata = _part(found, "metadata")
     models = _models(metadata)
     service = _part(metadata, "labels").get("kubernetes.io/service-name")
@@ -82,7 +82,7 @@ def of_endpoint_slice(found: Mapping[str, Any], before: Found) -> Found:
 
 
 def _that_serve(found: tuple[Endpoint, ...], before: Found, ready: bool) -> tuple[Endpoint, ...]:
-    """All if they are ready; otherwise those that have served at this address."""
+    """All if they are ready; otherwise those that have served at their URL, as draining."""
     if ready:
         return found
     served = {(each.name, each.url) for each in before.endpoints}

@@ -10,19 +10,19 @@ from typing import Any
 from foretell.discovery.endpoints import Endpoint, Found
 
 PAGE = 250
-"""Objects of one page of a list."""
+"""The most objects in one page of a list."""
 WATCH_S = 60
-"""After this long the server ends a watch; one that is silent for much longer is cut off."""
+"""Seconds after which the server ends a watch; one silent for much longer is cut off."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
 _SHORT_S = 1.0
 GONE = 410
-_FORGIVEN = 3  # cuts in a row after which everything is listed again
+_FORGIVEN = 3  # consecutive failures after which everything is listed again
 
 Read = Callable[[Mapping[str, Any], Found], Found]
 
 
 class ProtocolError(ValueError):
-    """The server said what no API server says."""
+    """The server violated the protocol."""
 
 
 class Refused(ProtocolError):
@@ -39,24 +39,24 @@ class Ask:
 
     parameters: dict[str, str]
     watches: bool
-    """The answer is a stream of events, one JSON object a line; otherwise one page of a list."""
+    """Whether the answer is a stream of events, one JSON object a line, or one page of a list."""
 
 
 @dataclass(slots=True)
 class _Listing:
-    """A list of which some pages are here."""
+    """A list that is received page by page."""
 
     found: dict[str, Found] = field(default_factory=dict)
     next_page: str = ""
 
 
 class Watch:
-    """What is known, and what has to be asked next."""
+    """The known engines, and the next request to the API server."""
 
     def __init__(self, selector: str, read: Read) -> None:
-        """`selector` is a label selector; `read` tells what an object says of engines."""
+        """`selector`: a label selector. `read`: reads the engines from an object."""
         self.failures = 0
-        """Requests in a row that brought nothing."""
+        """Consecutive requests without a result."""
         self._selector = selector
         self._read = read
         self._known: dict[str, Found] = {}
@@ -64,7 +64,7 @@ class Watch:
         self._listing: _Listing | None = _Listing()
 
     def ask(self) -> Ask:
-        """The request that continues where the last one ended."""
+        """Return the request that continues where the last one ended."""
         parameters = {"labelSelector": self._selector}
         if self._listing is None:
             watch = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
@@ -75,11 +75,11 @@ class Watch:
         return Ask(parameters, watches=False)
 
     def list_again(self) -> None:
-        """Distrust what events have told."""
+        """List everything again instead of continuing the watch."""
         self._listing = _Listing()
 
     def page(self, body: object) -> bool:
-        """A page of the list, as JSON has it. Whether endpoints may have changed."""
+        """Process a page of the list, parsed. Return whether endpoints may have changed."""
         listing = self._listing or _Listing()
         metadata = _object(_object(body).get("metadata"))
         items, version = _object(body).get("items"), metadata.get("resourceVersion")
@@ -92,12 +92,12 @@ class Watch:
         listing.next_page = str(metadata.get("continue") or "")
         if listing.next_page:
             return False
-        # What is on no page has gone; all at once, so that nobody sees half a list.
+        # Objects on no page are gone. All change at once, so that no one sees half a list.
         self._known, self._version, self._listing = listing.found, version, None
         return True
 
     def event(self, line: object) -> bool:
-        """An event of the watch, as JSON has it. Whether endpoints may have changed.
+        """Process an event of the watch, parsed. Return whether endpoints may have changed.
 
         Raises `Refused` for an error that ends the watch.
         """
@@ -115,7 +115,7 @@ class Watch:
             return False
         key = _name(told)
         if not _is_newer(version, self._version):
-            return False  # told again: what has gone since must not come back
+            return False  # a repeated event: an object deleted since must not come back
         before = self._known.get(key, Found())
         self._version = version
         if kind == "DELETED":
@@ -125,27 +125,27 @@ class Watch:
         return found != before
 
     def ended(self, lasted_s: float) -> None:
-        """The server has ended its answer."""
+        """Note that the server ended its answer regularly, after `lasted_s`."""
         if self._listing is None and lasted_s < _SHORT_S:
             self.failed(ProtocolError("a watch that ends at once"))
 
     def failed(self, error: Exception) -> None:
-        """The answer was an error, broke off, or was not understood."""
+        """Note that the answer was an error, broke off, or was not understood."""
         self.failures += 1
         gone = isinstance(error, Refused) and error.status == GONE
         if gone or self._listing is not None or self.failures >= _FORGIVEN:
             self.list_again()
 
     def pause_s(self, draw: float) -> float:
-        """Seconds until the next request. `draw` in [0, 1) keeps many askers apart."""
+        """Return the seconds until the next request; `draw` in [0, 1) adds jitter."""
         if not self.failures:
             return 0.0
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 16))
         return longest * (0.5 + draw / 2)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """All engines by name. While an object takes over from another, the one that serves counts;
-        of two alike, that of the object with the lower name."""
+        """Return all engines, sorted by name. If two objects name the same engine, one that is not
+        draining counts, otherwise that of the object with the lower name."""
         found: dict[str, Endpoint] = {}
         for _, told in sorted(self._known.items()):
             for each in told.endpoints:
@@ -155,7 +155,7 @@ class Watch:
         return tuple(found[name] for name in sorted(found))
 
     def models(self) -> tuple[str, ...]:
-        """All models that objects name, those of engines that are not ready, too."""
+        """Return all models that objects name, also those of engines that are not ready."""
         return tuple(sorted({name for told in self._known.values() for name in told.models}))
 
 
@@ -173,6 +173,6 @@ def _name(item: Mapping[str, Any]) -> str:
 
 
 def _is_newer(version: str, than: str) -> bool:
-    """API servers number versions upwards; of what is no number, nothing is known."""
+    """Whether a version is newer, as API servers number them upwards; True if not numbers."""
     both = version.isdecimal() and than.isdecimal()
     return not both or int(version) > int(than)

@@ -1,4 +1,4 @@
-"""How much predicting a scheduler can afford."""
+"""The prediction budget: how much predicting a scheduler can afford."""
 
 from collections import deque
 from math import exp, inf
@@ -8,52 +8,52 @@ from typing import NamedTuple
 from foretell.model import OFFLINE_PRIORITY
 
 SHARE = 0.5
-"""Share of its time that a scheduler spends on predictions at most: the rest is for relaying."""
+"""The largest share of a scheduler's time for predictions; the rest is for relaying."""
 OFFLINE_SHARE = 0.25
-"""Share of its time that it spends on predictions for offline requests, besides."""
+"""The largest additional share for predictions for offline requests."""
 LATE_S = 0.01
-"""Lateness of a scheduler beyond which it has too much to do, whatever the reason."""
+"""Lateness of timers beyond which a scheduler counts as overloaded, whatever the reason."""
 _LESS, _MORE = 0.9, 1.02
-"""Factors on the budget with each placement while it is late, and while it is not."""
+"""Factors that multiply the budget at each placement: while overloaded, and otherwise."""
 _MORE_PER_S = 4.0
-"""Factor on the budget with each second in which it is not late."""
+"""Factor that multiplies the budget for each second since the last placement, if not late."""
 _LONG_S = 60.0
 _LEAST = 0.01
-"""Least factor on the budget."""
+"""Lower bound of the product of these factors; the upper bound is 1."""
 LEAST_CANDIDATES = 2
-"""Comparing fewer is not choosing."""
+"""The fewest candidates that are worth predicting for: with fewer there is no choice."""
 _MEMORY_S = 1.0
-"""Time constant of the rate of arrivals: a burst must be noticed before it has passed."""
+"""Time constant of the arrival rate, short enough to notice a burst before it has passed."""
 _UNSEEN_S = 1.0
 """Time without arrivals that is assumed before the first."""
 _LATEST = 5
-"""Latest predictions whose median cost is what the next one will cost: one may have been slow."""
+"""The number of latest costs whose median is expected next, so that an outlier has no effect."""
 _TRY_EVERY_S = 1.0
-"""Pause after which all is predicted once, however much arrives, to see what it costs by now."""
+"""Interval at which all candidates are predicted once regardless of load, to measure the cost."""
 _SINGLE_RATIO = 0.5
-"""Cost of a single rollout, in proportion to that of all, before one was made."""
+"""Assumed cost of a single rollout relative to a full prediction, until one was measured."""
 
 
 class Plan(NamedTuple):
-    """What is predicted for one placement."""
+    """What to predict for one placement."""
 
     candidates: int
-    """Instances that are compared; 0: none are predicted for, their loads have to do."""
+    """The number of candidates to predict for; 0: none, compare loads instead."""
     single: bool
-    """One rollout with middling lengths for each, instead of several with drawn ones."""
+    """One rollout with median lengths for each candidate, instead of several with drawn ones."""
 
 
 class PredictionBudget:
-    """Spends as much on each placement as the rate of arrivals allows; pure, time is an argument.
+    """Limits predictions to what the arrival rate allows. Pure: time is an argument.
 
-    The budget of one placement is `SHARE` of the time to the next, less while the scheduler does
-    everything late. Where that is too little for all, first rollouts are saved, then candidates,
-    and at last there is no prediction at all. So placements never queue for predictions, whatever
-    arrives: they get coarser, bit by bit.
+    The budget of one placement is a share of the mean time to the next one, reduced while the
+    scheduler's timers run late. If it does not suffice for all candidates, the number of rollouts
+    is reduced first, then the number of candidates, and finally nothing is predicted. Placements
+    therefore never queue for predictions; under load they become gradually coarser.
     """
 
     def __init__(self, share: float = SHARE) -> None:
-        """`share` instead of `SHARE`."""
+        """`share`: of the scheduler's time, for predictions."""
         self._share = share
         self._rate_weight = 0.0
         self._latest_s = 0.0
@@ -64,7 +64,7 @@ class PredictionBudget:
         self._factor = 1.0
 
     def arrived(self, now_s: float, late_s: float = 0.0) -> None:
-        """A request is to be placed; the scheduler does things `late_s` after their time."""
+        """Count a request to be placed; the scheduler's timers run `late_s` late."""
         pause_s = min(_LONG_S, now_s - self._latest_s)
         factor = _LESS if late_s > LATE_S else _MORE * _MORE_PER_S**pause_s
         self._factor = min(1.0, max(_LEAST, self._factor * factor))
@@ -74,12 +74,12 @@ class PredictionBudget:
         self._latest_s = now_s
 
     def took(self, plan: Plan, instances: int, seconds: float) -> None:
-        """Predicting for so many instances as planned took so long."""
+        """Learn that predicting for `instances` instances according to `plan` took `seconds`."""
         if instances > 0 and seconds > 0:
             (self._single_s if plan.single else self._full_s).append(seconds / instances)
 
     def plan(self, instances: int, now_s: float) -> Plan:
-        """What is to be predicted for a request that `instances` could serve."""
+        """Return what to predict for a request that could go to `instances` instances."""
         if not self._full_s or now_s - self._tried_s > _TRY_EVERY_S:
             self._tried_s = now_s
             return Plan(instances, False)
@@ -92,12 +92,12 @@ class PredictionBudget:
         single_s = median(self._single_s) if self._single_s else _SINGLE_RATIO * full_s
         if int(budget_s / single_s) < least:
             return Plan(0, True)
-        # Lateness has other reasons, too: it does not forbid the little that comparing two takes.
+        # Lateness can have other reasons, so it never forbids the low cost of comparing two.
         affordable = int(min(budget_s, all_s) * self._factor / single_s)
         return Plan(min(instances, max(least, affordable)), True)
 
     def is_spare(self, instances: int, now_s: float) -> bool:
-        """Whether there is time to predict for so many instances besides placements."""
+        """Whether there is time to predict for this many instances in addition to placements."""
         if self._factor * _MORE_PER_S ** min(_LONG_S, now_s - self._latest_s) < 1.0:
             return False
         needed_s = instances * median(self._full_s) if self._full_s else 0.0
@@ -114,11 +114,11 @@ class PredictionBudget:
 
 
 class PredictionBudgets:
-    """What may be spent on online and on offline requests.
+    """The budgets for online and for offline requests.
 
-    An engine may keep hundreds of offline requests waiting. To predict for one of them means to go
-    through all of these, and a batch sends many a second: online requests must be predicted for all
-    the same.
+    Hundreds of offline requests may wait in an engine. A prediction for another one simulates them
+    all, and a batch sends many requests a second. Their budget is therefore a separate one, so that
+    online requests are still predicted.
     """
 
     def __init__(self) -> None:
@@ -126,5 +126,5 @@ class PredictionBudgets:
         self._offline = PredictionBudget(OFFLINE_SHARE)
 
     def of(self, priority: int) -> PredictionBudget:
-        """The one for requests of this priority."""
+        """Return the budget for requests of this priority."""
         return self._offline if priority == OFFLINE_PRIORITY else self.online

@@ -10,8 +10,8 @@ from foretell.policy import Needs
 
 
 class CachedPredictions:
-    """Implements `ports.Predict`, but for `reserve`. `seconds` is the clock by which costs are
-    measured."""
+    """Implements `ports.Predict` except `reserve`. `seconds` is the clock that measures the cost of
+    predictions."""
 
     def __init__(self, cache: SnapshotCache, seconds: Callable[[], float] = lambda: 0.0) -> None:
         self.cache = cache
@@ -56,6 +56,6 @@ class CachedPredictions:
             now_s,
             announced_only=False,
             externality=False,
-            with_quantiles=True,  # clients are told a median and a P90
+            with_quantiles=True,  # for the median and the P90 that clients get
         )
         return prediction

@@ -1,4 +1,4 @@
-"""Which instances are compared for a request, and what is known of each."""
+"""The candidates of a placement, and what is known of each."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,9 +9,9 @@ from foretell.policy.shortlist import Known, shortlist
 
 
 class Candidates:
-    """Chooses among the instances, and remembers their loads.
+    """Selects candidates among the instances, and stores their latest loads.
 
-    `most` are compared for one placement; 0: all. `random` draws uniformly from [0, 1).
+    At most `most` are compared for one placement; 0: all. `random` draws uniformly from [0, 1).
     """
 
     def __init__(self, instances: Instances, most: int, random: Callable[[], float]) -> None:
@@ -20,9 +20,9 @@ class Candidates:
         self._random = random
 
     def known(self, eligible: list[str]) -> list[str]:
-        """Those of which there are snapshots, where more are eligible than can be compared.
+        """Return the followed ones if more are eligible than may be compared.
 
-        Which they are changes as requests are placed, so all get their turn.
+        Which ones are followed changes as requests are placed, so all get their turn.
         """
         if not self._most or len(eligible) <= self._most:
             return eligible
@@ -31,7 +31,7 @@ class Candidates:
         return known if len(known) >= self._most else eligible
 
     def pick(self, among: Sequence[str], affordable: int, now_s: float) -> Sequence[str]:
-        """The most promising of these, as many as there is time to predict for; 0: no matter."""
+        """Return the most promising of these, `affordable` at most; 0: no such limit."""
         wanted = min(self._most or len(among), affordable or len(among))
         if len(among) <= wanted:
             return among
@@ -48,7 +48,7 @@ class Candidates:
     def of(
         self, instance_ids: Sequence[str], answers: Sequence[Answer], now_s: float
     ) -> list[Candidate]:
-        """Each of the instances with what is known of it now, or its last known load."""
+        """Return a candidate for each instance, with its answer or its last known load."""
         found, known = [], {answer.instance_id: answer for answer in answers}
         for key in instance_ids:
             instance, answer = self._instances[key], known.get(key)

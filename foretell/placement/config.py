@@ -1,9 +1,9 @@
-"""The parameters of placement that no policy owns."""
+"""The parameters of placement that do not depend on the policy."""
 
 from dataclasses import dataclass
 
 STALE_LOAD_S = 10.0
-"""Age beyond which a load that a predictor once reported says nothing."""
+"""Age beyond which a known load is no longer used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +14,13 @@ class PlacementConfig:
     """
 
     candidates: int = 16
-    """Instances compared for one placement at most (`foretell.policy.shortlist`); 0: all."""
+    """The most instances that a placement compares (`foretell.policy.shortlist`); 0: all."""
     max_attempts: int = 3
-    """Instances tried for one request before its first token."""
+    """The number of failed attempts after which a request is refused."""
     retry_pause_s: float = 0.05
-    """Pause before the second attempt; before the third it is twice as long, and so on."""
+    """Pause before the second attempt; the pause before the third is twice as long, and so on."""
     instance_wait_s: float = 0.0
-    """Longest wait for an instance where none that serves a request's model is up; 0: none."""
+    """Longest wait for an instance if none that serves the request is up; 0: no wait."""
 
     def __post_init__(self) -> None:
         least = {"candidates": 0, "max_attempts": 1}

@@ -1,4 +1,4 @@
-"""Which instance gets which request, and when: all of placement as one state machine."""
+"""The placement state machine: which instance gets which request, and when."""
 
 from collections.abc import Callable, Sequence
 from math import inf
@@ -24,20 +24,20 @@ from foretell.placement.yielding import Yielding
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
 
-if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
+if TYPE_CHECKING:  # configurations can be read without numpy
     from foretell.engine.hindsight import PredictionInputs
 
 _HELD = (Stage.SHARE, Stage.YIELD)
 
 
 class PlacementCore:
-    """One scheduler's placements. Deterministic, given its events and draws; for one thread.
+    """The placements of one scheduler. Deterministic given its events and draws; for one thread.
 
-    A request goes through these stages: it is predicted for, the policy chooses, the request is
-    reserved and dispatched, all in the step in which it arrived; it is called back from its
-    engine's queue where it would wait far less elsewhere; it ends, or fails and is placed again
-    elsewhere. Whatever is missing degrades the choice: without a snapshot the last known load
-    counts, without anything the outstanding requests.
+    Unless a request has to wait, it is predicted, given an instance by the policy, reserved and
+    dispatched in the step in which it arrives. It is recalled from its engine's queue if it would
+    wait far less elsewhere. It ends, or an attempt fails and it is placed again. Missing data
+    degrades the choice: without a snapshot the last known load counts, without a load the number
+    of outstanding requests.
     """
 
     def __init__(
@@ -80,9 +80,10 @@ class PlacementCore:
         }
 
     def step(self, event: on.Event, now_s: float) -> list[do.Effect]:
-        """Take one event at `now_s` seconds of a clock that never goes back; what is to be done.
+        """Process one event and return the effects that the driver has to carry out.
 
-        AssertionError for an event that cannot happen, such as a second end of one request.
+        `now_s` is from a monotonic clock. Raises AssertionError for an event that cannot happen,
+        such as a second end of the same request.
         """
         state = self._state
         assert now_s >= state.now_s, f"time went from {state.now_s} back to {now_s}"
@@ -91,12 +92,12 @@ class PlacementCore:
         return state.take_effects()
 
     def stage(self, key: str) -> Stage | None:
-        """The stage of a request; None when it has ended."""
+        """Return the stage of a request; None if it has ended."""
         request = self._requests.get(key)
         return request.stage if request else None
 
     def check_idle(self) -> None:
-        """AssertionError unless nothing is left of any request."""
+        """Raise AssertionError if any request or lease is left."""
         self._state.check_idle()
 
     # The life of a request.
@@ -124,7 +125,7 @@ class PlacementCore:
             self._state.do(do.Revise(request.key, request.trial, lease.instance.instance_id))
 
     def _place(self, request: Request) -> None:
-        """Begin an attempt."""
+        """Choose an instance and dispatch the request, or let it wait, or refuse it."""
         if not self._state.eligible(request):
             self._await_instance(request)
             return
@@ -140,20 +141,20 @@ class PlacementCore:
             self._predict(request)
 
     def _await_instance(self, request: Request) -> None:
-        """Nobody who serves the request is up: it waits, or is refused."""
+        """Let the request wait because no instance that serves it is up, or refuse it."""
         if self.outages.begins(request):
             self.shares.stop_trying(request.key)
         else:
             self._refuse(request, "no_instance")
 
     def _place_who_waited(self) -> None:
-        """Another instance may get requests: place those that it serves."""
+        """Place the waiting requests that some instance serves now."""
         for request in self.outages.take_servable():
             self._place(request)
 
     def _predict(self, request: Request) -> None:
-        """Choose by what is predicted for the most promising instances, or by their loads where
-        there is no time to predict."""
+        """Choose by predictions for the most promising instances, or by their loads if there is
+        no time to predict."""
         state, now_s = self._state, self._state.now_s
         eligible = state.candidates.known(state.open_to(request))
         budget = self._budgets.of(request.arrived.spec.priority)
@@ -177,7 +178,8 @@ class PlacementCore:
     def _choose(
         self, request: Request, candidates: Sequence[Candidate], inputs: "PredictionInputs | None"
     ) -> None:
-        """The policy chooses; `inputs` are what was predicted from."""
+        """Let the policy choose among `candidates`, unless the request has to wait or is refused.
+        `inputs`: what their predictions were made from."""
         if self._state.is_over_share(request):
             candidates = [each for each in candidates if has_room(each.load)]
             if not candidates:
@@ -201,7 +203,7 @@ class PlacementCore:
         arrived, given = request.arrived, request.arrived.given_priority
         given = arrived.spec.priority if given is None else given
         if given != spec.priority and not instance.by_priority:
-            # Its engine would refuse a priority that the client did not give.
+            # An engine that does not admit by priority would refuse one the client did not give.
             spec = spec._replace(priority=given)
         self._state.lease(request, instance, spec)
         key, prediction, request.instance_by_s = request.key, chosen.prediction, 0.0
@@ -213,11 +215,11 @@ class PlacementCore:
         if prediction is not None and not request.single:
             prediction = self._state.predict.predict_one(spec, name, now_s) or prediction
         self._state.do(do.Dispatch(key, spec, name, prediction, attempt, decision))
-        if arrived.foreseeable:  # at once: the next placement must see it
+        if arrived.foreseeable:  # in this step, so that the next placement counts it
             self._state.predict.reserve(spec, name, now_s)
         self.shares.stop_trying(key)
 
-    # Requests that wait until there is room, because their tenants have more than their shares.
+    # Requests that wait for room because their tenants are over their shares.
 
     def _hold(self, request: Request) -> None:
         if self.shares.held >= MOST_HELD:
@@ -228,7 +230,7 @@ class PlacementCore:
         self.shares.stop_trying(request.key)
 
     def _release(self) -> None:
-        """There may be room: look again for an instance, for one after the other."""
+        """Place held requests, since there may be room, until one of them has to wait again."""
         for waiting, stage in self._held:
             while waiting.held and (key := waiting.take_next()) is not None:
                 request = self._requests[key]
@@ -255,7 +257,7 @@ class PlacementCore:
             request.next_attempt()
             self._dispatch(request, self._state.with_time_left(request), decision)
             self._recalls.review()
-        else:  # it went down in this moment
+        else:  # the chosen instance went down meanwhile
             self._place(request)
 
     def _failed(self, event: on.Failed) -> None:
@@ -281,7 +283,7 @@ class PlacementCore:
         self._retry(request, pause_s)
 
     def _place_elsewhere(self, request: Request, lease: Lease, why: Unfit) -> None:
-        """The instance cannot serve the request: it goes where it may be served, if anywhere."""
+        """Place a request that its instance cannot serve on another; refuse it if none is left."""
         arrived = request.arrived
         self.instances.answered(lease)
         request.unfit |= self.instances.refused(lease, arrived.model, why, arrived.need)
@@ -292,10 +294,10 @@ class PlacementCore:
             self._refuse(request, "unfit")
 
     def _retry(self, request: Request, least_s: float = 0.0) -> None:
-        """Place the request again after `least_s` seconds, or when the budget allows it.
+        """Place the request again once `least_s` has passed and the retry budget allows it.
 
-        Beyond the budget it waits as long as it may, and is then placed where an engine works: what
-        one engine left behind is no load of its own where others serve.
+        Beyond the budget it waits once for `LONGEST_PAUSE_S`. It is then placed if an instance is
+        known to work, as the others can take what one failed engine left, and otherwise refused.
         """
         had_to_wait, request.beyond_budget = request.beyond_budget, False
         pause_s = self._budget.pause_s(self._state.now_s)
@@ -312,7 +314,7 @@ class PlacementCore:
             self._place(request)
 
     def _give_up_silent(self, event: on.InstanceUp) -> None:
-        """The instance answers its probes, but perhaps nothing else."""
+        """Give up late attempts on an instance that answers its probes, but perhaps hangs."""
         instance, now_s = self.instances[event.instance_id], self._state.now_s
         late = self._silences.silent(
             event.instance_id, event.heard_s, event.worked_s, now_s, proven=instance.proven
@@ -374,14 +376,14 @@ class PlacementCore:
     def _instance_up(self, event: on.InstanceUp) -> None:
         name, models, now_s = event.instance_id, event.models, self._state.now_s
         known = self.instances.get(name)
-        if known is not None and not known.up:  # what failed there was another process
+        if known is not None and not known.up:  # it is another process than the one that failed
             for request in self._requests.values():
                 request.avoid.discard(name)
         if self.instances.put_up(name, models, now_s, event.lengths):
             self._place_who_waited()
         self._give_up_silent(event)
         self._release()
-        self._recalls.review()  # at every probe: of a new instance nothing can be predicted at once
+        self._recalls.review()  # at every probe, as a new instance has no snapshot at first
 
     def _instance_taken_back(self, event: on.InstanceTakenBack) -> None:
         self.instances.take_back(event.instance_id)

@@ -1,4 +1,4 @@
-"""One choice of an instance, with all that it was made of, so that it can be explained later."""
+"""One choice of an instance with all its inputs, so that it can be explained later."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -7,22 +7,22 @@ from foretell.model import RequestSpec
 from foretell.policy import Candidate, Policy
 from foretell.policy.judgement import JudgingPolicy, Memory
 
-if TYPE_CHECKING:  # for who has no numpy, and only reads a configuration
+if TYPE_CHECKING:  # configurations can be read without numpy
     from foretell.engine.hindsight import PredictionInputs
 
 
 class Decision(NamedTuple):
-    """What a policy chose, and from what. It refers to what was there anyway."""
+    """What a policy chose, and from what. It holds references and copies nothing."""
 
     spec: RequestSpec
-    """`slo` is what was left of the targets then."""
+    """`slo` is what was left of the targets at that time."""
     candidates: Sequence[Candidate]
     draw: float
     memory: Memory
-    """What the policy remembered then."""
+    """What the policy remembered at that time."""
     chosen: Candidate
     waited_s: float | None = None
-    """Seconds that the request would still have waited where it was; None: it was nowhere."""
+    """After a recall: the seconds that the request would still have waited; otherwise None."""
     inputs: "PredictionInputs | None" = None
     """What the predictions were made from."""
 
@@ -34,7 +34,7 @@ def decide(
     draw: float,
     inputs: "PredictionInputs | None" = None,
 ) -> Decision:
-    """Have the policy choose; `draw` breaks ties, `inputs` are what was predicted from."""
+    """Let the policy choose; `draw` breaks ties, `inputs` are the prediction inputs."""
     memory = policy.memory if isinstance(policy, JudgingPolicy) else None
     chosen = policy.choose(spec, candidates, draw)
     for candidate in candidates:

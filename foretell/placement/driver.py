@@ -1,6 +1,6 @@
 """The loop around one placement core: events in, effects carried out, in order.
 
-The scheduler service runs it by the clock of asyncio, the simulator in virtual time.
+The scheduler service runs it on asyncio's clock, the simulator in virtual time.
 """
 
 from collections import deque
@@ -13,11 +13,11 @@ from foretell.placement.core import PlacementCore
 from foretell.placement.ports import Send
 
 Record = Callable[[on.Event, float], None]
-"""Is told each event and its time before the core is."""
+"""Gets each event with its time before the core does."""
 
 
 class Driver:
-    """One core before a clock and those who carry out what it decides. For one thread."""
+    """Connects one core to a clock and to `Send`, which carries out its effects. For one thread."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Driver:
         self._telling = False
 
     def tell(self, event: on.Event) -> None:
-        """Tell the core of `event` and carry out what it wants done.
+        """Pass `event` to the core and carry out its effects.
 
-        What is told meanwhile comes behind it.
+        Events that are reported while effects are carried out are queued behind it.
         """
         self._events.append(event)
         if self._telling:
@@ -53,13 +53,13 @@ class Driver:
             self._telling = False
 
     def forget_timer(self, key: str) -> None:
-        """The request waits for no time any more."""
+        """Cancel the timer of a request, if it has one."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
 
     def _carry_out(self, effect: do.Effect) -> None:
-        match effect:  # what nearly each request has first
+        match effect:  # the most frequent first
             case do.Dispatch():
                 self._send.dispatch(effect)
             case do.Recall():

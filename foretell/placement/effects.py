@@ -1,6 +1,6 @@
 """The output of the placement core: effects that the driver carries out in order.
 
-Nobody changes an effect; as events, they are not frozen.
+Effects are never changed after creation. Like events, they are not frozen.
 """
 
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from foretell.policy.admission import Unattainable
 
 @dataclass(slots=True)
 class Recall:
-    """Take a request back from its engine's queue and tell `events.Recalled`; or, where it has its
-    first token by now, `events.Started`."""
+    """Take a request back from its engine's queue and report `events.Recalled`; if it has its
+    first token by now, report `events.Started` instead."""
 
     key: str
     instance_id: str
@@ -22,15 +22,15 @@ class Recall:
 
 @dataclass(slots=True)
 class GiveUp:
-    """The engine has been silent for too long: end the attempt and tell `events.Failed`, unless
-    something of the answer has come by now."""
+    """End an attempt whose engine has been silent for too long and report `events.Failed`, unless
+    the client has received a part of the answer that no other engine can continue."""
 
     key: str
 
 
 @dataclass(slots=True)
 class WaitUntil:
-    """Tell `events.TimePassed` at this time; a later one for the same request replaces it."""
+    """Report `events.TimePassed` at this time; a later effect for the request replaces this."""
 
     key: str
     at_s: float
@@ -39,7 +39,7 @@ class WaitUntil:
 
 @dataclass(slots=True)
 class Revise:
-    """Tell the instance's predictor what was estimated since the request was dispatched."""
+    """Notify the instance's predictor of a new length estimate for a dispatched request."""
 
     key: str
     spec: RequestSpec
@@ -48,15 +48,15 @@ class Revise:
 
 @dataclass(slots=True)
 class Dispatch:
-    """Send the request to this instance; then tell `events.Failed` or `events.Ended`, once."""
+    """Send the request to this instance, then report `events.Failed` or `events.Ended` once."""
 
     key: str
     spec: RequestSpec
-    """`request_id` is the attempt's own: what is told of an earlier attempt, late, must not touch
-    this one's reservation. `slo` is what is left of the targets now."""
+    """`request_id` is the attempt's own, so that a late message about an earlier attempt does not
+    change this one's reservation. `slo` is what is left of the targets now."""
     instance_id: str
     prediction: Prediction | None
-    """What is predicted there, with the requests that are to be expected later."""
+    """The prediction for this instance, which counts expected later requests if time allowed."""
     attempt: int
     """1 for the first."""
     decision: Decision | None = field(default=None, repr=False)
@@ -70,13 +70,13 @@ RefusedBecause = Literal[
 
 @dataclass(slots=True)
 class Refuse:
-    """Answer the client with an error: the request has ended.
+    """Answer the client with an error; the request has ended.
 
-    `no_instance`: nobody who serves its model is up, or was in time. `engine_failed`: all attempts
-    failed. `retry_budget`: an attempt failed, and too much is repeated already.
-    `late`: no instance can begin to answer within the target, as `why` says. `over_share`: its
-    tenant has more than its share already, and too many wait for that. `unfit`: every engine that
-    might have served it says that it cannot.
+    `no_instance`: no instance that serves it is up, or came up in time. `engine_failed`: all
+    attempts failed. `retry_budget`: an attempt failed, and the retry budget is exhausted. `late`:
+    no instance can begin to answer within the target, as `why` says. `over_share`: its tenant is
+    over its share, and too many requests wait for that reason. `unfit`: all engines that might
+    have served it say that they cannot, or `needs.MOST_REFUSALS` of them.
     """
 
     key: str
@@ -86,7 +86,7 @@ class Refuse:
 
 @dataclass(slots=True)
 class Degraded:
-    """A placement does without predictions that it wanted; to be counted."""
+    """Count predictions that a placement needed but did not get."""
 
     key: str
     missing: Literal["predictor", "budget", "accuracy"]

@@ -1,8 +1,8 @@
 """The input of the placement core: events that happen to a scheduler.
 
-`key` names a request within one scheduler; the driver chooses it and never uses it twice. Nobody
-changes an event; they are not frozen because each request has some, and making a frozen one takes
-three times as long.
+`key` names a request within one scheduler; its sender chooses it and never reuses it. Events are
+never changed after creation. They are not frozen dataclasses, because creating a frozen one takes
+three times as long and every request has several.
 """
 
 from collections.abc import Mapping
@@ -16,37 +16,37 @@ from foretell.policy.admission import Late
 
 @dataclass(slots=True)
 class Arrived:
-    """A valid request has come and is to be placed.
+    """A valid request has arrived and is to be placed.
 
-    `spec.request_id` is the request's key. `spec.slo` counts from the arrival.
+    `spec.request_id` is the request's key. The targets in `spec.slo` count from the arrival.
     """
 
     spec: RequestSpec
     model: str = ""
     late: Late = "serve"
     waited_s: float = 0.0
-    """Seconds since the request reached this scheduler, its body's way included."""
+    """Seconds since the request reached this scheduler, the transfer of its body included."""
     late_s: float = 0.0
-    """Seconds by which this scheduler, being busy, is behind with everything."""
+    """Seconds by which timers of this scheduler run late: above 0 when it is busy."""
     among: frozenset[str] | None = None
-    """The only instances that may get it; None: any."""
+    """The ids of the only instances that may get it; None: any."""
     recallable: bool = True
-    """Whoever sends it to its engine could take it back from there."""
+    """Whether its sender can take it back from an engine's queue."""
     whole: bool = False
-    """Its answer comes in one piece: `Started` is not told of it."""
+    """Whether its answer comes in one piece; there is no `Started` event then."""
     foreseeable: bool = True
-    """It generates tokens; otherwise it is placed by load, and nobody is told of it."""
+    """Whether it generates tokens; otherwise it is placed by load, without a reservation."""
     tenant: str = ""
-    """Whose it is: the engines are shared between tenants (`foretell.placement.shares`)."""
+    """Its sender; tenants share the engines fairly (`foretell.placement.shares`)."""
     given_priority: int | None = None
-    """The priority that every engine reads in the request; None: that of `spec`."""
+    """The priority that every engine reads in the request itself; None: that of `spec`."""
     need: Need = ANY
     """What an engine must be able to do to serve it."""
 
 
 @dataclass(slots=True)
 class Estimated:
-    """The length of a request is estimated again, with more effort than when it arrived."""
+    """The length of a request has been estimated again, with more effort than at its arrival."""
 
     key: str
     length: LengthEstimate
@@ -54,11 +54,11 @@ class Estimated:
 
 @dataclass(slots=True)
 class TimePassed:
-    """The time that `effects.WaitUntil` named has come."""
+    """The time of an `effects.WaitUntil` has come."""
 
     key: str
     ticket: int
-    """The ticket of the effect: a time that the request no longer waits for is ignored."""
+    """The ticket of that effect; the event is ignored if the request no longer waits for it."""
 
 
 @dataclass(slots=True)
@@ -67,76 +67,76 @@ class Started:
 
     key: str
     goes_on: bool = False
-    """Another engine could go on with its stream, should this one fall silent."""
+    """Whether another engine could continue its stream if this one falls silent."""
 
 
 @dataclass(slots=True)
 class Recalled:
-    """The engine of `effects.Recall` has nothing of the request any more, and computed nothing."""
+    """The request of `effects.Recall` has left its engine, which computed nothing of it."""
 
     key: str
 
 
 @dataclass(slots=True)
 class Failed:
-    """An attempt on an engine ended before the answer did: try another one."""
+    """An attempt failed before its answer was complete; another instance is to be tried."""
 
     key: str
     output_tokens: int = 0
-    """Those of the answer that the client has: another engine computes them with the prompt."""
+    """Tokens of the answer that the client has; the next engine computes them with the prompt."""
     unfit: Unfit = ""
-    """The engine is well, and says that it cannot serve the request for this reason."""
+    """Why the engine, though healthy, says that it cannot serve the request; "": it failed."""
 
 
 @dataclass(slots=True)
 class Ended:
-    """The answer of a dispatched request has ended, well or badly; no attempt follows."""
+    """A dispatched request has ended, successfully or not; no attempt follows."""
 
     key: str
     broken: bool = False
-    """Its engine broke off in mid-answer."""
+    """Its engine failed in the middle of the answer."""
     answered: bool = False
-    """Its engine has answered; otherwise its client left."""
+    """Its engine has answered; False if its client left."""
 
 
 @dataclass(slots=True)
 class Gone:
-    """The client of a request that is not dispatched has left."""
+    """The client of a request that is not dispatched has disconnected."""
 
     key: str
 
 
 @dataclass(slots=True)
 class InstanceUp:
-    """An instance answers its health probe and may get requests; told at every probe."""
+    """An instance has answered a health probe and may get requests; sent at every probe."""
 
     instance_id: str
     models: frozenset[str] = frozenset({""})
     heard_s: float = -inf
     """When its engine last sent a byte of any answer."""
     worked_s: float = -inf
-    """When its engine was last seen to have made a step."""
+    """When its engine was last known to have run a step."""
     lengths: Mapping[str, int] = field(default_factory=dict)
-    """Longest context of its models in tokens, where it says so."""
+    """Longest context of each model in tokens, if the engine states it."""
 
 
 @dataclass(slots=True)
 class InstanceDown:
-    """An instance no longer answers: nothing is placed there until it is up again."""
+    """An instance no longer answers; nothing is placed there until it is up again."""
 
     instance_id: str
 
 
 @dataclass(slots=True)
 class InstanceDraining:
-    """An instance is to end what it has and gets nothing new, even if it is up."""
+    """An instance is to finish its requests and gets no new ones, even if it is up."""
 
     instance_id: str
 
 
 @dataclass(slots=True)
 class InstanceTakenBack:
-    """An instance that was draining gets requests again, as far as it is up."""
+    """An instance no longer drains and gets requests again while it is up."""
 
     instance_id: str
 
@@ -150,7 +150,7 @@ class InstanceRemoved:
 
 @dataclass(slots=True)
 class InstanceFollowed:
-    """There is a snapshot of an instance from now on, or no longer."""
+    """This scheduler now has snapshots of an instance, or no longer has any."""
 
     instance_id: str
     followed: bool = True

@@ -1,4 +1,4 @@
-"""Why a request went where it went: a decision, told with its numbers and in a sentence."""
+"""Why a request went where it went: a decision with its numbers, and in a sentence."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from foretell.policy.judgement import Judgement, JudgingPolicy, Part
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """One candidate: what was predicted of it, and what that was worth to the policy."""
+    """One candidate: what was predicted for it, and how the policy scored that."""
 
     instance_id: str
     chosen: bool
@@ -20,21 +20,21 @@ class Considered:
     """Requests of this scheduler that were in progress there."""
     load: Load | None
     prediction: Prediction | None
-    """None where its predictor did not answer."""
+    """None if nothing was predicted for it, or the prediction is not trusted."""
     compared: bool
-    """False where the policy left it out: others meet the request's targets better."""
+    """False if the policy left it out because others meet the request's targets better."""
     score: float | None
-    """What the policy compared, in the unit of `Explanation.measure`: the least is chosen. None
-    where it was not compared."""
+    """What the policy compared, in the unit of `Explanation.measure`; the lowest is chosen. None
+    if it was not compared."""
     tie_break: float | None
-    """The least of these is chosen among equal scores, and a draw among what is equal then."""
+    """Among equal scores the lowest of these is chosen; among equals in both, a draw decides."""
     score_known: bool
-    """False where the score was taken from its peers', as its own could not be told."""
+    """False if the score was derived from those of other candidates, as its own is unknown."""
     parts: Part | None
-    """What a total delay is made of."""
+    """The parts of its total delay."""
     worth: float | None
-    """The expected number of requests that meet their targets thanks to the choice; None where the
-    request has none, or nobody knew."""
+    """The expected number of requests that meet their targets thanks to the choice; None if the
+    request has no targets or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +43,19 @@ class Explanation:
 
     policy: str
     measure: str
-    """What the scores are; empty for a policy that compares none."""
+    """What the scores measure; empty for a policy without scores."""
     because: str
-    """Why, in a sentence."""
+    """The reason, in a sentence."""
     chosen: str
     """The `instance_id`."""
     draw: float
     """The draw in [0, 1) that chose among exact ties."""
     candidates: tuple[Considered, ...]
-    """In the order in which the draw chose; those that were not compared last."""
+    """In the order in which the draw chose; those that were not compared come last."""
 
 
 def explain(policy: Policy, decision: Decision) -> Explanation:
-    """Why `decision` was made, by the same comparison that made it."""
+    """Explain `decision` by the same comparison that made it."""
     judgement, measure = None, ""
     if isinstance(policy, JudgingPolicy):
         spec, candidates, memory = decision.spec, decision.candidates, decision.memory
@@ -95,14 +95,14 @@ def _considered(decision: Decision, judgement: Judgement | None) -> Iterator[Con
 
 
 def best_first(one: Considered) -> tuple[bool, bool, float, float, str]:
-    """A key to sort by: the chosen one, then by score; those that were not compared last."""
+    """A sort key: the chosen candidate first, then by score, those not compared last."""
     score = one.score if one.score is not None else 0.0
     tie_break = one.tie_break if one.tie_break is not None else 0.0
     return not one.chosen, not one.compared, score, tie_break, one.instance_id
 
 
 def _sentence(policy: Policy, decision: Decision, found: Sequence[Considered], measure: str) -> str:
-    """Why the first of `found` was chosen."""
+    """The sentence that says why the first of `found` was chosen."""
     best, compared = found[0], [each for each in found if each.compared]
     name = best.instance_id
     left_out = len(found) - len(compared)
@@ -130,7 +130,7 @@ def _key(one: Considered) -> tuple[float | None, float | None]:
 
 
 def _compared(best: Considered, second: Considered) -> str:
-    """The scores of two, and the part that makes the difference where there are parts."""
+    """The scores of both, and the part that differs most if there are parts."""
     assert best.score is not None, "the best was compared"
     assert second.score is not None, "so was the second"
     text = f"{best.score:.4g} against {second.score:.4g} of {second.instance_id}"
@@ -145,7 +145,7 @@ def _compared(best: Considered, second: Considered) -> str:
 
 
 def _differences(best: Part, second: Part) -> Iterable[tuple[float, tuple[float, float], str]]:
-    """By how much each part of the score is better, its seconds, and what it is."""
+    """By how much `best` is better in each part, both values in seconds, and the part's name."""
     waits_s, decodings_s = (best.wait_s, second.wait_s), (best.decoding_s, second.decoding_s)
     added_s = _added_s(best), _added_s(second)
     yield added_s[1] - added_s[0], added_s, "what it costs the others there"

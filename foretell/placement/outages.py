@@ -6,11 +6,11 @@ from foretell.placement.request import Request, Stage
 from foretell.placement.state import State
 
 MOST_HELD = 1000
-"""Requests that wait at most."""
+"""The most requests that may wait."""
 
 
 class Outages:
-    """The requests of one placement core that wait for an instance, by their arrival."""
+    """The requests of one placement core that wait for an instance, the longest wait first."""
 
     def __init__(self, state: State, longest_s: float) -> None:
         """A request waits for `longest_s` at most."""
@@ -20,13 +20,13 @@ class Outages:
 
     @property
     def held(self) -> int:
-        """Requests that wait."""
+        """The number of requests that wait."""
         return len(self._keys)
 
     def begins(self, request: Request) -> bool:
-        """Whether the request waits here from now on; otherwise it has waited for long enough, or
-        too many do. A gateway that has named who may get a request may name others: it does not
-        wait."""
+        """Let the request wait here and return True; False if it has waited for long enough or too
+        many wait. A request whose gateway has named its instances does not wait, since the gateway
+        can name others."""
         now_s = self._state.now_s
         request.instance_by_s = request.instance_by_s or now_s + self._longest_s
         full = self.held >= MOST_HELD
@@ -38,7 +38,7 @@ class Outages:
         return True
 
     def take_servable(self) -> Iterator[Request]:
-        """Those that an instance serves now: each is to be placed before the next one is taken."""
+        """Remove and yield those that some instance can serve now; place each before the next."""
         for request in [self._state.requests[key] for key in self._keys]:
             if self._state.eligible(request):
                 del self._keys[request.key]
@@ -46,5 +46,5 @@ class Outages:
                 yield request
 
     def leave(self, key: str) -> None:
-        """The request waits no more, if it did."""
+        """Remove the request if it waits here."""
         self._keys.pop(key, None)

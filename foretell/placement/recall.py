@@ -1,9 +1,9 @@
-"""The requests that wait in the queues of engines: one queue, in which nothing is final.
+"""Recall: requests that wait in engines' queues can still be placed on other engines.
 
-What waits in an engine's queue waits for this engine, though another one may have room by now:
-answers end sooner or later than was predicted. Nothing has been computed of it, so it can be taken
-back and sent elsewhere, and its client notices nothing. That is work stealing (Blumofe and
-Leiserson, JACM 46(5), 1999) with a forecast in the place of an idle worker's attempt.
+A request in an engine's queue waits for this engine, although another one may have room by now,
+because answers end sooner or later than predicted. Nothing of it has been computed, so it can be
+taken back and sent elsewhere without its client noticing. This is work stealing (Blumofe and
+Leiserson, JACM 46(5), 1999), started by a forecast instead of an idle worker.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ from foretell.policy import Candidate
 from foretell.policy.order import OVERTAKEN_PART, LargestLast, costs_too_much, sooner
 
 REVIEW_PAUSE_S = 0.1
-"""Pause between two reviews of one request: about as often news of engines come."""
+"""Least time between two reviews of one request, about the interval of snapshots."""
 GAIN = 2.0
-"""A request is called back from a wait this many times as long as elsewhere: forecasts err, and
-there it is the last in the queue. So no request goes to and fro: its wait is halved each time."""
+"""A request is recalled if it would wait more than this many times as long as elsewhere. The margin
+allows for forecast errors. It also prevents ping-pong, as each recall halves the wait at least."""
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Waiting:
 
 
 class Unstarted:
-    """The dispatched requests that have no token yet, as far as is known."""
+    """The dispatched requests that have no first token yet, as far as is known."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, _Waiting] = {}
@@ -44,15 +44,16 @@ class Unstarted:
     def add(
         self, key: str, instance_id: str, arrived_s: float, now_s: float, overdue_s: float = inf
     ) -> None:
-        """The request is sent to this instance, which was the best choice just now. Others may
-        overtake it there until `overdue_s`."""
+        """Add a request that is sent to this instance, which is the best choice at the moment.
+        Others may overtake it there until `overdue_s`."""
         self._waiting[key] = _Waiting(instance_id, arrived_s, now_s, now_s, overdue_s)
 
     def is_overdue(self, key: str, now_s: float) -> bool:
-        """Whether all who may overtake the request have come and gone.
+        """Whether the request may no longer be overtaken.
 
-        Others that go last have no say, though they may be overtaken for longer: to wait for these
-        would let everybody pass who comes meanwhile."""
+        It is not overdue while a request of normal priority that was sent to the same instance
+        before `overdue_s` still waits. Other requests that go last do not count: waiting for them
+        would let all later arrivals pass."""
         overdue_s, here = self._waiting[key].overdue_s, self._waiting[key].instance_id
         return overdue_s <= now_s and not any(
             other.instance_id == here and other.sent_s < overdue_s and other.overdue_s == inf
@@ -60,11 +61,11 @@ class Unstarted:
         )
 
     def discard(self, key: str) -> None:
-        """The request has a token or has ended, or cannot be called back any more."""
+        """Remove a request that has a token, has ended or cannot be recalled any more."""
         self._waiting.pop(key, None)
 
     def pick(self, instances: Instances, now_s: float) -> str | None:
-        """The oldest request that is due for a review; None where none is."""
+        """Return the oldest request that is due for a review and note the review; None: none is."""
         due = [
             (waiting.arrived_s, key)
             for key, waiting in self._waiting.items()
@@ -78,9 +79,9 @@ class Unstarted:
 
 
 def _may_wait(waiting: _Waiting, instances: Instances) -> bool:
-    """Whether it may still wait in the engine's queue: no later news says the contrary.
+    """Whether it may still wait in the engine's queue, by the latest snapshot.
 
-    News from before it came there say nothing: it is on its way then."""
+    A snapshot from before it was sent says nothing about it."""
     instance = instances.get(waiting.instance_id)
     if instance is None:
         return False
@@ -91,40 +92,40 @@ def _may_wait(waiting: _Waiting, instances: Instances) -> bool:
 
 
 def is_worth_it(wait_s: float, elsewhere_s: float) -> bool:
-    """Whether a request that would wait another `wait_s` is called back for a shorter wait."""
+    """Whether a request that would wait another `wait_s` is recalled for a shorter wait."""
     return wait_s > GAIN * elsewhere_s
 
 
 class Recalls:
     """Reviews the requests of one placement core that wait in engines' queues, one at a time.
 
-    Engines that admit by priority get the largest requests with a lower priority, where that pays
-    (`foretell.policy.order`). One that is overtaken for too long is called back and sent again with
-    a higher one, so its wait has a bound: of the requests with the priority that it asked for, only
-    those overtake it that are sent to its engine
+    Engines that admit by priority get the largest requests with a lower priority where that pays
+    (`foretell.policy.order`). If others overtake such a request for too long, it is recalled and
+    sent again with a higher priority. This bounds its wait: of the requests with the priority that
+    it asked for, it is overtaken only by those that are sent to its engine
 
-    - before it is overdue, `OVERTAKEN_PART` of its predicted decoding after it arrived, or
-    - so late that they begin before the next review, or
-    - while it waits no longer than `GAIN` times as long as it would as the first of them.
+    - before it is overdue, `OVERTAKEN_PART` of its predicted decoding time after its arrival, or
+    - at a time when they begin before the next review, or
+    - while its wait is at most `GAIN` times the wait it would have as the first of them.
 
-    This holds while there is time for reviews (`PredictionBudget.is_spare`) and forecasts
-    are right.
+    This holds while there is time for reviews (`PredictionBudget.is_spare`) and forecasts are
+    right.
     """
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._unstarted = Unstarted()
         self._orders: dict[str, LargestLast] = {}
-        self._recalled_key = ""  # the one that is being called back
+        self._recalled_key = ""  # the request that is being recalled
 
     def arrived(self, request: Request) -> None:
-        """A new request finds its place among the others to its model."""
+        """Rank a new request among the others to its model."""
         if self._is_recallable(request):
             order = self._orders.setdefault(request.arrived.model, LargestLast())
             request.spec = request.trial = order.ranked(request.spec)
 
     def rank(self, request: Request, candidates: Sequence[Candidate]) -> None:
-        """The request keeps its place among the others where it would wait too long as the last."""
+        """Restore the request's own priority if it would wait too long with a lower one."""
         usual = request.arrived.spec.priority
         goes_last = request.trial.priority > usual
         if goes_last and costs_too_much(c.prediction for c in candidates):
@@ -133,7 +134,7 @@ class Recalls:
     def sent(
         self, request: Request, spec: RequestSpec, instance_id: str, prediction: Prediction | None
     ) -> None:
-        """The request is dispatched."""
+        """Note that the request is dispatched."""
         if not self._is_recallable(request):
             return
         arrived_s, overdue_s = request.arrived_s, inf
@@ -144,12 +145,12 @@ class Recalls:
         self._unstarted.add(request.key, instance_id, arrived_s, now_s, overdue_s)
 
     def _is_recallable(self, request: Request) -> bool:
-        # A part of several sequences may have begun: nobody calls those back.
+        # Of several sequences some may have begun, so such requests are not recalled.
         late = self._state.policy.late_binding
         return late and request.arrived.recallable and request.spec.sequences == 1
 
     def review(self) -> None:
-        """There is room somewhere: whoever has waited longest elsewhere may be better off there."""
+        """Recall the oldest request due for a review if it would wait much less elsewhere."""
         state = self._state
         key = None if self._recalled_key else self._unstarted.pick(state.instances, state.now_s)
         if key is None:
@@ -178,7 +179,7 @@ class Recalls:
     def _better(
         self, request: Request, spec: RequestSpec, others: Sequence[str], wait_s: float
     ) -> Decision | None:
-        """Where the request would wait much less than where it is."""
+        """A choice with a wait that is much shorter than `wait_s`, or None."""
         state = self._state
         predicted = state.ask(spec, others)
         known = [a.instance_id for a in predicted.answers if a.prediction is not None]
@@ -193,13 +194,13 @@ class Recalls:
         return found._replace(waited_s=wait_s)
 
     def keep(self, request: Request) -> None:
-        """The request cannot be called back any more, should it have been about to."""
+        """Note that the request cannot be recalled any more; end its recall if there is one."""
         self._unstarted.discard(request.key)
         if request.key == self._recalled_key:
             self._recalled_key, request.stage, request.better = "", Stage.ANSWER, None
 
     def recalled(self, request: Request) -> Decision:
-        """The request is back; where it goes."""
+        """End the request's recall, which succeeded, and return where it goes."""
         expect(request, Stage.RECALL)
         request.stage, chosen, request.better = Stage.ANSWER, request.better, None
         self._recalled_key = ""

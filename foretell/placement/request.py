@@ -18,15 +18,15 @@ class Stage(Enum):
     PLACEMENT = "placement"
     RETRY = "retry"
     INSTANCE = "instance"
-    """Nobody who serves it is up."""
+    """No instance that serves it is up."""
     SHARE = "share"
-    """Its tenant has more than its share, and no engine has room."""
+    """Its tenant is over its share, and no engine has room."""
     YIELD = "yield"
-    """It will hardly be in time, and no engine has room."""
+    """It will probably miss its TTFT target, and no engine has room."""
     ANSWER = "answer"
     """It is dispatched."""
     RECALL = "recall"
-    """It is dispatched, and its engine is asked to give it back."""
+    """It is dispatched, and is being taken back from its engine's queue."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,59 +36,59 @@ class Request:
     arrived: on.Arrived
     arrived_s: float
     spec: RequestSpec
-    """With its length, and its priority among the others to its model."""
+    """With its latest length estimate, and its priority among the requests to its model."""
     stage: Stage = Stage.PLACEMENT
     attempt: int = 0
     trial: RequestSpec = field(init=False)
-    """`spec` for the attempt under way: its own id, perhaps its original priority."""
+    """`spec` for the current attempt: with an id of its own, and perhaps its original priority."""
     avoid: set[str] = field(default_factory=set)
     unfit: set[str] = field(default_factory=set)
-    """Instances that cannot serve it, as they or others like them say."""
+    """Ids of instances that cannot serve it, as they or instances like them have said."""
     refusals: int = 0
-    """How often one has said so."""
+    """How often an instance has said so."""
     single: bool = False
-    """Each instance was predicted for by one rollout only."""
+    """Its predictions were made with one rollout for each instance."""
     lease: Lease | None = None
     ticket: int = 0
     failures: int = 0
     beyond_budget: bool = False
-    """It waits although the retry budget does not allow it to be repeated."""
+    """It waits for a retry beyond the retry budget."""
     work: float = 0.0
-    """What it counts in its tenant's share while it is dispatched, in tokens."""
+    """Its work in tokens that counts towards its tenant's share while it is dispatched."""
     instance_by_s: float = 0.0
-    """Until when it waits for an instance; 0: it has not had to."""
+    """Until when it may wait for an instance; 0: it has not waited for one."""
     better: Decision | None = None
-    """Where it goes when its engine has given it back."""
+    """Where it goes once it is recalled."""
 
     key: str = field(init=False)
-    """The id by which events and effects name it."""
+    """Its id in events and effects."""
 
     def __post_init__(self) -> None:
         self.trial, self.key = self.spec, self.arrived.spec.request_id
 
     @property
     def urgency(self) -> Urgency:
-        """Its place among those that wait for their tenants' shares."""
+        """Its place in the order of those that wait for their tenants' shares."""
         return Urgency(self.arrived.spec.priority, self.arrived_s)
 
     def next_attempt(self) -> None:
-        """It is tried once more, by an id of its own."""
+        """Begin another attempt, with an id of its own."""
         self.attempt += 1
         self.trial = self.spec
         if self.attempt > 1:
             self.trial = self.spec._replace(request_id=f"{self.key}-{self.attempt}")
 
     def continue_after(self, output_tokens: int) -> None:
-        """So many tokens of the answer are there, and the next attempt goes on after them."""
+        """Let the next attempt continue after the first `output_tokens` of the answer."""
         spec, length = self.spec, clip(self.spec.length, 0, output_tokens + 1)
         prompt_tokens = self.arrived.spec.prompt_tokens + output_tokens
         self.spec = spec._replace(prompt_tokens=prompt_tokens, length=length)
 
     def predicted_s(self, prediction: Prediction | None) -> float | None:
-        """When the first byte of the answer should come, in seconds from now; None: nobody knows.
+        """Return in how many seconds the answer's first byte should come; None if unknown.
 
-        Of an answer that comes whole that is its end: where it is as long as it may be, since
-        lengths are predicted badly. Infinite where no limit is known.
+        For an answer in one piece that is its end, at the longest length that the request allows,
+        since lengths are hard to predict; infinite if there is no prediction or no limit.
         """
         whole, spec = self.arrived.whole, self.trial
         if prediction is None:

@@ -1,45 +1,46 @@
 """How long an engine may be silent before an attempt on it is given up.
 
-An engine may hang and still answer its health probes. Its forecast tells when the first byte of an
-answer should have come, so silence of several times that long is a reason to go elsewhere. An
-engine that sends anything at all, be it of other answers, does not hang: it is only late.
+An engine may hang and still answer its health probes. Its forecast says when the first byte of an
+answer should come; an attempt is given up after several times as long. An engine that sends
+anything, even bytes of other answers, does not hang; it is only late.
 
-A stream that has begun is awaited in the same way, where another engine could go on with it.
+The same holds for a stream that has begun, if another engine could continue it.
 """
 
 from dataclasses import dataclass
 from math import exp
 
 TIMES = 4.0
-"""Silence that is given up, in multiples of the predicted one: forecasts err."""
+"""Allowed silence in multiples of the predicted one, since forecasts err."""
 LEAST_S = 2.0
-"""Engines are silent for so long without hanging: they collect garbage or compile for a shape."""
+"""Silence that is always allowed: engines collect garbage, or compile for a new shape."""
 AT_WORK = 4.0
-"""An engine that makes steps does not hang, though its answers may be lost on their way: it has so
-many times as long for a first byte."""
+"""Factor on the allowed silence before the first byte while the engine runs steps: it does not
+hang, although its answers may be lost on their way."""
 STREAM_S = 10.0
-"""Silence in which a stream that had begun is left alone: its tokens are not predicted one by one,
-and to go on elsewhere computes all of them again."""
+"""Allowed silence of a stream that has begun: its tokens are not predicted one by one, and the
+next engine has to compute all of them again."""
 UNKNOWN_S = 60.0
-"""Silence of an engine that has not answered yet since it came up: it loads and compiles."""
+"""Allowed silence of an engine that has not answered since it came up: it loads and compiles."""
 _MEMORY_S = 600.0
-"""Time constant by which the longest silence seen is forgotten."""
+"""Time constant with which the slowest first byte is forgotten."""
 
 
 @dataclass(slots=True)
 class _Attempt:
     instance_id: str
     since_s: float
-    """When it was sent, or began."""
+    """When it was sent; once it has begun, when it began."""
     longest_s: float
     begun: bool = False
 
 
 class Silences:
-    """The attempts that are awaited; pure, time is an argument.
+    """The attempts whose next bytes are awaited. Pure: time is an argument.
 
-    Without a forecast, and at least, an engine is given as long as first bytes took lately. The
-    last attempt of a request is never given up, so what becomes slow everywhere is soon known.
+    The slowest recent first byte is a lower bound of the allowed silence, and replaces a missing
+    forecast. The last attempt of a request is never given up, so a slowdown of all engines is soon
+    known.
     """
 
     def __init__(self) -> None:
@@ -48,7 +49,7 @@ class Silences:
         self._slowest_s, self._slowest_at_s = 0.0, 0.0
 
     def sent(self, key: str, instance_id: str, predicted_s: float | None, now_s: float) -> None:
-        """An attempt begins. Its first byte is predicted after `predicted_s`; None: nobody knows,
+        """Add an attempt whose first byte is predicted after `predicted_s`. None: unknown;
         infinite: it may take any time."""
         if predicted_s is None:
             predicted_s = self.usual_s(now_s) or UNKNOWN_S / TIMES
@@ -57,7 +58,7 @@ class Silences:
         attempts[key] = _Attempt(instance_id, now_s, TIMES * predicted_s)
 
     def began(self, key: str, now_s: float, *, goes_on: bool) -> None:
-        """The attempt's first byte has come; `goes_on`: another engine could go on from here."""
+        """Note the attempt's first byte; `goes_on`: another engine could continue from here."""
         attempt = self._pop(key)
         if attempt is None:
             return
@@ -68,17 +69,17 @@ class Silences:
             attempts[key] = _Attempt(attempt.instance_id, now_s, STREAM_S, begun=True)
 
     def ended(self, key: str, now_s: float) -> float:
-        """Nothing more will come of the attempt; how long its first byte was waited for, 0 where
-        that came."""
+        """Remove an attempt that has ended; return how long its first byte was awaited, 0 if it
+        came."""
         attempt = self._pop(key)
         return 0.0 if attempt is None or attempt.begun else now_s - attempt.since_s
 
     def silent(
         self, instance_id: str, heard_s: float, worked_s: float, now_s: float, *, proven: bool
     ) -> list[str]:
-        """The attempts there that have waited too long, given when the last byte came from there
-        and when the engine last made a step.
+        """Return the attempts there that have waited for too long.
 
+        `heard_s`: when the last byte came from there. `worked_s`: when the engine last ran a step.
         `proven`: the instance has answered since it came up.
         """
         attempts = self._attempts.get(instance_id)
@@ -95,7 +96,7 @@ class Silences:
         return [key for key, attempt in attempts.items() if is_late(attempt)]
 
     def usual_s(self, now_s: float) -> float:
-        """The slowest first byte lately; 0 where none is known."""
+        """Return how long the slowest recent first byte took, which decays; 0 if none is known."""
         return self._slowest_s * exp((self._slowest_at_s - now_s) / _MEMORY_S)
 
     def _saw(self, seconds: float, now_s: float) -> None:

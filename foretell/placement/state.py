@@ -1,4 +1,4 @@
-"""What all parts of one placement core share."""
+"""The state that all parts of one placement core share."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,7 +17,7 @@ _ANSWER = Stage.ANSWER
 
 
 class State:
-    """The requests of one scheduler, the instances, and the effects of the event under way."""
+    """The requests of one scheduler, the instances, and the effects of the current event."""
 
     def __init__(
         self, policy: Policy, config: PlacementConfig, random: Callable[[], float], predict: Predict
@@ -37,28 +37,28 @@ class State:
         self._effects: list[Effect] = []
 
     def do(self, effect: Effect) -> None:
-        """The driver is to carry this out, after what it is to do already."""
+        """Append an effect to those that the driver will carry out."""
         self._effects.append(effect)
 
     def wait(self, request: Request, pause_s: float) -> None:
-        """`events.TimePassed` is to be told of the request then, and of no earlier wait."""
+        """Ask for `events.TimePassed` after `pause_s`, in place of any earlier wait."""
         self._tickets += 1
         request.ticket = self._tickets
         self.do(WaitUntil(request.key, self.now_s + pause_s, request.ticket))
 
     def check_idle(self) -> None:
-        """AssertionError unless nothing is left of any request."""
+        """Raise AssertionError if any request or lease is left."""
         assert not self.requests, f"requests never ended: {sorted(self.requests)}"
         self.shares.check_idle()
         assert all(i.outstanding == 0 for i in self.instances), "a lease was never given back"
 
     def take_effects(self) -> list[Effect]:
-        """What is to be done since the last call."""
+        """Return the effects since the last call."""
         found, self._effects = self._effects, []
         return found
 
     def eligible(self, request: Request) -> list[str]:
-        """The instances that may get the request."""
+        """Return the ids of the instances that may get the request."""
         among, model = request.arrived.among, request.arrived.model
         known = self.instances.eligible(
             model, request.avoid, need=request.arrived.need, unfit=request.unfit
@@ -66,12 +66,13 @@ class State:
         return known if among is None else [each for each in known if each in among]
 
     def is_over_share(self, request: Request) -> bool:
-        """Whether the request may only go where there is room; after a failure it goes anywhere."""
+        """Whether the request may only go where there is room; never after a failed attempt."""
         return not request.failures and self.shares.is_over(request.arrived.tenant)
 
     def open_to(self, request: Request) -> list[str]:
-        """The eligible instances. One that has waited because its tenant is over its share, as none
-        had room, leaves the first of them to others; all schedulers leave the same."""
+        """Return the eligible instances. A request that has waited because its tenant is over its
+        share leaves out the first of them, for tenants within their shares; all schedulers leave
+        out the same ones."""
         eligible = self.eligible(request)
         if self.shares.trying != request.key or not self.is_over_share(request):
             return eligible
@@ -86,8 +87,8 @@ class State:
         single: bool = False,
         load_alone: bool = False,
     ) -> Predicted:
-        """What the policy needs to know of the request on each of the instances; `load_alone`: or
-        their loads, as there is no time to predict."""
+        """Return what the policy needs to know of the request on each of the instances;
+        `load_alone`: only their loads, as there is no time to predict."""
         return self.predict.predict(
             spec,
             instance_ids,
@@ -98,13 +99,13 @@ class State:
         )
 
     def lease(self, request: Request, instance: Instance, spec: RequestSpec) -> None:
-        """The request is in progress at the instance from now on."""
+        """Count the request as in progress at the instance from now on."""
         request.lease, request.stage = instance.lease(self.now_s), _ANSWER
         request.work = work_of(spec)
         self.shares.sent(request.arrived.tenant, request.work)
 
     def give_back(self, request: Request) -> Lease:
-        """The request is no longer in progress at its instance; the lease that it had."""
+        """Give back the request's lease and return it."""
         expect(request, _ANSWER)
         lease, request.lease = lease_of(request), None
         lease.give_back()
@@ -112,7 +113,7 @@ class State:
         return lease
 
     def with_time_left(self, request: Request) -> RequestSpec:
-        """The attempt's `spec` with what is left of its targets."""
+        """Return the attempt's `spec` with what is left of its targets."""
         spec = request.trial
         if not spec.slo.given:
             return spec
@@ -120,11 +121,11 @@ class State:
 
 
 def expect(request: Request, stage: Stage) -> None:
-    """AssertionError unless the request is in this stage."""
+    """Raise AssertionError unless the request is in this stage."""
     assert request.stage is stage, f"{request.key} waits for {request.stage}, not {stage}"
 
 
 def lease_of(request: Request) -> Lease:
-    """The place of a dispatched request."""
+    """Return the lease of a dispatched request."""
     assert request.lease is not None, f"{request.key} has no lease"
     return request.lease

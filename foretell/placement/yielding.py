@@ -1,9 +1,9 @@
-"""Requests that will hardly be in time make way for those that may still be.
+"""Requests that will probably miss their TTFT target yield to those that can still meet it.
 
-Where more comes than engines can serve, queues in the order of arrival make everybody late alike:
-each request waits behind others for whom it is too late already. What has lost most of its chance
-to be in time therefore waits here until an engine has room, where it delays nobody: goodput counts
-who is in time, not how late the others are.
+Under overload, queues in order of arrival make all requests late: each waits behind others that
+are too late already. A request that has lost most of its chance to be in time therefore waits here,
+where it delays no other, until an engine has room. Goodput counts the requests that are in time,
+not how late the others are.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,27 +16,26 @@ from foretell.policy import Candidate
 from foretell.policy.slo import share_within, ttft_quantiles
 
 CHANCE = 0.5
-"""Who is less likely than this to be in time, wherever it goes, makes way."""
+"""A request yields if its chance to be in time is lower than this on every candidate."""
 LONGEST_S = 30.0
-"""Seconds from its arrival for which a request makes way to others."""
+"""Seconds from its arrival for which a request yields at most."""
 
 
 class Yielding:
-    """The requests of one placement core that wait because they would be late anyway."""
+    """The requests of one placement core that wait because they would probably be late."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._alike: dict[tuple[str, Collection[str] | None], dict[str, float]] = {}
-        """The deadlines of those that may go to the same engines."""
+        """By model and allowed instances: the deadlines of the requests, by their keys."""
         self.held = 0
-        """Requests that wait."""
+        """The number of requests that wait."""
 
     def begins(self, request: Request, spec: RequestSpec, candidates: Sequence[Candidate]) -> bool:
-        """Whether the request, which has a target for its TTFT, waits here from now on; `spec` has
-        what is left of its targets.
+        """Let a request with a TTFT target wait here and return True if it should yield.
 
-        Not after a failed attempt, nor if it wants to be told, and not where an engine has room or
-        nobody predicts.
+        `spec` has what is left of its targets. A request does not yield after a failed attempt, if
+        it asked to be rejected when late, if a candidate has room, or if there are no predictions.
         """
         arrived, wait_s = request.arrived, request.arrived_s + LONGEST_S - self._state.now_s
         if arrived.late == "reject" or request.failures or wait_s <= 0.0:
@@ -55,7 +54,7 @@ class Yielding:
         return True
 
     def end(self, request: Request) -> None:
-        """The request, if it waits here, does so no longer."""
+        """Remove the request if it waits here."""
         group = request.arrived.model, request.arrived.among
         alike = self._alike.get(group)
         if alike is not None and alike.pop(request.key, None) is not None:
@@ -64,10 +63,10 @@ class Yielding:
                 del self._alike[group]
 
     def take_next(self) -> str | None:
-        """Where an engine has room: the most urgent of those that wait for it.
+        """Remove and return the most urgent request of those for which an engine has room.
 
-        Of one priority, that is the one whose target ends first; those whose targets have passed
-        come after all others.
+        Within a priority that is the one with the earliest deadline; those whose deadlines have
+        passed come last. None if there is none.
         """
         requests, now_s = self._state.requests, self._state.now_s
         for alike in self._alike.values():

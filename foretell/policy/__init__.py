@@ -1,7 +1,6 @@
-"""Where a request goes: one policy per file, found here by its name.
+"""Placement policies: one per file, found here by name.
 
-`POLICIES` are those that operators choose from; `foretell.policy.baselines` has those of the
-laboratory.
+Operators choose one of `POLICIES`; `foretell.policy.baselines` has those for comparison.
 """
 
 from foretell.policy.base import Candidate, Needs, Policy, Urgency
@@ -15,10 +14,10 @@ POLICIES = {name: policy for name, policy in _found.items() if name not in BASEL
 
 
 def make_policy(name: str, **parameters: object) -> Policy:
-    """A fresh policy, one of `POLICIES` or of the laboratory's `BASELINES`.
+    """Create a policy, one of `POLICIES` or `BASELINES`.
 
-    `parameters` are the keyword-only arguments of its constructor. Raises ValueError that lists
-    what there is if there is no such policy or parameter, or if a value is out of range.
+    `parameters` are the keyword-only arguments of its constructor. Raises ValueError for an unknown
+    policy or parameter, with a list of the known ones, and for a value out of range.
     """
     policy = POLICIES.get(name) or BASELINES.get(name)
     if policy is None:

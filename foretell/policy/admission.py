@@ -8,7 +8,7 @@ from typing import Literal
 from foretell.model import Prediction, Slo
 
 Late = Literal["serve", "reject"]
-"""The treatment of a request that no instance could answer in time."""
+"""What to do with a request that no instance can answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,20 +21,19 @@ class Unattainable:
 
     @property
     def wait_s(self) -> float:
-        """Seconds until the queues in the way are short enough, if no other request comes."""
+        """Seconds until the queues are short enough, if no other request arrives."""
         return self.ttft_s - self.target_s
 
 
 def unattainable(slo: Slo, predictions: Iterable[Prediction]) -> Unattainable | None:
-    """Reject with the reason that this returns; None: admit.
+    """Return the reason to reject a request; None: admit it.
 
-    A request that comes too late nevertheless delays others, which could still be in time. It is
-    only rejected if it has a TTFT target and even the lowest predicted quantile of TTFT (the mean,
-    of a prediction without quantiles) is above it at every instance that predicted. Uncalibrated
-    twins count too, as one good chance is enough. Instances that are silent do not: they are
-    believed to be as busy as their peers (`foretell.policy.scoring`). Where nobody predicted,
-    nobody is rejected; nor is what could never run anywhere, as its engine knows better what to
-    say.
+    A request that would be late delays others that could still be in time. It is rejected only if
+    it has a TTFT target and even the lowest predicted quantile of TTFT (without quantiles: the
+    mean) is above it at every instance that has a prediction. Predictions of uncalibrated twins
+    count, as one good chance is enough. Instances without a prediction do not: they are assumed to
+    be as busy as their peers (`foretell.policy.scoring`). Without any prediction no request is
+    rejected; nor is one that can never run, as its engine's own error explains that better.
     """
     if slo.ttft_s == inf:
         return None

@@ -1,4 +1,4 @@
-"""The contract of a placement policy: facts in, an instance out."""
+"""The interface of a placement policy: facts in, an instance out."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -8,22 +8,22 @@ from foretell.model import Load, Prediction, RequestSpec
 
 
 class Needs(Enum):
-    """The facts that predictors have to provide before a policy chooses."""
+    """The facts that a policy needs from snapshots before it chooses."""
 
     NOTHING = "nothing"
     LOAD = "load"
     PREDICTION = "prediction"
     EXTERNALITY = "externality"
-    """A prediction that says also what the request adds to the latencies of others."""
+    """A prediction that includes what the request adds to the latencies of others."""
 
     @property
     def prediction(self) -> bool:
-        """Whether predictors are asked for predictions."""
+        """Whether predictions are needed."""
         return self not in (Needs.NOTHING, Needs.LOAD)
 
     @property
     def externality(self) -> bool:
-        """Whether predictions must say what the request adds to the latencies of others."""
+        """Whether predictions must include what the request adds to the latencies of others."""
         return self is Needs.EXTERNALITY
 
 
@@ -36,22 +36,22 @@ class Candidate(NamedTuple):
     dispatched_last_minute: int = 0
     """Requests this scheduler sent there within the last 60 s."""
     load: Load | None = None
-    """None when the predictor did not answer and nothing recent is known."""
+    """None if no recent load is known."""
     prediction: Prediction | None = None
-    """None when the predictor did not answer in time."""
+    """None if nothing was predicted, or the prediction is not trusted."""
 
 
 class Policy(Protocol):
-    """Deterministic given its own history and `draw`."""
+    """A placement policy. Deterministic given its own history and `draw`."""
 
     name: ClassVar[str]
     needs: ClassVar[Needs]
     late_binding: bool
-    """Whether its choices are reviewed until a request begins: what waits in an engine's queue may
-    be recalled, and what will miss its target makes way. It must need predictions."""
+    """Whether its choices are reviewed until a request begins: requests in an engine's queue may be
+    recalled, and those that will probably be late yield. Such a policy must need predictions."""
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The `instance_id` to place `request` on.
+        """Return the `instance_id` to place `request` on.
 
         `candidates` is never empty; `draw` is uniform in [0, 1) and breaks ties.
         """
@@ -59,8 +59,8 @@ class Policy(Protocol):
 
 
 class Urgency(NamedTuple):
-    """The order in which a scheduler places the requests that wait for it: the least first."""
+    """The order in which a scheduler places its waiting requests: the least first."""
 
     priority: int
-    """The request's priority, by vLLM's rule: a lower number goes first."""
+    """The request's priority; as in vLLM, a lower number goes first."""
     arrived_s: float

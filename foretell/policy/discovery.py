@@ -1,4 +1,4 @@
-"""Finds the classes of one kind that a package holds, so that a new one is only a new file."""
+"""Finds the classes of one kind in a package, so that adding one takes only a new file."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -10,12 +10,12 @@ from foretell.policy.base import Policy
 
 
 def policies_in(package: str, path: Iterable[str]) -> dict[str, type[Policy]]:
-    """The placement policies that the modules of `package` define, by name."""
+    """Return the placement policies that the modules of `package` define, by name."""
     return classes_in(package, path, "choose")
 
 
 def classes_in(package: str, path: Iterable[str], method: str) -> dict[str, type[Any]]:
-    """The classes with a `name` and this method that the modules of `package` define, by name.
+    """Return the classes with a `name` and this method that modules of `package` define, by name.
 
     `path` is the package's `__path__`; its subpackages are not searched.
     """
@@ -32,7 +32,7 @@ def classes_in(package: str, path: Iterable[str], method: str) -> dict[str, type
 
 
 def check_parameters(what: str, made: type[Any], parameters: Iterable[str]) -> None:
-    """ValueError where `parameters` are not all keyword-only arguments of its constructor."""
+    """Raise ValueError unless all `parameters` are keyword-only arguments of `made`."""
     arguments = signature(made).parameters.values()
     known = [argument.name for argument in arguments if argument.kind is Parameter.KEYWORD_ONLY]
     unknown = sorted(set(parameters) - set(known))

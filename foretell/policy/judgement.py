@@ -1,4 +1,4 @@
-"""How a policy compares its candidates: what decides a choice is what explains it."""
+"""How a policy compares its candidates. The same comparison decides a choice and explains it."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -8,43 +8,43 @@ from foretell.model import RequestSpec
 from foretell.policy.base import Candidate
 
 Key = tuple[float, float]
-"""A score, and what decides between equal ones: the least is chosen."""
+"""A score, and a tie break between equal scores; the least key is chosen."""
 Memory = float | str | None
-"""What a policy remembers of its choices before; None: nothing."""
+"""What a policy remembers of its earlier choices; None: nothing."""
 
 
 class Part(NamedTuple):
-    """What a candidate's total delay is made of (`foretell.policy.total_delay`), in seconds."""
+    """The parts of a candidate's total delay (`foretell.policy.total_delay`), in seconds."""
 
     wait_s: float
-    """The request's own wait, time that it may be preempted for included."""
+    """The request's predicted wait, the time for which it will be preempted included."""
     weighed_wait_s: float
-    """`wait_s`, weighing more the longer it is beside what requests usually wait."""
+    """`wait_s`, weighted the more the longer it is compared to the usual wait."""
     decoding_s: float
-    """What its decoding takes longer than where it is fastest, as far as there is room there."""
+    """Decoding time beyond that on the fastest engine, weighted by the free share of that one."""
     room_s: float
-    """What the room that it takes costs those who come later, by the kind of engine."""
+    """The price of the room that it takes on this kind of engine (`foretell.policy.room`)."""
     added_ttft_s: float | None
-    """What the request adds to the times to first token of others; None: nobody asked."""
+    """What the request adds to the TTFTs of others, summed; None: not predicted."""
     added_e2e_s: float | None
-    """What it adds to the end-to-end latencies of others."""
+    """What it adds to the end-to-end latencies of others, summed; None: not predicted."""
 
 
 class Judgement(NamedTuple):
-    """The comparison of some candidates: the least of `keys` is chosen."""
+    """The comparison of some candidates; the least of `keys` is chosen."""
 
     candidates: Sequence[Candidate]
-    """Those compared with each other; the policy may have left out some."""
+    """Those that are compared; the policy may have left out some."""
     keys: Sequence[Key]
     known: Sequence[bool] = ()
-    """Whether a score is the candidate's own, or taken from its peers'; empty: all are."""
+    """Whether each score is the candidate's own; False: derived from its peers'. Empty: all are."""
     parts: Sequence[Part | None] = ()
     worths: Mapping[str, float | None] = {}
     """By instance: the expected number of requests that meet their targets thanks to the choice
-    (`foretell.policy.slo.worth`), where the request has targets."""
+    (`foretell.policy.slo.worth`), if the request has targets."""
 
     def choose(self, draw: float) -> str:
-        """The `instance_id` with the least key; `draw` in [0, 1) chooses among exact ties."""
+        """Return the `instance_id` with the least key; `draw` in [0, 1) chooses among ties."""
         least = min(self.keys)
         tied = [
             candidate.instance_id
@@ -57,27 +57,27 @@ class Judgement(NamedTuple):
 class JudgingPolicy(ABC):
     """A policy that compares candidates by one number each, so that every choice can be explained.
 
-    A subclass is a `Policy` by its `name` and `needs`.
+    A subclass that defines `name` and `needs` is a `Policy`.
     """
 
     late_binding: bool = False
     measure: ClassVar[str]
-    """What it compares, as a sentence calls it."""
+    """What it compares, worded as a part of a sentence."""
     memory: Memory = None
 
     @abstractmethod
     def judge(
         self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
     ) -> Judgement:
-        """The comparison, given what is remembered; nothing is learned from it."""
+        """Compare the candidates, given what is remembered. Nothing is learned here."""
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The candidate that is judged to be the best; `draw` chooses among equals."""
+        """Return the best candidate's `instance_id`; `draw` chooses among ties."""
         judgement = self.judge(request, candidates, self.memory)
         chosen = judgement.choose(draw)
         self.memory = self.remembered(chosen, judgement)
         return chosen
 
     def remembered(self, chosen: str, judgement: Judgement) -> Memory:
-        """What is remembered after this choice."""
+        """Return what is remembered after this choice."""
         return self.memory

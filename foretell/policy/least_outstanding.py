@@ -1,4 +1,4 @@
-"""Least outstanding: the fewest requests in progress, as this scheduler counts them."""
+"""Least outstanding: the instance with the fewest requests of this scheduler in progress."""
 
 from typing import ClassVar
 
@@ -7,11 +7,11 @@ from foretell.policy.scoring import ScoringPolicy
 
 
 class LeastOutstandingPolicy(ScoringPolicy):
-    """Needs no predictor; blind to what other schedulers send and to how long requests are."""
+    """Needs no predictor, but ignores what other schedulers send and how long requests are."""
 
     name: ClassVar[str] = "least_outstanding"
     measure: ClassVar[str] = "requests in progress"
 
     def score(self, candidate: Candidate) -> float:
-        """Outstanding requests."""
+        """Return the number of outstanding requests."""
         return candidate.outstanding

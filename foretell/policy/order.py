@@ -1,4 +1,4 @@
-"""The order in which engines serve, where they admit by priority: the largest requests last."""
+"""The order in which engines that admit by priority serve requests: the largest last."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from foretell.model import Prediction, RequestSpec
 
 WINDOW = 1000
-"""Requests that a new request's size is compared with."""
+"""The number of latest requests with which the size of a new one is compared."""
 LARGEST = 0.05
-"""The part of the requests, the largest, that others may overtake."""
+"""The share of requests, the largest ones, that others may overtake."""
 PAYS = 0.25
-"""The part of all KV tokens times steps that these must hold: where sizes differ less, those who
-overtake gain less than those who are overtaken lose."""
+"""The least share of the total size that these must have. If sizes differ less, the requests that
+overtake gain less than the overtaken ones lose."""
 OVERTAKEN_PART = 0.1
-"""Others may overtake a large request that come within this part of its predicted decoding
+"""Requests may overtake a large one if they arrive within this part of its predicted decoding
 time; none may if its own predicted wait is longer than that."""
 _LEAST_KNOWN = 100
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1  # vLLM's bounds; a lower number goes first
@@ -23,14 +23,14 @@ _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1  # vLLM's bounds; a lower 
 class LargestLast:
     """Finds the requests that are among the largest of the last `WINDOW`, where that pays.
 
-    A request is as large as the KV tokens that it will hold, times the steps it holds them for:
-    `output * (prompt + output / 2)`, with its expected output. Where memory is short, a few large
-    requests keep many small ones waiting, and are what preemptions make room for; to serve them
-    when nobody else waits costs them some seconds of the half minute that they take anyway. It is
-    the mildest form of *shortest job first*, and pays where few requests hold the memory.
+    The size of a request is the KV tokens that it will hold times the steps for which it holds
+    them: `output * (prompt + output / 2)`, with its expected output. If memory is short, a few
+    large requests keep many small ones waiting, and cause preemptions. Serving them when no others
+    wait costs them a few seconds of the half minute that they take anyway. This is the mildest form
+    of *shortest job first*, and pays where few requests hold most of the memory.
 
     Engines must admit by priority (vLLM's `--scheduling-policy priority`). Deterministic given the
-    requests before.
+    earlier requests.
     """
 
     def __init__(self) -> None:
@@ -39,10 +39,8 @@ class LargestLast:
         self._total = 0.0
 
     def ranked(self, request: RequestSpec) -> RequestSpec:
-        """`request`, its priority one lower if it is one of the largest and that pays; the first
-        ones never are.
-
-        Its size is remembered.
+        """Return `request`, behind others of its priority if it is one of the largest and that
+        pays. The first `_LEAST_KNOWN` requests keep their priority. Its size is remembered.
         """
         size = size_of(request)
         last = self._goes_last(size)
@@ -67,22 +65,22 @@ class LargestLast:
 
 
 def costs_too_much(predictions: Iterable[Prediction | None]) -> bool:
-    """Whether a request that would go last should not, by what all instances foretell of it."""
+    """Whether a request should not go last because its predicted waits are too long everywhere."""
     known = [p for p in predictions if p is not None]
     return bool(known) and all(p.ttft_s > OVERTAKEN_PART * (p.e2e_s - p.ttft_s) for p in known)
 
 
 def later(request: RequestSpec) -> RequestSpec:
-    """`request` behind those of its own priority."""
+    """Return `request` with the next lower priority, which is a higher number."""
     return request._replace(priority=min(request.priority + 1, _LAST_PRIORITY))
 
 
 def sooner(request: RequestSpec) -> RequestSpec:
-    """`request` before those of its own priority."""
+    """Return `request` with the next higher priority, which is a lower number."""
     return request._replace(priority=max(request.priority - 1, _FIRST_PRIORITY))
 
 
 def size_of(request: RequestSpec) -> float:
-    """KV tokens times steps, as far as is known before."""
+    """Return the expected KV tokens times steps, over all its sequences."""
     output = request.length.expected_tokens
     return request.sequences * output * (request.prompt_tokens + output / 2.0)

@@ -1,4 +1,4 @@
-"""What the room that a request takes is worth to those who come later."""
+"""What the room that a request takes is worth to later requests."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -6,29 +6,29 @@ from statistics import fmean
 from foretell.model import Load, Prediction
 
 _ALIKE = 1.1
-"""vLLM measures how many KV blocks fit, and finds some more or fewer on equal GPUs: of engines with
-equal seats, one with up to so many times the blocks of the next smaller one is of the same kind."""
+"""Engines with equal seats are of one kind if each has at most this factor times the blocks of the
+next smaller one: vLLM measures how many KV blocks fit, with different results on equal GPUs."""
 _LOOKS = 4
-"""The price is the chance that so many requests find no room."""
+"""The price is proportional to the probability that this many requests all find no room."""
 
 
 def free_share(load: Load) -> float:
-    """The share of an engine that nobody has, neither seats nor KV blocks, in [0, 1]."""
+    """Return the smaller of the free shares of an engine's seats and KV blocks, in [0, 1]."""
     seats = load.requests / max(1, load.max_num_seqs)
     blocks = (load.used_blocks + load.waiting_prefill_blocks) / max(1, load.total_blocks)
     return max(0.0, 1.0 - max(seats, blocks))
 
 
 def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
-    """By `instance_id`: what taking room there costs those who come later, in seconds, beyond the
-    kind of engine where it costs the least.
+    """Return by `instance_id` what taking room there costs later requests, in seconds, beyond the
+    price of the cheapest kind of engine.
 
-    A larger or faster engine is the best one for nearly everybody, until it is full and somebody is
-    preempted, while smaller ones have room: no forecast for one request shows that others will
-    come. The price is as long as requests last, times the mean occupied share of the engines of one
-    kind to the power of `_LOOKS`: the chance that as many requests look at engines of that kind,
-    one each, and find no room. Engines of one kind differ by their predictions, so all of
-    them have one price, and there is none where all are of one kind.
+    A larger or faster engine is the best for nearly every request, until it is full and preempts
+    while smaller ones have room: a forecast for one request does not show that others will come.
+    The price is the mean predicted e2e latency times the mean occupied share of the engines of one
+    kind to the power of `_LOOKS`: the probability that this many requests, each looking at one
+    engine of that kind, find no room. All engines of a kind have the same price, since their
+    predictions differ anyway; if all engines are of one kind, the prices are 0.
     """
     if not known:
         return {}
@@ -42,7 +42,7 @@ def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
 
 
 def _kinds(known: Sequence[Prediction]) -> list[list[Prediction]]:
-    """Engines with equal seats and about as many blocks."""
+    """Group engines with equal seats and similar numbers of blocks."""
     kinds: list[list[Prediction]] = []
     last: Load | None = None
     for answer in sorted(known, key=lambda a: (a.load.max_num_seqs, a.load.total_blocks)):

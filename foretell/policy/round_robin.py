@@ -16,7 +16,7 @@ _ID = attrgetter("instance_id")
 class RoundRobinPolicy(JudgingPolicy):
     """The instance that follows the last chosen one in cyclic order of `instance_id`.
 
-    Remembering the id, not a counter, keeps the turn fair while instances come and go.
+    It remembers the id, not a counter, so that turns stay fair while instances come and go.
     """
 
     name: ClassVar[str] = "round_robin"
@@ -27,8 +27,8 @@ class RoundRobinPolicy(JudgingPolicy):
     def judge(
         self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
     ) -> Judgement:
-        """By the place in the cycle; the first choice falls on a draw, so that replicas do not
-        march."""
+        """Compare by the place in the cycle. The first choice is random, so that replicas do not
+        move in step."""
         cycle = sorted(candidates, key=_ID)
         if memory is None:
             return lowest(cycle, lambda _: 0.0)
@@ -37,5 +37,5 @@ class RoundRobinPolicy(JudgingPolicy):
         return Judgement(cycle, [(float((i - first) % count), 1.0) for i in range(count)])
 
     def remembered(self, chosen: str, judgement: Judgement) -> Memory:
-        """Whose turn it was."""
+        """Return the chosen id."""
         return chosen

@@ -1,4 +1,4 @@
-"""Choosing the lowest score, also when some instances have not answered."""
+"""Choice by the lowest score, also if the scores of some candidates are unknown."""
 
 from collections.abc import Callable, Sequence
 from math import inf, isfinite, isnan
@@ -11,44 +11,44 @@ from foretell.policy.judgement import Judgement, JudgingPolicy, Key, Memory
 
 
 class ScoringPolicy(JudgingPolicy):
-    """The candidate with the least score, each by itself."""
+    """A policy that scores each candidate by itself; the lowest score is chosen."""
 
     needs: ClassVar[Needs] = Needs.NOTHING
 
     def score(self, candidate: Candidate) -> float | None:
-        """What is compared; None: not known."""
+        """Return what is compared; None: unknown."""
         raise NotImplementedError
 
     def judge(
         self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
     ) -> Judgement:
-        """By `score`."""
+        """Compare by `score`."""
         return lowest_known(candidates, [self.score(candidate) for candidate in candidates])
 
 
 def pick_lowest(
     candidates: Sequence[Candidate], score: Callable[[Candidate], float], draw: float
 ) -> str:
-    """The `instance_id` with the least score; `draw` in [0, 1) chooses among exact ties."""
+    """Return the `instance_id` with the lowest score; `draw` in [0, 1) chooses among ties."""
     return lowest(candidates, score).choose(draw)
 
 
 def lowest(candidates: Sequence[Candidate], score: Callable[[Candidate], float]) -> Judgement:
-    """The least score is the best."""
+    """Compare candidates whose scores are all known; the lowest is the best."""
     return Judgement(candidates, [(score(candidate), 1.0) for candidate in candidates])
 
 
 def lowest_known(candidates: Sequence[Candidate], scores: Sequence[float | None]) -> Judgement:
-    """The least score is the best; of some candidates it is unknown (None or NaN).
+    """Compare candidates of which some scores are unknown (None or NaN); the lowest is the best.
 
-    An instance that did not answer is probably as busy as its peers with as many requests, so it
-    gets their median score, worsened by its share of outstanding requests:
+    An instance with an unknown score is probably as busy as its peers with as many requests. It
+    gets their median score, increased by its share of outstanding requests:
     `median(scores) + abs(median(scores)) * (share - 1)` with
-    `share = (1 + outstanding) / (1 + median(outstanding of those that answered))`, which is
+    `share = (1 + outstanding) / (1 + median(outstanding of those with a score))`, which is
     `median(scores) * share` unless scores are negative.
-    Silence thus neither attracts traffic nor repels it for good. If nobody answered, the fullest
-    loses: by requests for each seat where all loads are known, then by outstanding requests.
-    An infinite score (it can never run there) is an answer: the worst.
+    So an unknown score neither attracts traffic nor repels it permanently. If no score is known,
+    candidates are compared by requests per seat if all loads are known, then by outstanding
+    requests. An infinite score (the request can never run there) is known: it is the worst.
     """
     answered = [
         (value, candidate.outstanding)
@@ -63,7 +63,7 @@ def lowest_known(candidates: Sequence[Candidate], scores: Sequence[float | None]
     typical_outstanding = median(count for _, count in answered) if answered else 0.0
     keys: list[Key] = []
     for candidate, value in zip(candidates, scores, strict=True):
-        # Second in the key too: a typical score of 0 would hide how loaded a silent one is.
+        # Also the tie break, as a typical score of 0 would hide how loaded this instance is.
         relative = (1 + candidate.outstanding) / (1 + typical_outstanding)
         if value is None or isnan(value):
             keys.append((typical_score + abs(typical_score) * (relative - 1), relative))

@@ -1,8 +1,8 @@
-"""The shortlist of instances whose predictors are asked, in a cluster with too many to ask all.
+"""The shortlist: which instances to predict for if there are too many to predict for all.
 
-Asking every predictor about every request costs the cluster (instances)^2 as it grows, and the
-best of a few well-chosen candidates is nearly the best of all. So the choice has two levels: first
-a few candidates by what a scheduler knows without asking, then a prediction for each of those.
+Predicting every request on every instance would cost (instances)^2 as a cluster grows, and the best
+of a few well-chosen candidates is nearly the best of all. The choice therefore has two levels: a
+few candidates by what the scheduler knows already, then a prediction for each of them.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,20 +10,20 @@ from statistics import median
 from typing import NamedTuple, TypeVar
 
 SPREAD = 4
-"""Instances looked at for each candidate wanted."""
+"""The number of instances that are drawn for each candidate wanted."""
 
 Key = TypeVar("Key")
 
 
 class Known(NamedTuple):
-    """What is known of an instance without asking."""
+    """What is known of an instance without a prediction."""
 
     own: int
-    """This scheduler's requests there."""
+    """This scheduler's requests in progress there."""
     requests: int | None
-    """All requests there; None: nothing was heard of late."""
+    """All requests there; None: no recent load is known."""
     new: bool = False
-    """It was never asked."""
+    """It was never on a shortlist."""
 
 
 def shortlist(
@@ -33,19 +33,19 @@ def shortlist(
     random: Callable[[], float],
     spread: int = SPREAD,
 ) -> Sequence[Key]:
-    """Those of `instances` to ask, the most promising first: `wanted` of them, or all, in their
-    order, where there are no more.
+    """Return `wanted` of `instances`, the most promising first; all, in their order, if there are
+    no more.
 
-    `spread` times as many are drawn uniformly, and of those the ones with the fewest requests are
-    asked. Who was never asked is taken for an idle one, which new instances are. Who has not
-    reported of late is taken for as busy as the others are, by its share of this scheduler's own
-    requests, as in `scoring.lowest_known`. `random` draws uniformly from [0, 1).
+    `spread * wanted` instances are drawn uniformly, and those with the fewest requests are chosen.
+    A new instance is assumed to have no requests but this scheduler's own. An instance without a
+    recent load is assumed to be as busy as the others, scaled by this scheduler's own requests
+    there, as in `scoring.lowest_known`. `random` draws uniformly from [0, 1).
 
-    That is the power of d choices (Mitzenmacher, "The Power of Two Choices in Randomized Load
+    This is the power of d choices (Mitzenmacher, "The Power of Two Choices in Randomized Load
     Balancing", IEEE TPDS 12(10), 2001): the best of a few drawn at random is nearly as good as the
-    best of all. Drawn at random it must be, as old information misleads all schedulers alike: the
-    least loaded of all by old reports is where everybody goes (Mitzenmacher, "How Useful Is Old
-    Information?", IEEE TPDS 11(1), 2000). A decision costs O(wanted), whatever there are.
+    best of all. The draw must be random because old information misleads all schedulers alike: all
+    of them would send to the instance with the least load in old reports (Mitzenmacher, "How Useful
+    Is Old Information?", IEEE TPDS 11(1), 2000). The cost is O(wanted) for any number of instances.
     """
     count = len(instances)
     if count <= wanted:
@@ -67,7 +67,8 @@ def shortlist(
 
 
 def _drawn(count: int, wanted: int, random: Callable[[], float]) -> list[int]:
-    """`wanted` of `count` numbers without repetition, in no random order (Floyd's algorithm)."""
+    """Draw `wanted` of `count` numbers without repetition (Floyd's algorithm); their order is not
+    random."""
     chosen: dict[int, None] = {}
     for last in range(max(0, count - wanted), count):
         number = int(random() * (last + 1))

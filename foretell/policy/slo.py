@@ -1,4 +1,4 @@
-"""SLO: where a request most probably meets its targets without making others miss theirs."""
+"""SLO: the instance where a request most probably meets its targets without making others miss."""
 
 from collections.abc import Sequence
 from math import inf, isnan
@@ -16,22 +16,21 @@ Quantiles = Sequence[tuple[float, float]]
 
 
 class SloPolicy(TotalDelayPolicy):
-    """The most `P(TTFT <= target) * P(TPOT <= target) - lost`; see `worth`.
+    """The largest `P(TTFT <= target) * P(TPOT <= target) - lost`; see `worth`.
 
-    Among candidates within `tolerance` of the best, and those that did not answer, the least
-    delay in total decides (`foretell.policy.total_delay`). It alone decides for a request without
-    targets.
+    Among candidates within `tolerance` of the best and those without a prediction, the least total
+    delay decides (`foretell.policy.total_delay`). It alone decides for a request without targets.
 
-    A request that can meet its targets anywhere thus goes where it delays least. One with a tight
-    target gets the instance that can still answer in time. One that has no chance goes where it
-    makes the others lose least: goodput counts who is in time, not how late the others are.
+    A request that can meet its targets anywhere therefore goes where it delays least. One with a
+    tight target gets the instance that can still answer in time. One without a chance goes where
+    others lose least: goodput counts the requests that are in time, not how late the others are.
     """
 
     name: ClassVar[str] = "slo"
     needs: ClassVar[Needs] = Needs.EXTERNALITY
 
     def __init__(self, *, tolerance: float = TOLERANCE) -> None:
-        """Candidates whose `worth` is up to `tolerance` below the best one's are equally good."""
+        """Candidates whose `worth` is at most `tolerance` below the best count as equally good."""
         if not 0.0 <= tolerance <= 1.0:
             raise ValueError(f"tolerance must be a probability, from 0 to 1, not {tolerance}")
         super().__init__()
@@ -40,7 +39,7 @@ class SloPolicy(TotalDelayPolicy):
     def judge(
         self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
     ) -> Judgement:
-        """By worth, then by total delay among those that are nearly the best."""
+        """Compare by worth, then by total delay among those that are nearly the best."""
         if not request.slo.given:
             return super().judge(request, candidates, memory)
         worths = _worths(request, candidates)
@@ -52,26 +51,27 @@ class SloPolicy(TotalDelayPolicy):
 def _best(
     candidates: Sequence[Candidate], worths: Sequence[float | None], tolerance: float
 ) -> list[Candidate]:
-    """Those nearly as good as the best one, and those of whom nothing is known."""
+    """Those nearly as good as the best one, and those of unknown worth."""
     least = max((w for w in worths if w is not None), default=-inf) - tolerance
     return [c for c, w in zip(candidates, worths, strict=True) if w is None or w >= least]
 
 
 def _worths(request: RequestSpec, candidates: Sequence[Candidate]) -> list[float | None]:
-    """The worth of each candidate; None where nothing is known of it."""
+    """The worth of each candidate; None if it has no trusted prediction."""
     prediction_of = trusted(candidates)
     answers = [prediction_of(candidate) for candidate in candidates]
-    # Beside others, an engine that says nothing of what a request adds would seem to lose nothing.
+    # Without added latencies, a candidate would seem to cost others nothing: count all or none.
     all_tell = all(a is None or a.added_e2e_s is not None for a in answers)
     return [None if a is None else worth(request, a, counting_lost=all_tell) for a in answers]
 
 
 def worth(request: RequestSpec, prediction: Prediction, *, counting_lost: bool = True) -> float:
-    """How many more requests meet their targets with `request` there: at most 1, perhaps below 0.
+    """Return how many more requests meet their targets with `request` there: 1 at most, and
+    possibly negative.
 
-    The request's own chances of TTFT and TPOT count as independent. What the others lose is known
-    in seconds only: `lost` is what these seconds cost if the others have targets like the
-    request's, and times that they can spare spread evenly from nothing to all of the target.
+    TTFT and TPOT of the request count as independent. What the others lose is known in seconds
+    only. `lost` converts these seconds, assuming that the others have the request's targets, with
+    slack that is uniform between 0 and the target.
     """
     slo = request.slo
     own = share_within(ttft_quantiles(prediction), slo.ttft_s)
@@ -80,10 +80,10 @@ def worth(request: RequestSpec, prediction: Prediction, *, counting_lost: bool =
 
 
 def lost(slo: Slo, length: LengthEstimate, prediction: Prediction) -> float:
-    """`added_ttft_s / ttft + added_e2e_s / (ttft + tpot * (tokens - 1))`, of the targets.
+    """Return the expected number of other requests that miss targets because of the request.
 
-    Expected number of others that miss targets because of the request; a target that is not there
-    costs nobody anything. 0 where nobody asked, or where the others gain.
+    `added_ttft_s / ttft + added_e2e_s / (ttft + tpot * (tokens - 1))`, with the targets. A term is
+    0 if its target is not given, its added latency was not predicted, or the others gain.
     """
     total = 0.0
     decoding_s = slo.tpot_s * max(1.0, length.expected_tokens - 1.0)
@@ -97,15 +97,16 @@ def lost(slo: Slo, length: LengthEstimate, prediction: Prediction) -> float:
 
 
 def ttft_quantiles(prediction: Prediction) -> Quantiles:
-    """The predicted quantiles of TTFT; the mean as the only one where there are none."""
+    """Return the predicted quantiles of TTFT; if there are none, the mean as the median."""
     return prediction.ttft_quantiles or ((0.5, prediction.ttft_s),)
 
 
 def tpot_quantiles(length: LengthEstimate, prediction: Prediction) -> Quantiles:
-    """(level, seconds): `(e2e_s - ttft_s) / (tokens - 1)`, all three at that level.
+    """Return pairs of level and TPOT in seconds: `(e2e_s - ttft_s) / (tokens - 1)`, all three at
+    that level.
 
-    A long answer ends late, so the level of e2e is taken to be that of the length. Where the
-    length has no quantiles and is no hint, how it spreads is unknown here: then the mean.
+    Long answers end late, so e2e and length are taken at the same level. If the length has no
+    quantiles and is no hint, its distribution is unknown here, and only the mean is returned.
     """
     certain = length.source == "hint"
     if not prediction.e2e_quantiles or not (length.quantiles or certain):
@@ -120,9 +121,9 @@ def tpot_quantiles(length: LengthEstimate, prediction: Prediction) -> Quantiles:
 
 
 def share_within(quantiles: Quantiles, target: float) -> float:
-    """The probability of a value up to `target`: linear between quantiles, flat beyond the last.
+    """Return the probability of a value up to `target`: linear between quantiles, flat beyond.
 
-    They need not ascend: each is where its level is, and what counts is how many levels lie within.
+    The values need not ascend; what counts is the share of levels with values within the target.
     """
     level, value = quantiles[0]
     share = level if value <= target else 0.0
@@ -133,17 +134,17 @@ def share_within(quantiles: Quantiles, target: float) -> float:
 
 
 def _part_within(one: float, other: float, target: float) -> float:
-    """The share of the interval between two values that lies up to `target`."""
+    """The share of the interval between two values that is not above `target`."""
     low, high = min(one, other), max(one, other)
     if high <= target:
         return 1.0
-    if not low <= target:  # nor is a NaN
+    if not low <= target:  # also if it is NaN
         return 0.0
-    return (target - low) / (high - low)  # nothing of an infinite way
+    return (target - low) / (high - low)  # 0 of an infinite interval
 
 
 def value_at(quantiles: Quantiles, level: float) -> float:
-    """The value at `level`: linear between quantiles, flat beyond them."""
+    """Return the value at `level`: linear between quantiles, flat beyond them."""
     before = quantiles[0]
     for after in quantiles:
         if after[0] >= level:

@@ -1,4 +1,4 @@
-"""Total delay: what placing a request costs in latency, to itself and to everyone already there."""
+"""Total delay: what placing a request costs in latency, its own and that of requests there."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite, isnan
@@ -13,14 +13,14 @@ from foretell.policy.scoring import lowest_known
 from foretell.policy.trust import trusted
 
 _MEMORY = 50
-"""Choices over which the usual wait is averaged."""
+"""The number of choices over which the usual wait is averaged."""
 
 
 class TotalDelayPolicy(JudgingPolicy):
-    """Chooses the candidate with the least `total_delay_s`, and learns how long requests
-    usually wait: its memory is the mean TTFT predicted for the choices of late.
+    """Chooses the candidate with the least `total_delay_s`, and learns how long requests usually
+    wait: its memory is the mean predicted TTFT of recent choices.
 
-    Deterministic given the choices before.
+    Deterministic given the earlier choices.
     """
 
     late_binding = True
@@ -32,7 +32,7 @@ class TotalDelayPolicy(JudgingPolicy):
     def judge(
         self, request: RequestSpec, candidates: Sequence[Candidate], memory: Memory
     ) -> Judgement:
-        """By total delay."""
+        """Compare by total delay."""
         assert not isinstance(memory, str), "a wait is remembered"
         prediction_of = trusted(candidates)
         answers = [prediction_of(candidate) for candidate in candidates]
@@ -51,7 +51,7 @@ class TotalDelayPolicy(JudgingPolicy):
         return lowest_known(candidates, scores)._replace(parts=parts)
 
     def remembered(self, chosen: str, judgement: Judgement) -> Memory:
-        """The usual wait with what was predicted for the chosen one, if that was compared."""
+        """Return the usual wait, updated by the chosen one's predicted TTFT if it was compared."""
         place = [candidate.instance_id for candidate in judgement.candidates].index(chosen)
         answer = judgement.candidates[place].prediction if judgement.parts[place] else None
         if answer is None or not isfinite(answer.e2e_s):
@@ -62,34 +62,32 @@ class TotalDelayPolicy(JudgingPolicy):
 
 
 def total_delay_s(part: Part) -> float | None:
-    """`weighed_wait_s + decoding_s + room_s + added_ttft_s + added_e2e_s`, in seconds.
+    """Return `weighed_wait_s + decoding_s + room_s + added_ttft_s + added_e2e_s`, in seconds.
 
-    What a request adds to the latencies of others is theirs to bear (an *externality*, as
-    economists call a cost that another one pays); a request placed elsewhere adds nothing here.
-    So by `e2e_s + added_e2e_s` the least choice would leave the cluster with the least sum of
-    end-to-end latencies, given all placements so far and as if no further request came.
+    What a request adds to the latencies of others is an *externality*: a cost that others bear. If
+    a choice minimized `e2e_s + added_e2e_s`, the cluster would have the least sum of end-to-end
+    latencies, given all earlier placements and if no further requests came.
 
-    Requests do come, though, and a sum does not mind who bears it. Queueing behind a full engine
-    costs those who are there nothing, so the least sum buries a few requests there. Therefore the
-    request's own wait weighs more the longer it is beside the TTFT that requests usually have.
+    But requests do come, and a sum ignores fairness: queueing behind a full engine costs the
+    requests there nothing, so the least sum would let a few requests wait there for very long.
+    Therefore the request's own wait weighs more the longer it is compared to the usual TTFT.
 
-    Its wait is that for its first token and, where memory is short, the time for which it is
-    preempted later: the last to come is preempted first, so that is mostly its own loss and no
-    other's. Decoding slowly is no waiting: an engine of half the pace with room is better than a
-    full one.
+    Its wait includes the time for which it is preempted later, if memory is short: the latest
+    request is preempted first, so that is mostly its own loss. Slow decoding is no wait: an engine
+    that decodes half as fast but has room is better than a full one.
 
-    For its own decoding the engine that decodes fastest is the best, but so it is for those who
-    come after it. What decoding takes longer elsewhere counts times the square of the share of that
-    engine that is free: the chance of two requests, this one and a next, to find room there if each
-    meets as much. Full engines are left to those whom they delay least.
+    The engine that decodes fastest is the best for this request, but also for later ones. Extra
+    decoding time elsewhere is therefore multiplied by the square of the free share of that engine:
+    the probability that two requests, this one and the next, both find room there. A full engine is
+    left to the requests that it delays least.
 
-    So is the room that a request takes on engines of a scarce kind (`foretell.policy.room`).
+    `room_s` is the price of room on engines of a scarce kind (`foretell.policy.room`).
 
-    This form was chosen with families of `bench.placement.yardstick`; what others came to is in
+    This form was chosen with families of `bench.placement.yardstick`; results of other forms are in
     docs/adr/0007-placement-core.md.
 
-    Never below 0, even where the request helps others by more than it costs. None: the delay of
-    the others is unknown.
+    The result is never negative, even if the request helps others more than it costs. None: the
+    delay of the others is unknown.
     """
     if part.added_ttft_s is None or part.added_e2e_s is None:
         return None
@@ -100,9 +98,9 @@ def total_delay_s(part: Part) -> float | None:
 
 
 def weighed_wait_s(wait_s: float, usual_s: float) -> float:
-    """`wait_s * (1 + wait_s / usual_s) ** 3`: what a request's own wait counts.
+    """Return `wait_s * (1 + wait_s / usual_s) ** 3`, the weighted wait of a request.
 
-    The usual wait counts eight times what its seconds say; one twice as long, 27 times.
+    The usual wait counts 8 times its seconds, one twice as long 27 times.
     """
     impatience = wait_s / usual_s if usual_s > 0 else 0.0
     return wait_s * (1.0 + impatience) ** 3
@@ -114,7 +112,7 @@ def _part(
     usual_s: float,
     rooms_s: Mapping[str, float],
 ) -> Part:
-    """What the score of a candidate with this answer is made of; `fastest` decodes fastest."""
+    """The parts of the score of a candidate with this prediction; `fastest` decodes fastest."""
     longer_s = _decoding_s(answer) - (_decoding_s(fastest) if fastest else 0.0)
     longer_s = longer_s if isfinite(longer_s) else 0.0
     wait_s = answer.ttft_s + answer.preempted_s
@@ -130,5 +128,5 @@ def _part(
 
 
 def _decoding_s(answer: Prediction) -> float:
-    """Seconds that all tokens but the first take while it runs."""
+    """Seconds from the first token to the last, without those in which it is preempted."""
     return answer.e2e_s - answer.ttft_s - answer.preempted_s

@@ -7,21 +7,21 @@ from foretell.model import Prediction
 from foretell.policy.base import Candidate
 
 CALIBRATED_STEPS = 64
-"""Engine steps a twin's step time must have learned from before it is compared with others."""
+"""Engine steps from which a twin must have learned its step time to be compared with others."""
 SLOW = 3.0
-"""An idle engine that is believed to decode so many times as slowly as another is tried again."""
+"""An idle engine with a predicted TPOT of more than this factor times the lowest is tried again."""
 
 
 def trusted(candidates: Sequence[Candidate]) -> Callable[[Candidate], Prediction | None]:
-    """A candidate's prediction; None where there is none, or none to be compared.
+    """Return a function that gives a candidate's prediction, or None if it has no trusted one.
 
-    A twin that has seen few steps of its engine still predicts from its prior. Beside one that
-    has learned the truth, a prior that is too slow would never win, so never get traffic, so
-    never learn. Where some twins are calibrated, those that are not count as not having answered.
+    A twin that has seen few steps of its engine predicts from its prior. Compared with calibrated
+    twins, a prior that is too slow would never win, so its engine would get no requests and the
+    twin would never learn. If some twins are calibrated, predictions of the others are not trusted.
 
-    So does an idle engine that is believed to be far slower than others and has got nothing for a
-    minute: it was slow, perhaps while its host had too much to do, and only steps can tell that it
-    no longer is. One that still is costs a request a minute.
+    Nor is the prediction for an idle engine that seems far slower than others and got no request
+    for a minute. It may have been slow while its host was overloaded, and only new steps can show
+    that it no longer is. If it still is slow, this costs one request a minute.
     """
     answers = [c.prediction for c in candidates if c.prediction is not None]
     most = max((answer.calibration_steps for answer in answers), default=0)

@@ -1,1 +1,1 @@
-"""What callers may use: limits of their rates, and places among all requests."""
+"""What tenants may use: rate limits, and a share of the requests in progress."""

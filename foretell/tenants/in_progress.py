@@ -1,4 +1,4 @@
-"""How many requests are served at a time, and when those that are refused may come back."""
+"""A limit on the requests in progress, and when refused clients should retry."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -6,11 +6,11 @@ from contextlib import contextmanager
 from foretell.openai.errors import ApiError, retry_after
 
 _SORTED_FOR_S = 1.0
-"""All ends are sorted once in so long: many are refused at once."""
+"""The predicted ends are sorted at most this often, as many requests may be refused at once."""
 
 
 class InProgress:
-    """Counts the requests being served and admits no more than `limit` at a time. A request is in
+    """Counts the requests in progress and admits at most `limit` at a time. A request is in
     progress from before its body is read until its answer has ended."""
 
     def __init__(
@@ -22,10 +22,10 @@ class InProgress:
         share: int = 4,
         refusal: tuple[int, str] = (429, "too_many_requests"),
     ) -> None:
-        """`wait_s` foretells in how many seconds a number of those in progress have ended. A tenant
-        may hold up to `share` times as many places as are free: 4 leave a fifth of all to others,
-        however greedy one of them is (the dynamic threshold of shared buffers, Choudhury and Hahne
-        1998). `refusal`: the status and the code of the error."""
+        """`wait_s` predicts in how many seconds a number of those in progress will have ended. A
+        tenant may hold up to `share` times as many places as are free: 4 leaves a fifth of all
+        places to others, whatever one tenant sends (the dynamic threshold of shared buffers,
+        Choudhury and Hahne 1998). `refusal`: the status and the code of the error."""
         self.limit = limit
         self._wait_s = wait_s
         self._what = what
@@ -34,16 +34,16 @@ class InProgress:
         self.now = 0
         self._tenants: dict[str, int] = {}
         self._refused = 0
-        """Those who were told to come back, and for whom no place has become free since; no more of
-        them than there are places, as after a flood few do come back."""
+        """Refused requests for which no place has become free since, `limit` at most: after a
+        flood, only few are retried."""
 
     def of(self, tenant: str) -> int:
         return self._tenants.get(tenant, 0)
 
     @contextmanager
     def place(self, tenant: str = "") -> Iterator[None]:
-        """Hold a place while the block runs; raises `ApiError` 429 as it begins if none is free.
-        `tenant`: for whom; "" where no key is needed, and all are one."""
+        """Hold a place while the block runs. Raises `ApiError`, by default 429, if none is free.
+        `tenant`: whose place it is; "" if no key is needed and no tenants are distinguished."""
         self.take(tenant)
         try:
             yield
@@ -51,10 +51,10 @@ class InProgress:
             self.give_back(tenant)
 
     def take(self, tenant: str, number: int = 1) -> None:
-        """Hold places until they are given back; raises as `place` does."""
+        """Hold places until they are given back. Raises as `place` does."""
         held, free = self.of(tenant) + number, self.limit - self.now - number
         if free < 0 or (tenant and held > self._share * (free + 1)):
-            # Who comes later is told a later time: not all come back at once.
+            # Later requests get a later time, so that they do not all retry at once.
             self._refused = min(self._refused + 1, self.limit)
             whose = f"{held - number} of your" if free >= 0 else f"{self.now}"
             raise ApiError(
@@ -79,14 +79,14 @@ class Ends:
     """When the requests in progress are predicted to end."""
 
     def __init__(self, ends_s: Callable[[], Iterable[float]], clock: Callable[[], float]) -> None:
-        """`ends_s` are instants of `clock`."""
+        """`ends_s` returns the predicted ends, in seconds of `clock`."""
         self._ends_s = ends_s
         self._clock = clock
         self._sorted: list[float] = []
         self._sorted_s = float("-inf")
 
     def wait_s(self, number: int) -> float:
-        """Seconds until so many more of them have ended; 0 where nothing is predicted."""
+        """Return the seconds until `number` of them will have ended; 0 if no end is predicted."""
         now_s = self._clock()
         if now_s >= self._sorted_s + _SORTED_FOR_S:
             self._sorted, self._sorted_s = sorted(self._ends_s()), now_s

@@ -1,4 +1,4 @@
-"""What one caller may use."""
+"""The limits of one tenant."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """They hold for all schedulers together; 0: there is no limit."""
+    """The limits of one tenant, across all schedulers; 0: no limit."""
 
     models: Sequence[str] = ()
     """Models that it may use; empty: all."""
     requests_per_min: int = 0
     tokens_per_min: int = 0
-    """Tokens of prompts and answers."""
+    """Tokens of prompts and answers together."""
     concurrency: int = 0
     """Requests in progress."""
     admin: bool = False
-    """Whether it may see what becomes of the requests of all callers."""
+    """Whether it may see the requests of all tenants."""
     priority: int | None = None
-    """vLLM's priority of its requests, which may ask for no smaller number; None: as they say."""
+    """The least number that its requests get as vLLM's priority; None: what they ask for."""

@@ -1,6 +1,6 @@
-"""How much one caller may do: token buckets, as in RFC 2697.
+"""Quotas of tenants: token buckets, as in RFC 2697.
 
-Tokens are reserved as predicted when a request is placed, and settled when its answer has ended.
+The predicted tokens of a request are reserved before its placement, and settled at its end.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from foretell.tenants.limits import Limits
 
 
 class Bucket:
-    """What may be spent: `per_min` at once, refilled in a minute; 0: there is no limit."""
+    """A token bucket that holds `per_min` and refills in a minute; 0: no limit."""
 
     def __init__(self, per_min: int, clock: Callable[[], float]) -> None:
         self.per_min = per_min
@@ -24,25 +24,25 @@ class Bucket:
 
     @property
     def level(self) -> float:
-        """What is left now; below 0 where more was spent than was there."""
+        """What is left now; negative if more was spent than was there."""
         now_s = self._clock()
         gained = (now_s - self._filled_s) * self.per_min / 60.0
         self._level, self._filled_s = min(float(self.per_min), self._level + gained), now_s
         return self._level
 
     def wait_s(self, amount: float) -> float:
-        """Seconds until `amount` is there; more than fits counts as a full bucket."""
+        """Return the seconds until `amount` is there, or a full bucket if it is more than fits."""
         missing = min(amount, self.per_min) - self.level
         return missing * 60.0 / self.per_min if missing > 0 and self.per_min else 0.0
 
     def spend(self, amount: float) -> None:
-        """Take out `amount`, or put it back where it is negative."""
+        """Take out `amount`; a negative one is put back."""
         if self.per_min:
             self._level = min(float(self.per_min), self.level - amount)
 
 
 class Grant:
-    """One request of a caller, from its arrival to its end."""
+    """One request of a tenant, from its arrival to its end."""
 
     __slots__ = ("_reserved", "_tenant", "ends_s")
 
@@ -53,14 +53,14 @@ class Grant:
         """When its answer is predicted to end, on the clock of the tenant."""
 
     def reserve(self, tokens: float) -> None:
-        """The request will take so many tokens; raises `ApiError` 429 if they are not there."""
+        """Reserve the tokens that the request will take. Raises `ApiError` 429 beyond the limit."""
         self._tenant.check("tokens", tokens)
         if self._tenant.tokens.per_min:
             self._tenant.spend(0, tokens)
             self._reserved = tokens
 
     def foretell(self, e2e_s: float) -> None:
-        """Its answer is predicted to end then."""
+        """Note that its answer is predicted to end in `e2e_s` seconds."""
         self.ends_s = self._tenant.clock() + e2e_s
 
     def settle(self, tokens: float) -> None:
@@ -71,7 +71,7 @@ class Grant:
         return self._tenant.headers()
 
     def end(self) -> None:
-        """The request is no longer in progress."""
+        """Count the request as no longer in progress."""
         self._tenant.grants.discard(self)
 
     def __enter__(self) -> "Grant":
@@ -82,7 +82,7 @@ class Grant:
 
 
 class Spent(NamedTuple):
-    """What replicas tell each other of a caller; `predictor.proto` says what a message has."""
+    """What replicas tell each other of a tenant; its fields are described in `predictor.proto`."""
 
     caller: int
     requests: int
@@ -93,7 +93,7 @@ class Spent(NamedTuple):
 
 
 class Tenant:
-    """A caller: its name, what it may use, and what it has spent."""
+    """A tenant: its name, its limits, and what it has spent."""
 
     def __init__(
         self,
@@ -102,11 +102,11 @@ class Tenant:
         clock: Callable[[], float],
         elsewhere: Callable[[int], int] = lambda caller: 0,
     ) -> None:
-        """`limits`: None: it has none. `clock` in seconds. `elsewhere`: requests of a `caller` in
-        progress at other replicas."""
+        """`limits`: None if it has none. `clock`: in seconds. `elsewhere` returns how many requests
+        of a `caller` are in progress at other replicas."""
         self.name = name
         self.caller = int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
-        """By which replicas know it in what they tell each other."""
+        """Its id in messages between replicas."""
         self.limits = limits
         self.clock = clock
         self.requests = Bucket(limits.requests_per_min if limits else 0, clock)
@@ -120,10 +120,10 @@ class Tenant:
         self._elsewhere = elsewhere
         self._may_be_active = False
         self._untold_requests, self._untold_tokens = 0, 0.0
-        """Spent here, and not yet told to other replicas."""
+        """Spent here, but not yet told to other replicas."""
 
     def check_model(self, model: str) -> None:
-        """Raises `ApiError` 403 for a model that it may not use."""
+        """Raise `ApiError` 403 for a model that it may not use."""
         if not self.may_use(model):
             text = f"your API key does not allow the model '{model}'"
             raise ApiError(403, text, "model", "model_not_allowed")
@@ -134,8 +134,8 @@ class Tenant:
         return limits is None or not limits.models or model in limits.models
 
     def place(self) -> Grant | None:
-        """Count a request, until its grant ends; raises `ApiError` 429 beyond a limit. There is no
-        grant where there are no limits."""
+        """Count a request until its grant ends. Raises `ApiError` 429 beyond a limit. Returns None
+        if there are no limits."""
         if self.limits is None:
             return None
         most = self.limits.concurrency
@@ -151,33 +151,33 @@ class Tenant:
         return grant
 
     def check(self, what: str, amount: float) -> None:
-        """Raises `ApiError` 429 where so much of a limit is not left."""
+        """Raise `ApiError` 429 if less than `amount` is left of a limit."""
         bucket = self._limited.get(what)
         if bucket is not None and (wait_s := bucket.wait_s(amount)) > 0:
             raise self.refusal(f"{bucket.per_min} {what} per minute", wait_s)
 
     def spend(self, requests: int, tokens: float) -> None:
-        """It has spent that much here; below 0: less than was reserved."""
+        """Note what it has spent here; negative if it was less than reserved."""
         self.take_out(requests, tokens)
         self._untold_requests += requests
         self._untold_tokens += tokens
 
     def take_out(self, requests: int, tokens: float) -> None:
-        """It has spent that much, here or elsewhere."""
+        """Note what it has spent, here or at another replica."""
         self._may_be_active = True
         self.requests.spend(requests)
         self.tokens.spend(tokens)
 
     def lower(self, requests_left: float, tokens_left: float) -> None:
-        """No more than that is left."""
+        """Lower what is left of its limits to these values at most."""
         self._may_be_active = True
         self.requests.spend(max(0.0, self.requests.level - requests_left))
         self.tokens.spend(max(0.0, self.tokens.level - tokens_left))
 
     @property
     def is_active(self) -> bool:
-        """Other replicas have to know how much it has spent here, or has in progress."""
-        if not self._may_be_active:  # most of many
+        """Whether other replicas have to know what it has spent or has in progress here."""
+        if not self._may_be_active:  # the common case with many tenants
             return False
         untold = self._untold_requests or self._untold_tokens
         spent = any(each.level < each.per_min for each in self._limited.values())
@@ -185,7 +185,8 @@ class Tenant:
         return self._may_be_active
 
     def told(self) -> Spent:
-        """What other replicas are told, once."""
+        """Return what other replicas are to be told; what was spent since the last call is in it
+        only once."""
         spent = Spent(
             caller=self.caller,
             requests=self._untold_requests,
@@ -198,7 +199,7 @@ class Tenant:
         return spent
 
     def told_to_itself(self, in_progress: int) -> dict[str, object]:
-        """Its limits and what it uses of them; `in_progress`: its requests at this replica."""
+        """Return its limits and what it uses of them; `in_progress`: requests at this replica."""
         limits = asdict(self.limits) if self.limits else {}
         limits.pop("admin", None)
         usage: dict[str, object] = {"in_progress": in_progress}
@@ -207,14 +208,14 @@ class Tenant:
         return {"tenant": self.name, "limits": limits, "usage": usage}
 
     def refusal(self, limit: str, wait_s: float) -> ApiError:
-        """The error for a request beyond a limit, which is there again after `wait_s`."""
+        """Return the error for a request beyond a limit, to be retried after `wait_s`."""
         headers = retry_after(wait_s if wait_s < inf else 0.0) | self.headers()
         text = f"'{self.name}' has reached its limit of {limit}"
         text += f"; retry in {headers['retry-after']} s"
         return ApiError(429, text, code="rate_limit_exceeded", headers=headers)
 
     def headers(self) -> dict[str, str]:
-        """What is left of its limits, as OpenAI's API tells it."""
+        """Return what is left of its limits, in the headers of OpenAI's API."""
         found: dict[str, str] = {}
         for name, bucket in self._limited.items():
             found[f"x-ratelimit-limit-{name}"] = str(bucket.per_min)
@@ -224,4 +225,4 @@ class Tenant:
 
 
 NOBODY = Tenant("", None, lambda: 0.0)
-"""The caller where no key is needed."""
+"""The tenant of all requests if no key is needed."""
