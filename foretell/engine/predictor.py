@@ -78,7 +78,7 @@ class EnginePredictor:
         self, model: StepTime, step_error: tuple[float, float], calibration_steps: int
     ) -> None:
         """Set the step-time model, the number of steps it has learnt from, and its error, which is
-        `latency.residuals.Residuals.variances`."""
+        `latency.residuals.StepResiduals.variances`."""
         self._step_error, self.calibration_steps = step_error, calibration_steps
         if model is not self._model:  # models are never changed in place
             self._model = model
