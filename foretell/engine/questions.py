@@ -139,8 +139,7 @@ def unpacked(rows: bytes | bytearray) -> list[Arrival]:
 
 
 def rows_of(questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes, int]:
-    """Pack rows of `kernel.forecasts.QUESTION` and of `ARRIVAL`; also count the latter's sequences.
-    """
+    """Pack rows of `kernel.forecasts.QUESTION` and `ARRIVAL`, and count the latter's sequences."""
     rows: list[bytes] = []
     arrivals: list[Arrival] = []
     first = 0

@@ -12,7 +12,7 @@ _LEAST_SHARE = 0.1  # least 1 - h: if one step is nearly all of a window, the es
 
 
 def spread(variances: tuple[float, float], steps: int) -> float:
-    """Standard deviation of the total time of the next `steps` steps, relative to the prediction.
+    """Standard deviation of the time of the next `steps` steps, relative to the prediction.
 
     `variances` are `StepResiduals.variances`.
     """
