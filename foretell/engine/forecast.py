@@ -292,8 +292,7 @@ class Forecaster:
         """When each request of the engine gets its first and its last token, without `new_request`.
 
         Mean instants, two arrays (requests,): the requests of the snapshot in its order, then those
-        on their way. The instant of a first token that came before the snapshot is not exact, but
-        it is no later than the snapshot.
+        on their way. Infinite for a first token that came before the snapshot.
         """
         call, costs = self.prepare((question,), new_request, now_s), self._costs_for(1)
         count = follow_others(*call[:-1], costs)

@@ -83,7 +83,7 @@ def _whole_blocks(request: RequestSpec, tokens: float, block_size_tokens: int) -
 
 
 class PrefixIndex:
-    """The index of one run of an engine with prefix caching. Its size is bounded by the engine's.
+    """The index of one run of an engine with prefix caching, as large as its number of blocks.
 
     A request's chunks become the latest used when it is dispatched. In the engine they do only when
     it ends and frees them, but with service in order of arrival the order is about the same.

@@ -27,7 +27,7 @@ class Source(Protocol):
         ...
 
     def has_changed(self) -> bool:
-        """Whether there are changes since the last `publish` that `changed` was not called for."""
+        """Whether there are changes since `publish` not reported to `Publisher.changed`."""
         ...
 
     def publish(self) -> Snapshot | None:
@@ -55,7 +55,7 @@ class Follower(Protocol):
         ...
 
     def publish(self, message: Published, changes: int) -> None:
-        """Send `message`. If it has a snapshot, `changes` are sent with it."""
+        """Send `message`. If it has a snapshot, the follower then knows of `changes` changes."""
         ...
 
 

@@ -297,7 +297,7 @@ class Twin:
         return found
 
     def check(self) -> None:
-        """Recount blocks and limits. An AssertionError names a broken invariant: a bug here."""
+        """Recount blocks and check limits; AssertionError for a violation, a bug in the twin."""
         broken = check(self._state)
         assert broken is None, broken
 

@@ -16,8 +16,8 @@ as a 300 ms prefill. Five things keep it robust on real traffic:
   factor on all predictions (`latency.speed`). While there are no steps, a phase that differs from
   the usual speed is believed less and less (`latency.usual`, `latency.phase`).
 - If errors are still one-sided, of decodes or of steps with prefill, and more than they usually
-  are, the engine has changed or differs from the prior's: the covariance is widened, and the new
-  speed is learnt within tens of steps.
+  are, the engine has changed or is not the one of the prior: the covariance is widened, and the
+  new speed is learnt within tens of steps.
 
 Predictions use no negative coefficient: more work never takes less time.
 """

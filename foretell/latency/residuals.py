@@ -8,7 +8,7 @@ WINDOW_STEPS = 64
 _RATE = 1 / 16  # of the means over windows: about the last 16
 _LEARNING_STEPS = 32  # the first steps teach the model; their errors do not count
 _COMMON, _INDEPENDENT = 0.1, 0.1  # a prior with the weight of one window
-_LEAST_SHARE = 0.1  # least 1 - h: if one step is nearly all of a window, the estimate is void
+_LEAST_SHARE = 0.1  # lower bound of 1 - h, for windows that one step dominates
 
 
 def spread(variances: tuple[float, float], steps: int) -> float:

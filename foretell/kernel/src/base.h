@@ -78,9 +78,9 @@ template <class T> struct Table {
     }
 };
 
-// What happens when an invariant is broken. In a state of Foretell's own that is a bug: the process
-// ends. In a state that was received it is an input error: the first broken invariant is noted,
-// work on the state stops as soon as possible, and the caller gets an error.
+// What happens when an invariant is broken. In a state that was computed here it is a bug: the
+// process ends. In a state that was received it is an input error: the first broken invariant is
+// noted, work on the state stops as soon as possible, and the caller gets an error.
 struct Broken {
     bool ends_process;
     const char* invariant;  // null: none

@@ -183,7 +183,7 @@ INLINED void end_inputs(const State& state, Sequence& seq) {
     seq.encoding = seq.encoded = 0;
 }
 
-// Let go of the inputs that `slot` has computed; its step verified `drafts` draft tokens.
+// Let go of inputs before the confirmed tokens of `slot`, whose step verified `drafts` drafts.
 //
 // Without async scheduling vLLM has no placeholders. Drafts, accepted or not, are behind inputs.
 COMPILED void free_processed(const State& state, Int slot, Int drafts) {

@@ -26,8 +26,8 @@ struct Snapshots {
     Table<Input> inputs;
 };
 
-// Working memory of forecasts, reused by all of them so that it stays in the CPU's cache. Its arrays
-// are described at `foretell.kernel.forecasts`.
+// Working memory of forecasts, reused by all of them so that it stays in the CPU's cache. It is
+// described at `foretell.kernel.forecasts`.
 struct Scratch {
     Array<Records> records;
     Table<Sequence> sequences;
@@ -134,8 +134,7 @@ COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch
 // are published if they decide when multimodal inputs are let go; otherwise they matter only to a
 // request that is preempted before that step ends. Grammars count as compiled. With prefix sharing
 // in a real engine, the blocks that requests hold may add up to more than exist; free blocks are as
-// published. Nothing is done if this snapshot was the last one written, since rollouts do not change
-// `START`.
+// published. Nothing is done if this snapshot was the last one written: rollouts leave `START`.
 COMPILED void restore(const Snapshots& snapshots, Int index, const Scratch& scratch) {
     auto& header = snapshots.headers[index];
     auto& records = scratch.records[START];
@@ -270,7 +269,7 @@ COMPILED void draw_arrival(const Arrival& arrival, Int seed, const Table<Int>& t
     }
 }
 
-// `total` output tokens, limited to what the engine allows for `seq`, and at least one more.
+// `total` output tokens, limited to what the engine allows, but at least one more than `seq` has.
 COMPILED Int limited(const Engine& engine, const Sequence& seq, Int total) {
     Int most = engine.max_model_len - seq.prompt;
     if (seq.max_tokens > 0) most = min(most, seq.max_tokens);

@@ -1,4 +1,4 @@
-// Steps decoding requests in bulk, so that the cost of an iteration depends only on what changes.
+// Steps decoding requests in bulk, so that an iteration costs only what changes in it.
 //
 // A request that decodes changes in the same way in every iteration: one more token, now and then a
 // block, until an end that is known beforehand. While no request can be preempted, all such
