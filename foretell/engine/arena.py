@@ -1,4 +1,4 @@
-"""Places of the sequences' block tables and of what is known of their blocks' content."""
+"""Places of the sequences' block tables, with the contents of their blocks."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from foretell.kernel.live import Live
 from foretell.model import EngineConfig
 
 _FIRST_CAPACITY = 1024
-# A step in flight behind the one that ends a sequence holds a token more.
+# A step in flight behind the one that ends a sequence holds one more token.
 _SPARE_TOKENS = 2
 
 
@@ -19,14 +19,14 @@ class Arena:
     def __init__(self, config: EngineConfig) -> None:
         self._block_size, self._groups = config.block_size_tokens, config.kv_cache_groups
         self._numbers: dict[bytes, int] = {}
-        # What a step holds beyond a sequence's end: drafts, and those of the step behind it.
+        # Tokens that a step holds beyond a sequence's end: drafts, also of the step behind it.
         drafts = 2 * config.num_speculative_tokens + config.num_lookahead_tokens
         self._spare_tokens = _SPARE_TOKENS + drafts
         self._contents = 0
         self._used = 0
 
     def place(self, live: Live, seq: Sequence) -> Live:
-        """The engine's arrays with a place for `seq`, whose row is set to it."""
+        """Return the engine's arrays with a place for `seq`, and set `place` in its row."""
         blocks = self._blocks_of(seq.row)
         if self._used + blocks > len(live.places):
             live = self._compacted(live, blocks)
@@ -44,7 +44,7 @@ class Arena:
         return live
 
     def _numbered(self, content: Content, blocks: int) -> list[int]:
-        """The numbers of what is in `blocks` blocks: equal ones for equal content."""
+        """The numbers of the contents of `blocks` blocks; equal content has equal numbers."""
         groups, own = self._groups, content.shared_blocks
         shared = blocks if own is None else min(blocks, groups * own)
         numbers: list[int] = []
@@ -61,13 +61,13 @@ class Arena:
         return numbers
 
     def _blocks_of(self, row: np.void) -> int:
-        """The largest number of blocks that a sequence will ever hold, in all groups."""
+        """The most blocks that a sequence will ever hold, in all groups."""
         known = int(row["prompt"]) + max(int(row["stop_after"]), int(row["output"]))
         most = known + self._spare_tokens
         return self._groups * -(-most // self._block_size)
 
     def _compacted(self, live: Live, wanted: int) -> Live:
-        """The engine's arrays with the used places moved together and room for `wanted` more."""
+        """Return the engine's arrays with compacted places and room for `wanted` more."""
         living = [row for row in live.sequences if row["status"] != UNUSED]
         capacity = 2 * (sum(map(self._blocks_of, living)) + wanted)
         places = np.zeros(max(_FIRST_CAPACITY, capacity), PLACE)

@@ -25,10 +25,10 @@ assert MOST_DRAFTS == MOST_DRAFT_TOKENS
 
 
 def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = False) -> State:
-    """An idle engine with room for `capacity` sequences, all of its blocks free.
+    """An idle engine with room for `capacity` sequences and all blocks free.
 
-    `knows_content`: blocks have identity, and prefix-cache hits are found by content. Otherwise
-    they are only counted.
+    With `knows_content`, blocks have identity and prefix-cache hits are found by content. Without,
+    blocks are only counted.
     """
     row = engine_record(config).copy()
     row["knows_content"] = knows_content
@@ -51,7 +51,7 @@ def new_state(config: EngineConfig, capacity: int, *, knows_content: bool = Fals
 
 @lru_cache(maxsize=64)
 def engine_record(config: EngineConfig) -> Record:
-    """An idle engine of this configuration whose blocks have no identity; not to be written to."""
+    """The record of an idle engine whose blocks have no identity. Read-only: it is shared."""
     row = new_record(ENGINE)
     row["block_size"] = config.block_size_tokens
     row["max_num_scheduled_tokens"] = config.max_num_scheduled_tokens
@@ -101,7 +101,7 @@ def new_rows(count: int) -> NDArray[np.void]:
 
 
 def copy_of(row: np.void) -> np.void:
-    """The row on its own. Its own method `copy` takes ten times as long."""
+    """A copy of the row. The method `copy` takes ten times as long."""
     rows = np.empty(1, SEQUENCE)
     rows[0] = row
     copied: np.void = rows[0]
@@ -109,7 +109,7 @@ def copy_of(row: np.void) -> np.void:
 
 
 BLANK: np.void = new_rows(1)[0]
-"""The row of a blank sequence, not to be written to."""
+"""The row of a blank sequence. Read-only."""
 
 
 def steps_in_flight(config: EngineConfig) -> int:
@@ -118,7 +118,7 @@ def steps_in_flight(config: EngineConfig) -> int:
 
 
 def new_costs(engines: int, size: int) -> Costs:
-    """What the cost of new requests is computed in, for `size` numbers of each engine."""
+    """Working memory for the cost of new requests, with `size` numbers for each engine."""
     kept = np.zeros(engines, KEPT)
     kept["version"] = -1
     return Costs(

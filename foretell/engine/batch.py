@@ -29,7 +29,7 @@ class Outcome:
     """The output of a completed step."""
 
     sampled: list[Sequence]
-    """Sequences that got one token, the finished ones included."""
+    """Sequences that got one token, including the finished ones."""
     finished: list[Sequence]
 
 
@@ -42,7 +42,7 @@ class FreeBlocks(NamedTuple):
 
 
 class Made(NamedTuple):
-    """Steps made one after the other, of which only the last one changed who runs."""
+    """Consecutive steps of which only the last one changed which sequences run."""
 
     shapes: NDArray[np.int64]
     """(steps, 5): each step's `BatchShape`."""

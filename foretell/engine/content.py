@@ -1,18 +1,18 @@
-"""The content of requests, as far as a prefix cache looks at it."""
+"""The content of requests as a prefix cache sees it."""
 
 from collections.abc import Iterable
 from hashlib import blake2b
 
 Segment = tuple[str, int]
-"""A named run of tokens and its length. Token j of a segment is the same wherever the name is
-used, and equal to no other token."""
+"""The name of a run of tokens, and its length. Token j of a name is always the same token, and no
+other name has it."""
 
 
 class Content:
     """Chained hashes of a request's blocks: equal hashes mean equal tokens from the first one on.
 
-    Hashes are computed when first asked for. Behind the prompt comes the output, a segment without
-    end, so every block has a hash; whether its tokens exist yet is the caller's knowledge.
+    Hashes are computed lazily. The output follows the prompt as an endless segment, so every block
+    has a hash. The caller must know whether a block's tokens exist yet.
     """
 
     __slots__ = (
@@ -34,9 +34,9 @@ class Content:
         salt: str = "",
         lookahead_tokens: int = 0,
     ) -> None:
-        """Equal tokens of different `salt` are not equal.
+        """Blocks with different `salt` are never equal.
 
-        `lookahead_tokens` behind a block are part of its content, too.
+        The `lookahead_tokens` tokens behind a block are part of its content, too.
         """
         self._lookahead = lookahead_tokens
         self._salt = salt.encode()
@@ -50,13 +50,12 @@ class Content:
 
     @property
     def shared_blocks(self) -> int | None:
-        """Blocks from this one on are no other request's, and are asked for no hash; None: any may
-        be."""
+        """The number of leading blocks that other requests may share; only these need hashes. None:
+        all."""
         return None
 
     def block_hash(self, index: int) -> bytes:
-        """The hash of the block of tokens `index * block_size` to
-        `(index + 1) * block_size - 1`."""
+        """The hash of the block that begins at token `index * block_size`."""
         while len(self._hashes) <= index:
             parent = self._hashes[-1] if self._hashes else self._salt
             tokens = repr(self._next_tokens(self._block_size)).encode()

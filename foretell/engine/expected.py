@@ -1,9 +1,9 @@
 """Expected arrivals: how many requests of which size an engine will probably get.
 
-A request shares its engine with those that arrive while it runs. A forecast that lets nobody arrive
-is too low by what they take, about a fifth of the e2e latency at 70% utilisation (measured, see
-docs/adr/0001-one-twin.md). Who comes is unknown; how many come per second, and how large they are,
-is much as it was a moment ago.
+A request shares its engine with those that arrive while it runs. A forecast without later arrivals
+is too low, by about a fifth of the e2e latency at 70% utilisation (measured, see
+docs/adr/0001-one-twin.md). Which requests come is unknown, but their rate and their sizes are
+about the same as a moment ago.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from foretell.length.distribution import Row, certain
 
 MEMORY_S = 20.0
 """Time constant of the rate. Between 2 and 100 s it makes next to no difference to the errors."""
-_UNSEEN_S = 2.0  # of silence assumed before the first arrival: one request is no rate yet
+_UNSEEN_S = 2.0  # of silence assumed before the first arrival: one request makes no rate
 _SIZE_WEIGHT = 1 / 64  # of the newest request in the mean sizes
 _KEY = crc32(b"expected")
 
@@ -35,10 +35,10 @@ def _from(row: Arrival, now_s: float) -> Arrival:
 
 
 class RecentArrivals:
-    """The rate and the mean size of one engine's arrivals, with exponentially fading memory.
+    """The rate and the mean size of one engine's arrivals, with exponential decay.
 
-    Constant in time and space. Times are seconds of one clock; a request that is noted late counts
-    as arrived with the latest.
+    Constant in time and space. Times are seconds of one clock; an arrival that is noted out of
+    order counts as simultaneous with the latest one.
     """
 
     def __init__(self, memory_s: float = MEMORY_S) -> None:
@@ -63,10 +63,10 @@ class RecentArrivals:
         cached_tokens: int = 0,
         targets_s: tuple[float, float] = (0.0, 0.0),
     ) -> None:
-        """A sequence of this size is on its way to the engine, or has come.
+        """Note a sequence of this size that is on its way to the engine, or has come.
 
-        `cached_tokens` of its prompt the engine is expected to have. `targets_s` are those of its
-        TTFT and TPOT, 0 where it has none; those of the latest count.
+        The engine is expected to have `cached_tokens` of its prompt in its cache. `targets_s` are
+        its targets for TTFT and TPOT, 0 without; only those of the latest arrival are kept.
         """
         self._targets_s, self._usual = targets_s, None
         if not self._count:
@@ -82,7 +82,7 @@ class RecentArrivals:
         self._cached_tokens += share * (cached_tokens - self._cached_tokens)
 
     def rate_per_s(self, now_s: float) -> float:
-        """Arrivals a second; 0 before the first.
+        """Arrivals per second; 0 before the first.
 
         With weights exp(-age / memory), a steady rate r gathers r * memory * (1 - exp(-T / memory))
         in T seconds.
@@ -96,8 +96,8 @@ class RecentArrivals:
     def expected(self, now_s: float, until_s: float, most: int) -> Arrival | None:
         """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
 
-        None where none is expected. Their lengths are taken as certain. The i-th stands for the
-        i-th share of 1 / rate seconds, and comes in the middle of it.
+        None if none is expected. Their lengths count as certain. The i-th arrives in the middle of
+        the i-th interval of 1 / rate seconds.
         """
         rate = self.rate_per_s(now_s)
         count = min(most, round(rate * max(0.0, until_s - now_s)))

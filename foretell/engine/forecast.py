@@ -1,7 +1,6 @@
 """Forecasts from snapshots of engines: when a new request would get its first and its last token.
 
-A predictor service has the snapshot of one engine, a simulator those of all of its cluster. Either
-way one compiled call answers for all the engines that a new request asks about.
+One compiled call answers for all the engines that a new request asks about.
 """
 
 from collections.abc import Sequence as Seq
@@ -39,13 +38,13 @@ from foretell.kernel.tables import LAYOUT_WIDTH, TABLES
 from foretell.model import EngineConfig
 
 MARKS = 8
-"""Equally likely lengths of a new request whose own is not certain."""
+"""The number of equally likely lengths of a new request whose length is uncertain."""
 MOST_SAMPLES = 8
 SEED = 0
-"""Seed for all draws of lengths: whatever is asked or added, requests keep theirs."""
+"""Seed of all drawn lengths: the same in every forecast, so that requests keep their lengths."""
 _FIRST_CAPACITY = 256
 _MOST_STEPS = 4096
-"""Steps for which a rank reckons with the others of its deployment."""
+"""The number of steps for which a rank takes the other ranks of its deployment into account."""
 
 
 class Call(NamedTuple):
@@ -61,7 +60,7 @@ class Call(NamedTuple):
     answers: Answers
 
     def run(self) -> None:
-        """Fill `answers`; again does the same again."""
+        """Fill `answers`. Idempotent."""
         forecast(*self)
 
 
@@ -111,7 +110,7 @@ class Forecaster:
         self.scratch = self._new_scratch()
 
     def add(self) -> int:
-        """One engine more; returns its index. Calls that were prepared are void."""
+        """Add an engine and return its index. Prepared calls become invalid."""
         self._engines += 1
         snapshots, models, room = self.snapshots, self._models, (0, 1)
         self.snapshots = Snapshots(
@@ -132,7 +131,7 @@ class Forecaster:
         return self._engines - 1
 
     def describe(self, index: int, config: EngineConfig) -> None:
-        """Engine `index` has this configuration; until its first snapshot it is idle."""
+        """Set the configuration of engine `index`, which is idle until its first snapshot."""
         header = self.snapshots.headers[index : index + 1]
         header["engine"], header["steps"] = engine_record(config), 0
         header["contents"] = header["inputs"] = 0
@@ -144,7 +143,7 @@ class Forecaster:
             self.scratch = self._new_scratch()
 
     def forget(self, index: int) -> None:
-        """Engine `index` is there no more, until another one is described."""
+        """Remove engine `index`; its place may be used again after `describe`."""
         self._step_with(index, "")
 
     def _step_with(self, index: int, deployment: str) -> None:
@@ -157,7 +156,7 @@ class Forecaster:
         self._models.deployments[index] = number
 
     def believe(self, index: int, model: StepTime) -> None:
-        """Engine `index` is believed to take as long for its steps as `model` says."""
+        """Set the step-time model of engine `index`."""
         self._models.coefficients[index] = model.coefficients
         place = self._table_place(model)
         self._models.tables[index] = place
@@ -187,8 +186,8 @@ class Forecaster:
         inputs: bytes,
         shift_s: float,
     ) -> None:
-        """Make these rows the snapshot of engine `index`, one of `SNAPSHOT`, of `REQUEST` and of
-        `INPUT`; all instants are `shift_s` later."""
+        """Make these rows (one of `SNAPSHOT`; of `REQUEST`; of `INPUT`) the snapshot of engine
+        `index`, with `shift_s` added to all instants."""
         count = len(requests) // REQUEST.itemsize
         self.make_room(count)
         version, at = self._versions[index] + 1, index * SNAPSHOT.itemsize
@@ -213,7 +212,7 @@ class Forecaster:
         self.snapshots.inputs[index, :count] = rows
 
     def _look_at_bytes(self) -> None:
-        """The arrays of `snapshots` are other ones."""
+        """Renew the views of the arrays of `snapshots`, which were replaced."""
         headers, requests = self.snapshots.headers, self.snapshots.requests
         self._header_bytes = headers.view(np.uint8).reshape(-1).data
         self._request_bytes = requests.view(np.uint8).reshape(-1).data
@@ -221,7 +220,7 @@ class Forecaster:
         self._figures = headers["figures"]
 
     def still_true(self, index: int, known_s: float) -> None:
-        """Until `known_s` nothing has happened on engine `index` but what its snapshot shows."""
+        """Note that the snapshot of engine `index` shows all that happened until `known_s`."""
         self._known_s[index] = known_s
 
     def figures(self, index: int) -> Figures:
@@ -229,7 +228,7 @@ class Forecaster:
         return Figures(*self._figures[index].tolist())
 
     def offline_blocks(self, index: int) -> int:
-        """KV blocks of the offline requests that run on an engine that tells them apart."""
+        """KV blocks of the offline requests that run on an engine that co-schedules."""
         return offline_blocks(self.snapshots.requests[index, : self.figures(index).running])
 
     def prepare(
@@ -238,7 +237,7 @@ class Forecaster:
         new_request: Arrival,
         now_s: float,
     ) -> Call:
-        """The arguments of a forecast that is yet to be made; good until the next call."""
+        """Return the arguments of a forecast, to be run later; valid until the next call."""
         rows, arrivals = self._rows(questions, new_request)
         return Call(
             self.snapshots,
@@ -259,8 +258,8 @@ class Forecaster:
         *,
         externality: bool = False,
     ) -> list[Forecast]:
-        """Forecast `new_request` on each of the engines asked about, with `externality` also its
-        cost to the others there; the other arguments are `prepare`'s."""
+        """Forecast `new_request` on each of the engines asked about, and with `externality` also
+        its cost to the other requests there. The other arguments are those of `prepare`."""
         call = self.prepare(questions, new_request, now_s)
         call.run()
         added: Seq[Seq[float] | None] = [None] * len(questions)
@@ -276,8 +275,8 @@ class Forecaster:
         waiting: Arrival,
         now_s: float,
     ) -> float | None:
-        """Mean seconds until the first token of `waiting`, a request of one sequence that is on its
-        way to the engine, or waits in its queue; None where it does not, as far as is known."""
+        """Mean seconds until the first token of `waiting`, a request of one sequence; None unless
+        it is known to be on its way to the engine or waiting in its queue."""
         slot = self._waiting_slot(question, waiting.key)
         if slot is None:
             return None
@@ -292,8 +291,8 @@ class Forecaster:
     ) -> tuple[Values, Values]:
         """When each request of the engine gets its first and its last token, without `new_request`.
 
-        Means of instants, (requests,) each: those of the snapshot in its order, then those on their
-        way. A first token that came before the snapshot was made is no later than that.
+        Mean instants, two arrays (requests,): the requests of the snapshot in its order, then those
+        on their way. Infinite for a first token that came before the snapshot.
         """
         call, costs = self.prepare((question,), new_request, now_s), self._costs_for(1)
         count = follow_others(*call[:-1], costs)
@@ -302,14 +301,14 @@ class Forecaster:
         return first_s, last_s
 
     def has_begun(self, index: int, key: int) -> bool:
-        """Whether the engine has computed any of that request, as far as its snapshot goes."""
+        """Whether the snapshot shows that the engine has begun to compute that request."""
         figures = self.figures(index)
         rows = self.snapshots.requests[index, : figures.requests]
         begun = (rows["output"] > 0) | (np.arange(figures.requests) < figures.running)
         return bool(np.any(begun & (rows["key"] == key)))
 
     def _waiting_slot(self, question: Question, key: int) -> int | None:
-        """The slot in rollouts of a request that waits in the queue or is on its way to it."""
+        """The slot in rollouts of a request that waits in the queue or is on its way; or None."""
         figures = self.figures(question.engine)
         rows = self.snapshots.requests[question.engine, figures.running : figures.requests]
         found = np.flatnonzero((rows["key"] == key) & (rows["output"] == 0))  # not preempted
@@ -323,7 +322,7 @@ class Forecaster:
         return None
 
     def _rows(self, questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes]:
-        """As `rows_of`; afterwards there is room for all of them."""
+        """Return `rows_of` these, and make room for them."""
         rows, arrivals, sequences = rows_of(questions, new_request)
         if self._most_shown + sequences > self._capacity:
             self._grow(2 * (self._most_shown + sequences))

@@ -1,6 +1,6 @@
-"""What was predicted, predicted again later: from what was known when a request was placed.
+"""Predictions made again later, from what was known when a request was placed.
 
-Snapshots are never altered, so to remember what a prediction was made from is to keep references.
+Snapshots are never changed, so prediction inputs are kept by reference.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,28 +16,28 @@ from foretell.model import LengthEstimate, Prediction, RequestSpec
 
 
 class Exposure(NamedTuple):
-    """One engine as its follower knew it. Instants are of the follower's clock, but those in
-    `snapshot`, to which `shift_s` is to be added."""
+    """One engine as its follower knew it. Instants are of the follower's clock, except those in
+    `snapshot`, to which `shift_s` must be added."""
 
     snapshot: Snapshot
     shift_s: float
     known_s: float
-    """Until then nothing had happened but what the snapshot shows."""
+    """The snapshot shows all that happened until then."""
     announced: Sequence[Arrival]
     """The requests on their way to the engine."""
 
 
 class PredictionInputs(NamedTuple):
-    """All that the predictions for one placement were made from."""
+    """The inputs of the predictions for one placement."""
 
     now_s: float
     exposures: Sequence[Exposure]
     answer_delays_s: Sequence[float]
-    """From a token in each engine to the follower."""
+    """Seconds from a token in each engine to the follower."""
 
     @property
     def instance_ids(self) -> list[str]:
-        """Whose engines it shows."""
+        """The ids of the instances, in the order of `exposures`."""
         return [exposure.snapshot.instance_id for exposure in self.exposures]
 
 
@@ -52,11 +52,11 @@ def replay(
     *,
     idle: bool = False,
 ) -> list[Prediction]:
-    """The means that would have been predicted for `request` on each of the engines in `inputs`.
+    """Predict `request` on each of the engines in `inputs`; without quantiles.
 
     `length_row` makes a distribution of its estimate (`foretell.length.distribution`), and
     `cached_tokens` are those of its prompt that were expected in each engine's prefix cache.
-    `idle`: on engines that have nothing else to do.
+    `idle`: as if the engines had no other requests.
     """
     forecaster = Forecaster(len(inputs.exposures))
     asked = []
@@ -95,5 +95,5 @@ def replay(
 
 
 def of_length(request: RequestSpec, output_tokens: int) -> RequestSpec:
-    """`request` with a length that is known."""
+    """`request` with a certain length."""
     return request._replace(length=LengthEstimate(float(output_tokens), source="hint"))

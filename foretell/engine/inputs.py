@@ -15,15 +15,16 @@ _FIELDS = ("offset", "length", "first_embed", "end_embed", "held")
 
 
 class Inputs:
-    """Gives the inputs of a twin's sequences, and what is in them, their rows of `Live.inputs`."""
+    """Allocates the rows of `Live.inputs`: the inputs of a twin's sequences, and their contents."""
 
     def __init__(self, contents: Mapping[int, int] | None = None, used: int = 0) -> None:
-        """`contents`: the rows that contents already have; the first `used` rows are taken."""
+        """`contents` maps contents to their rows; the first `used` rows are taken."""
         self._contents = dict(contents or {})
         self._used = used
 
     def place(self, live: Live, seq: EngineSequence) -> Live:
-        """The engine's arrays with rows for the inputs of `seq`, whose own row tells of them."""
+        """Return the engine's arrays with rows for the inputs of `seq`; set `first_input` in its
+        row."""
         if not seq.inputs:
             return live
         if self._used + 2 * len(seq.inputs) > len(live.inputs):
@@ -39,7 +40,7 @@ class Inputs:
         return live
 
     def cached(self, live: Live) -> tuple[CachedInput, ...]:
-        """What is in the encoder cache, as `EngineSnapshot.encoder_cache` has it."""
+        """The entries of the encoder cache, in the order of `EngineSnapshot.encoder_cache`."""
         rows, keys = live.inputs, {place: key for key, place in self._contents.items()}
         order, place = [], int(live.records["at"]["engine"]["encoder_head"][0])
         while place != NONE:
@@ -49,7 +50,7 @@ class Inputs:
         return tuple(CachedInput(keys[place], int(rows["embeds"][place])) for place in order)
 
     def told(self, live: Live, seq: EngineSequence) -> tuple[EncoderInput, ...]:
-        """The inputs of `seq`, and which of them it holds."""
+        """The inputs of `seq`, with `held` as of now."""
         first = int(seq.row["first_input"])
         held = live.inputs["held"][first : first + len(seq.inputs)].tolist()
         return tuple(
@@ -57,9 +58,9 @@ class Inputs:
         )
 
     def _compacted(self, live: Live, new_request: EngineSequence) -> Live:
-        """The engine's arrays without what is neither cached nor any sequence's, and with room for
-        those of `new_request`, which has none yet."""
-        old, moved = live.inputs, np.full(len(live.inputs) + 1, NONE)  # the last stands for NONE
+        """Return the engine's arrays without rows that are neither cached nor of any sequence, and
+        with room for the rows of `new_request`, which has none yet."""
+        old, moved = live.inputs, np.full(len(live.inputs) + 1, NONE)  # the last maps NONE to NONE
         living = [
             row
             for slot, row in enumerate(live.sequences)
@@ -90,7 +91,7 @@ class Inputs:
 
 
 def input_rows(snapshot: EngineSnapshot) -> tuple[NDArray[np.void], dict[int, int]]:
-    """The rows of a snapshot, and which of them are contents."""
+    """The rows of `layout.INPUT` of a snapshot, and the row of each content."""
     tables = map(RequestTable.of, (snapshot.running, snapshot.waiting))
     inputs = [each for table in tables for row in table.encoder_inputs for each in row]
     embeds = dict(snapshot.encoder_cache)

@@ -1,7 +1,7 @@
 """The ledger of the requests that are sent to one engine, beside what the engine publishes.
 
-It knows the requests on their way that no snapshot has shown yet, how long that way takes, how many
-requests have come of late, and which prefixes they left in the engine's cache.
+It keeps the requests on their way that no snapshot has shown yet, the usual delay of that way, the
+recent arrival rate, and the prefixes that are probably in the engine's cache.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from foretell.model import OFFLINE_PRIORITY, EngineConfig, RequestSpec
 MAX_RESERVATIONS = 10_000
 MAX_OBSERVED = 20_000
 LOOK_AHEAD_S, MOST_EXPECTED = 60.0, 64
-"""Seconds ahead, and the most requests, that are expected without an announcement."""
+"""How many seconds ahead unannounced requests are expected, and at most how many."""
 
 
 @dataclass(slots=True)
@@ -26,19 +26,19 @@ class Observed:
     """One request as snapshots have shown it."""
 
     since_s: float = 0.0
-    """The time of its reservation, or of its arrival where a snapshot was faster."""
+    """The time of its reservation, or of its arrival if a snapshot showed it before that."""
     ttft_s: float = 0.0
-    """From then to the first snapshot with a token of it; 0 when not seen."""
+    """From `since_s` to the first snapshot with a token of it; 0 when not seen."""
     output_tokens: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int | None = None
-    """Prompt tokens found in the prefix cache; known only of requests whose `prefix` is known, and
-    only if a snapshot showed them running: of a few steps there may be none."""
+    """Prompt tokens found in the prefix cache. Known only if `prefix` is known and a snapshot
+    showed the request running; there may be none of a request that takes few steps."""
     length_row: Row = ()
-    """Its output length as it is believed."""
+    """Its predicted length distribution."""
     reserved: bool = False
-    """It was announced: what it brings to the cache is known."""
+    """Whether it was reserved, so that the prefix index has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Reservation:
     made_s: float
     expires_s: float
     row: Arrival
-    """The arrival for the forecast: it joins the queue one dispatch delay after `made_s`."""
+    """The arrival for forecasts: it joins the queue one dispatch delay after `made_s`."""
 
 
 class Ledger:
@@ -57,7 +57,7 @@ class Ledger:
 
     def __init__(self, dispatch_delay_s: float, prefixes: PrefixIndex | None = None) -> None:
         """`dispatch_delay_s` is the time from a prediction to the request's arrival in the engine's
-        queue: assumed at first, then learned from when reservations turn up in snapshots.
+        queue, assumed until it is learned from the snapshots that first show reserved requests.
 
         Without `prefixes` no prefix is expected to be found in the engine's cache.
         """
@@ -65,7 +65,7 @@ class Ledger:
         self.reserved = 0
         """Sequences of the reservations."""
         self.dispatch_delay_s = dispatch_delay_s
-        """From a prediction to the request's arrival in the engine's queue, as learned so far."""
+        """Seconds from a prediction to the request's arrival in the engine's queue, as learned."""
         self._delay = UsualDelay(dispatch_delay_s)
         self._arrivals = RecentArrivals()
         self._co_schedules = False
@@ -74,21 +74,22 @@ class Ledger:
         self._first_expiry_s = inf
 
     def reserved_blocks(self, config: EngineConfig) -> int:
-        """KV blocks of such an engine that the prompts of the reservations need."""
+        """KV blocks that the prompts of the reservations need on an engine with `config`."""
         if not self._reservations:
             return 0
         requests = [reservation.request for reservation in self._reservations.values()]
         return sum([r.sequences * config.blocks_for(r.prompt_tokens) for r in requests])
 
     def rows(self) -> list[Arrival]:
-        """The reservations as arrivals that the engine is about to see, in the order in which they
-        were made; `expire` drops those whose time is over."""
+        """The reservations as arrivals for forecasts, in the order in which they were made.
+
+        Call `expire` first to drop those that have expired."""
         if not self._reservations:
             return []
         return [reservation.row for reservation in self._reservations.values()]
 
     def expected(self, at_s: float) -> list[Arrival]:
-        """The requests that will probably arrive after `at_s`, though nobody has announced them."""
+        """The requests that will probably arrive after `at_s` without having been announced."""
         row = self._arrivals.expected(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
         return [row] if row else []
 
@@ -99,7 +100,7 @@ class Ledger:
         return max(self.prefixes.find(request), request.cached_tokens)
 
     def observed(self, request_id: str) -> Observed | None:
-        """A request that has not ended, as snapshots have shown it; None where none has."""
+        """A request that has not ended, as snapshots have shown it; None if none has shown it."""
         return self._observed.get(request_id)
 
     def is_reserved(self, request_id: str) -> bool:
@@ -107,7 +108,7 @@ class Ledger:
         return request_id in self._reservations
 
     def restart(self, prefixes: PrefixIndex | None, *, co_schedules: bool = False) -> None:
-        """Another run of the engine has begun: what the last one did died with it."""
+        """Forget what snapshots of the engine's previous run have shown."""
         self._co_schedules = co_schedules
         self._observed.clear()
         self.prefixes = prefixes
@@ -122,9 +123,9 @@ class Ledger:
     ) -> int:
         """Count `request` as on its way, unless a snapshot has already shown it.
 
-        It joins the engine's queue a dispatch delay after `made_s`. A request that is reserved
-        again, as more is known of its length, stays the one it was. Returns how many tokens of its
-        prompt the engine is believed to find in its cache.
+        It joins the engine's queue a dispatch delay after `made_s`. A request may be reserved again
+        with a better length estimate; it is counted once. Returns how many tokens of its prompt
+        the engine is believed to find in its cache.
         """
         before, seen = self._drop(request.request_id), self._observed.get(request.request_id)
         if before is not None:
@@ -137,7 +138,7 @@ class Ledger:
             request = request._replace(cached_tokens=cached_tokens)
         if seen is not None:
             seen.reserved = True
-            seen.length_row = length_row  # a distribution, where the engine was told a number
+            seen.length_row = length_row  # a distribution; the engine was told only a number
             return request.cached_tokens
         if before is None:
             for _ in range(request.sequences):
@@ -151,7 +152,7 @@ class Ledger:
         return request.cached_tokens
 
     def expire(self, now_s: float) -> None:
-        """Forget the reservations whose time is over, and what the dispatch delay no longer is."""
+        """Drop expired reservations, and let a long unobserved dispatch delay fade."""
         self.dispatch_delay_s = self._delay.at(now_s)
         if now_s < self._first_expiry_s:
             return
@@ -166,10 +167,10 @@ class Ledger:
     def meet(
         self, request: RequestSpec, at_s: float, arrived_s: float, joined_after_s: float | None
     ) -> Observed:
-        """A snapshot of `at_s` shows a request for the first time, or since it was reserved.
+        """Note a request that a snapshot shows for the first time, or first since its reservation.
 
-        It arrived in the engine at `arrived_s`, and joined the queue after `joined_after_s`; None
-        where nothing is known of that.
+        The snapshot is of `at_s`. The request arrived in the engine at `arrived_s` and joined the
+        queue after `joined_after_s`, which is None if unknown.
         """
         reservation = self._drop(request.request_id)
         seen = self._observed.get(request.request_id)
@@ -191,16 +192,16 @@ class Ledger:
         return seen
 
     def admitted(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:
-        """The engine runs the request, of whose prompt it found so many tokens cached."""
+        """Note that the engine runs the request and found `cached_tokens` of its prompt cached."""
         if self.prefixes is not None:
             self.prefixes.admitted(request_id, cached_tokens, prompt_tokens)
         if (seen := self._observed.get(request_id)) is not None:
             seen.cached_tokens = cached_tokens
 
     def complete(self, request_id: str, *, answered: bool = False) -> Observed:
-        """The request has ended: forget it and return what was seen of it.
+        """Forget a request that has ended and return what snapshots showed of it.
 
-        `answered`: some of its output came; snapshots may still be on their way.
+        `answered`: some of its output came, so it ran, even if no snapshot has shown that yet.
         """
         self._drop(request_id)
         if self.prefixes is not None:
@@ -209,7 +210,7 @@ class Ledger:
 
     def _note(self, request: RequestSpec, at_s: float) -> None:
         if self._co_schedules and request.priority == OFFLINE_PRIORITY:
-            return  # who will come to wait for what online requests leave is no hurry
+            return  # offline arrivals only get what online requests leave: not worth expecting
         self._arrivals.note(
             request.prompt_tokens,
             request.length.expected_tokens,

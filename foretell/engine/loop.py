@@ -1,8 +1,8 @@
 """The loop of vLLM's engine core, for callers that keep the time themselves.
 
 It is that of `EngineCore.step`, or with async scheduling of `step_with_batch_queue`
-(vllm/v1/engine/core.py, 0.32), and the same as that of forecasts (`kernel.loop`): a step is
-scheduled behind those in flight, and the oldest one's output is applied once no more may be.
+(vllm/v1/engine/core.py, 0.32), and the same as that of forecasts (`loop.h`): steps are scheduled
+until no more may be in flight; then the output of the oldest one is applied.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ from foretell.engine.batch import Batch, Outcome
 from foretell.engine.twin import Twin
 
 RankBatches = Sequence[Batch | None]
-"""One step of every rank; None where there was nothing to do."""
+"""One step of every rank; None for ranks with nothing to do."""
 
 
 class EngineLoop:
@@ -22,14 +22,14 @@ class EngineLoop:
     """
 
     def __init__(self, twins: Sequence[Twin], in_flight: Iterable[RankBatches] = ()) -> None:
-        """`in_flight` has been scheduled already, oldest first."""
+        """`in_flight`: the steps that are scheduled already, oldest first."""
         self.twins = twins
         self.output_due = False
-        """Whether the oldest step is waited for before another one is scheduled."""
-        # In the latest iteration somebody was chosen, or output came, which may take tokens back.
+        """Whether the oldest step must be completed before another one is scheduled."""
+        # Whether the latest iteration scheduled a step or applied output, so that state changed.
         self._moved = False
         self._in_flight = deque(in_flight)
-        self._to_flush = False  # vLLM schedules once more to tell its workers who has ended
+        self._to_flush = False  # vLLM schedules once more to tell its workers what has ended
 
     @property
     def busy(self) -> bool:
@@ -38,7 +38,7 @@ class EngineLoop:
 
     @property
     def waits_in_vain(self) -> bool:
-        """Whether the latest iteration chose nobody, and will not choose otherwise by itself."""
+        """Whether there are requests, but no iteration will schedule them by itself."""
         under_way = self._moved or self._to_flush or any(map(any, self._in_flight))
         return self._wants_schedule and not under_way
 
@@ -49,7 +49,7 @@ class EngineLoop:
         return aborted
 
     def schedule(self) -> RankBatches | None:
-        """Schedule a step behind those in flight; None where nobody has anything to do."""
+        """Schedule a step behind those in flight; None if there is nothing to do."""
         self._moved = False
         if not self._wants_schedule:
             self.output_due = bool(self._in_flight)
@@ -69,7 +69,7 @@ class EngineLoop:
         return batches
 
     def apply_output(self) -> list[Outcome]:
-        """Complete the oldest step in flight, for each rank that had something to do."""
+        """Complete the oldest step in flight of each rank that had something to do."""
         oldest = zip(self.twins, self._in_flight.popleft(), strict=True)
         outcomes = [twin.complete(batch) for twin, batch in oldest if batch is not None]
         self._moved |= bool(outcomes)

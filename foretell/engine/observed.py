@@ -1,9 +1,10 @@
-"""The state of an engine that publishes nothing, as those who send it requests see it.
+"""The state of an engine that publishes nothing, inferred from the requests that were sent to it.
 
-They know what they sent, when tokens came back, and what has ended. A twin with the engine's limits
-makes a step whenever tokens show that one has ended, and so tells what cannot be seen: who waits,
-how far prompts are computed, and the KV blocks in use. Where tokens contradict it, it goes on from
-what they say. Where nothing is streamed, a step ends when it is predicted to.
+Observers (schedulers) know what they sent, when tokens came back, and which requests ended. A twin
+with the engine's limits makes a step whenever tokens show that one has ended. The twin then shows
+what cannot be observed: which requests wait, how far prompts are computed, and the KV blocks in
+use. If tokens contradict the twin, it is corrected by them. If no answer is streamed, a step ends
+at its predicted time.
 
 Instants are unix seconds of one clock.
 """
@@ -29,26 +30,26 @@ from foretell.model.limits import Limits
 
 _NOTHING: Mapping[str, int] = {}
 _EARLY_S = 1e-4
-"""By which an end counts as before that of the step which was its last: clocks are read twice."""
+"""Ends of requests are dated back by this, to be before the end of their last step."""
 _ENOUGH_TOKENS = 8
-"""An answer that was no stream tells with so many how long a step takes, its first one included."""
+"""An answer without streaming teaches how long a step takes if it has at least so many tokens."""
 _FIRST_WAY_S, _MOST_WAY_S, _WAY_RATE = 0.002, 1.0, 0.1
-"""From a scheduler to the engine's queue; learned where the engine was idle, from what the first
-token takes beside its step."""
+"""Delay from a scheduler to the engine's queue: initial, most, learning rate. Learned on an idle
+engine: the time to the first token minus the predicted steps."""
 _KNOWN_STEPS = 100
-"""Before, such steps teach how long steps take."""
+"""Up to so many learned steps, first steps of an idle engine teach step times, not the delay."""
 _MOST_REQUESTS = 10_000
 _MOST_STEPS = 4096
-"""Steps that are made up for at once."""
+"""The most steps that the twin makes at once to catch up."""
 
 
 class ObservedEngine:
-    """One engine. Every collection is as large as the number of requests that have not ended."""
+    """One engine. Memory is bounded by the number of requests that have not ended."""
 
     def __init__(
         self, instance_id: str, given: Limits, step_s: Callable[[BatchShape], float]
     ) -> None:
-        """`given`: the limits that somebody stated; `step_s` predicts the seconds of a step."""
+        """`given`: the limits from the configuration; `step_s` predicts the seconds of a step."""
         self._instance_id = instance_id
         self._limits = SeenLimits(given)
         self._step_s = step_s
@@ -69,10 +70,10 @@ class ObservedEngine:
         self._begun_s = 0.0
         self._is_timed = False
 
-    # --- what is seen ---
+    # --- Observations. ---
 
     def sent(self, spec: RequestSpec, at_s: float, cached_tokens: int = 0) -> None:
-        """A request goes to the engine; `cached_tokens` are believed to be in its cache."""
+        """Note that a request is sent; `cached_tokens` are believed to be in the engine's cache."""
         known = self._requests.get(spec.request_id)
         if known is not None:
             known.spec = spec
@@ -87,7 +88,7 @@ class ObservedEngine:
             self._begin(at_s, is_seen=True, from_idle=True)
 
     def ended(self, request_id: str, at_s: float, output_tokens: int = 0) -> None:
-        """A request has ended, or does not want to be served any more; 0 tokens: nobody knows."""
+        """Note that a request has ended or was cancelled. `output_tokens`: 0 if unknown."""
         request = self._requests.get(request_id)
         if request is not None:
             if not request.streams and output_tokens >= _ENOUGH_TOKENS:
@@ -103,10 +104,11 @@ class ObservedEngine:
         first: Mapping[str, int] = _NOTHING,
         since_s: float = inf,
     ) -> None:
-        """An observer has seen steps: when the last ones ended, the oldest first, each with how
-        many had ended since the one before, which for the first was at `since_s`; infinite: nobody
-        knows. Its streams had so many tokens each then. `first`: the end of the step that gave a
-        stream its first one, counted from 1; 0: none of these."""
+        """Take in the steps that an observer has seen.
+
+        `ends`: (when, steps since the end before), oldest first; the one before the first was at
+        `since_s`, infinite if unknown. `tokens`: the tokens of each stream at the last end.
+        `first`: which of `ends`, from 1, gave a stream its first token; 0: none of them."""
         for key, count in tokens.items():
             if (request := self._requests.get(key)) is not None:
                 request.streams, request.tokens = True, max(request.tokens, count)
@@ -125,7 +127,7 @@ class ObservedEngine:
             self._look(ends[-1][0])
 
     def compare(self, evidence: Evidence, at_s: float) -> None:
-        """The engine has told how it is."""
+        """Take in the engine's metrics."""
         if evidence.run != self._run:
             is_other, self._run = bool(self._run), evidence.run
             if is_other:
@@ -135,14 +137,14 @@ class ObservedEngine:
         self._configure()
 
     def learn(self, limits: Limits) -> None:
-        """So much is known of an engine that has no metrics."""
+        """Take in limits that the engine states elsewhere than in its metrics."""
         self._limits.found = limits.beside(self._limits.found)
         self._configure()
 
-    # --- what is told ---
+    # --- Snapshots. ---
 
     def snapshot(self, now_s: float) -> EngineSnapshot:
-        """The state as far as it is known now, which tells of steps completed since the last."""
+        """The state as known now, with the steps completed since the last snapshot."""
         self._advance(now_s)
         scheduled = self._scheduled()
         names = {id(s): r for r in self._requests.values() if not r.ended_s for s in r.sequences}
@@ -173,10 +175,10 @@ class ObservedEngine:
             completed_steps=completed,
         )
 
-    # --- steps ---
+    # --- Steps. ---
 
     def _begin(self, at_s: float, *, is_seen: bool, from_idle: bool = False) -> None:
-        """Schedule the step that begins then; `is_seen`: it is known when that is."""
+        """Schedule the step that begins at `at_s`; `is_seen`: that time was observed."""
         self._drop_ended(at_s)
         while self._coming and self._coming[0].sent_s <= at_s:
             self._add(self._coming.popleft())
@@ -198,11 +200,11 @@ class ObservedEngine:
         self._begin(at_s, is_seen=is_seen)
 
     def _make(self, steps: int, end_s: float, later: Set[str]) -> None:
-        """So many steps that gave tokens have ended, the latest one then; none of them gave those
-        who have their first one `later` any.
+        """Complete `steps` steps that sampled tokens, the latest of them at `end_s`.
 
-        Those between them which only computed prompts gave none. Time is shared among the steps in
-        proportion to what is predicted.
+        Steps between them that only computed prompts sampled none and do not count. Requests in
+        `later` got no token in these steps. Each step's share of the time is proportional to its
+        prediction.
         """
         begun_s, is_timed, first = self._begun_s, self._is_timed, self._steps
         from_idle = self._from_idle and self._learned > _KNOWN_STEPS
@@ -230,8 +232,8 @@ class ObservedEngine:
             del self._completed[:-_MOST_STEPS]
 
     def _hold_back(self, later: Set[str], end_s: float) -> None:
-        """Those who have their first token `later` than in the step in flight, as the twin has it,
-        came too late for it."""
+        """Take requests in `later` out of the step in flight: the twin gives them their first token
+        in it, but they get it later, so they arrived too late for this step."""
         early = {
             seq.request_id
             for seq in self._sequences()
@@ -251,7 +253,7 @@ class ObservedEngine:
         self._is_timed = is_timed
 
     def _advance(self, now_s: float) -> None:
-        """Steps that no stream would show have ended when that is predicted."""
+        """End steps that no stream shows at their predicted ends."""
         for _ in range(_MOST_STEPS):
             if self._batch is None or self._is_watched():
                 return
@@ -261,7 +263,7 @@ class ObservedEngine:
             self._complete(end_s, is_seen=False)
 
     def _catch_up(self, tokens: Mapping[str, int]) -> None:
-        """Make the steps whose ends nobody has seen, but which all streams have behind them."""
+        """Make the steps whose ends were not observed but whose tokens all streams have."""
         known = [self._requests[key] for key in tokens if key in self._requests]
         lags = [request.lag for request in known if request.decodes]
         for _ in range(min(_MOST_STEPS, min(lags, default=0) - 1)):
@@ -269,7 +271,7 @@ class ObservedEngine:
                 self._complete(self._begun_s, is_seen=False)
 
     def _learn_whole(self, request: ObservedRequest, at_s: float, tokens: int) -> None:
-        """So many steps were made since it was admitted, about as long as each other."""
+        """Learn a step time from a whole answer: one step a token, all equally long."""
         if not request.begun_s or at_s <= request.begun_s:
             return
         contexts = [seq.computed_tokens for seq in self._twin.running]
@@ -284,18 +286,18 @@ class ObservedEngine:
         return any(id(seq) in named and samples(seq) for seq in self._sequences())
 
     def _scheduled(self) -> dict[int, int]:
-        """The tokens of each sequence of the step in flight, by the sequences' identities."""
+        """The tokens of each sequence in the step in flight, by `id` of the sequence."""
         batch = self._batch
         return {id(seq): n for seq, n in batch.scheduled} if batch is not None else {}
 
     def _sequences(self) -> list[Sequence]:
-        """Those of the step in flight."""
+        """The sequences in the step in flight."""
         return [seq for seq, _ in self._batch.scheduled] if self._batch is not None else []
 
     def _usual_s(self) -> float:
         return self._step_s(self._batch.shape) if self._batch is not None else 0.0
 
-    # --- requests ---
+    # --- Requests. ---
 
     def _add(self, request: ObservedRequest) -> None:
         request.sequences = request.begun(self.config)
@@ -312,7 +314,7 @@ class ObservedEngine:
                 self._coming.remove(request)
 
     def _correct(self, *, by_tokens: bool = True) -> None:
-        """Go on from what streams say, and from what the twin says where they say nothing."""
+        """Rebuild the twin from the tokens of streams, and without tokens from the old twin."""
         before, (placed, back) = self.config, self._sorted(by_tokens)
         running: list[RequestState] = []
         waiting: list[RequestState] = []
@@ -339,7 +341,7 @@ class ObservedEngine:
         self._begin(begun_s, is_seen=False)
 
     def _sorted(self, by_tokens: bool) -> tuple[list[ObservedRequest], list[ObservedRequest]]:
-        """Those who run, and those who wait."""
+        """The running and the waiting requests, by tokens or by the twin."""
         back: list[ObservedRequest] = []
         found: list[ObservedRequest] = []
         if self._limits.seats:
@@ -364,7 +366,7 @@ class ObservedEngine:
         return placed, back
 
     def restart(self) -> None:
-        """Begin anew with the requests that have not ended."""
+        """Start with a new twin and the requests that have not ended."""
         self._requests = {k: r for k, r in self._requests.items() if not r.ended_s}
         self._coming = deque(self._requests.values())
         for request in self._coming:
@@ -373,13 +375,13 @@ class ObservedEngine:
         self._start(Twin(self.config))
         self._begin(begun_s, is_seen=False)
 
-    # --- limits ---
+    # --- Limits. ---
 
     def _count_running(self) -> int:
         return sum(1 for r in self._requests.values() if r.tokens and not r.ended_s)
 
     def _look(self, at_s: float) -> None:
-        """See whether requests wait, where the engine does not say so."""
+        """Infer from the streams whether requests wait, where the engine has no metrics."""
         if self._limits.found.max_num_seqs or self._run:
             return
         waits = any(

@@ -1,4 +1,4 @@
-"""The requests that an engine is observed by, and what is known of each as rows of snapshots."""
+"""The requests by which an engine is observed, and their rows of snapshots."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -11,9 +11,9 @@ from foretell.model import EngineConfig, EngineSnapshot, RequestSpec, RequestSta
 ENDLESS = 1 << 30
 """Output tokens of a request without a limit."""
 _SAME_STEP, _LEAST_STEP_S = 0.3, 1e-4
-"""Another observer has told of the same step within this share of the time between steps."""
+"""Two observers report the same step if their ends differ by less than this share of a step."""
 _SLACK_TOKENS = 2
-"""An answer may be so much further, or less far, than the twin is: tokens are on their way."""
+"""A stream and the twin may differ by so many tokens, since tokens are on their way."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,41 +22,41 @@ class ObservedRequest:
 
     spec: RequestSpec
     sent_s: float
-    """When it is in the engine's queue."""
+    """When it arrives in the engine's queue."""
     cached_tokens: int
     sequences: list[Sequence]
     tokens: int = 0
-    """Of one sequence, as its stream has shown; of a request without, none is."""
+    """Output tokens of one sequence that its stream has shown; 0 without a stream."""
     streams: bool = False
     begun_s: float = 0.0
-    """When it was admitted; 0: it was not."""
+    """When it was admitted; 0: not yet."""
     ended_s: float = 0.0
 
     @property
     def decodes(self) -> bool:
-        """Its stream has tokens, and the twin goes on with it."""
+        """Whether its stream has tokens and the twin is decoding it."""
         first = self.sequences[0] if self.sequences else None
         return bool(self.tokens and first and first.output_tokens and not first.ended)
 
     @property
     def lag(self) -> int:
-        """The tokens of its stream that the twin has not made yet; below 0: it is ahead."""
+        """How many tokens its stream is ahead of the twin; negative if behind."""
         return self.tokens - (self.sequences[0].output_tokens if self.sequences else 0)
 
     @property
     def is_elsewhere(self) -> bool:
-        """The twin has its stream elsewhere than its tokens say."""
+        """Whether the twin contradicts the tokens of its stream."""
         return self.spec.sequences == 1 and not self.ended_s and abs(self.lag) > _SLACK_TOKENS
 
     def runs(self, by_tokens: bool) -> bool:
-        """Whether it runs: as its tokens say, or as its sequences in the twin do."""
+        """Whether it runs: according to its tokens, or else to its sequences in the twin."""
         computed = self.sequences[0].computed_tokens
         if not by_tokens or not self.streams or self.spec.sequences > 1:
             return bool(computed)
         return bool(self.tokens or (computed and not self.sequences[0].output_tokens))
 
     def begun(self, config: EngineConfig) -> list[Sequence]:
-        """Its sequences as an engine gets them."""
+        """New sequences of it for the twin."""
         return [self._sequence(config) for _ in range(max(1, self.spec.sequences))]
 
     def _sequence(self, config: EngineConfig) -> Sequence:
@@ -75,7 +75,7 @@ class ObservedRequest:
         return seq
 
     def row(self, seq: Sequence, scheduled: int = 0, *, waits: bool = False) -> RequestState:
-        """One of its sequences, of which a step in flight computes so many tokens."""
+        """The row of a sequence, of which a step in flight computes `scheduled` tokens."""
         spec = self.spec
         return RequestState(
             request_id=spec.request_id,
@@ -93,8 +93,8 @@ class ObservedRequest:
         )
 
     def before_step(self, seq: Sequence, scheduled: int, by_tokens: bool) -> RequestState:
-        """The row of a sequence that runs, without the step in flight: as its tokens say, or as the
-        twin does."""
+        """The row of a running sequence before the step in flight: according to its tokens, or else
+        to the twin."""
         row = self.row(seq)
         if not (by_tokens and self.tokens) or self.spec.sequences > 1:
             return replace(row, computed_tokens=max(0, row.computed_tokens - scheduled))
@@ -103,16 +103,17 @@ class ObservedRequest:
 
 
 def samples(seq: Sequence) -> bool:
-    """Whether the step in flight, of which it is, gives it a token."""
+    """Whether the step in flight, which `seq` is part of, gives it a token."""
     return seq.computed_tokens >= seq.prompt_tokens + seq.output_tokens
 
 
 def unheard(
     ends: list[tuple[float, int]], since_s: float, begun_s: float, usual_s: float
 ) -> list[tuple[float, int]]:
-    """Of the ends of steps, each with how many had ended since the one before, with how many nobody
-    has told of yet. `since_s`: of the end before the first, infinite: not known; `begun_s`: of the
-    latest one that somebody has told of; `usual_s`: how long a step is thought to take."""
+    """The given `ends`, each with the number of its steps that no observer has reported yet.
+
+    `ends` and `since_s` are those of `ObservedEngine.progressed`. `begun_s` is the latest end that
+    any observer reported; `usual_s` is the predicted time of a step."""
     counted = sum(steps for _, steps in ends[1:])
     if counted:
         usual_s = (ends[-1][0] - ends[0][0]) / counted
@@ -131,8 +132,8 @@ def unheard(
 def fitted(
     running: list[ObservedRequest], most: int
 ) -> tuple[list[ObservedRequest], list[ObservedRequest]]:
-    """Those of the running who may run, `most` sequences, and the others: first those who have
-    ended, then the latest without a token. Who has tokens runs all the same."""
+    """Split `running` into at most `most` sequences, and those left out: first requests that have
+    ended, then the latest ones without tokens. Requests with tokens always stay."""
     over = sum(len(request.sequences) for request in running) - most
     left: list[ObservedRequest] = []
     ended = [request for request in running if request.ended_s]
@@ -147,7 +148,7 @@ def fitted(
 def restored(
     config: EngineConfig, running: list[RequestState], waiting: list[RequestState], at_s: float
 ) -> Twin:
-    """A twin with those requests and no step in flight."""
+    """A twin with these requests and no step in flight."""
     used = sum(config.blocks_for(row.computed_tokens) for row in running)
     state = EngineSnapshot(
         instance_id="",

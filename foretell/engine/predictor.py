@@ -20,10 +20,10 @@ _NOBODY = RequestSpec("", 1, 0, LengthEstimate(1.0, source="hint"))
 
 
 def samples_behind(waiting: int) -> int:
-    """The number of rollouts, each with other output lengths, for a request behind so many others.
+    """The number of rollouts, each with its own sample of lengths, behind `waiting` requests.
 
-    When it may start depends on the more lengths the more wait, and their deviations average out;
-    and a rollout costs as much as has to be admitted in it. A power of two: `draw_levels`.
+    The more requests wait, the more a rollout costs, and the fewer are needed: the start depends on
+    more lengths, whose deviations average out. A power of two, as `draw_levels` wants it.
     """
     if waiting < 8:
         return 8
@@ -31,7 +31,7 @@ def samples_behind(waiting: int) -> int:
 
 
 class EnginePredictor:
-    """One engine as it was last published, and the requests that are on their way to it."""
+    """One engine as last published, and the requests that are on their way to it."""
 
     def __init__(
         self,
@@ -42,8 +42,8 @@ class EnginePredictor:
         underway: Underway,
         model: StepTime,
     ) -> None:
-        """`index` is the place of the engine's snapshot in `forecaster`; its steps are believed to
-        take as long as `model` says."""
+        """`index` is the place of the engine's snapshot in `forecaster`; `model` is its step-time
+        model."""
         self.forecaster = forecaster
         self.index = index
         self.instance_id = instance_id
@@ -52,9 +52,9 @@ class EnginePredictor:
         self._step_error = 0.0, 0.0
         self.calibration_steps = 0
         self.answer_delay_s = 0.0
-        """From a token in the engine to who asks; predictions include it."""
+        """Seconds from a token in the engine to the caller; predictions include it."""
         self.cached_tokens: int | None = None
-        """Tokens of each prompt that are found cached; None: as `underway` says."""
+        """Tokens of every prompt that are found cached; None: ask `underway`."""
         self._model = model
         self._version = 0  # of the snapshot and the step-time model
         self._figures: Figures | None = None
@@ -65,11 +65,11 @@ class EnginePredictor:
 
     @property
     def model(self) -> StepTime:
-        """How long steps are believed to take. It is never altered: another one is made instead."""
+        """The step-time model. It is never changed in place, only replaced."""
         return self._model
 
     def configure(self, config: EngineConfig) -> None:
-        """Another run of the engine has begun, perhaps with another configuration."""
+        """Take in the configuration of a new run of the engine."""
         self.engine_config = config
         self.forecaster.describe(self.index, config)
         self.published()
@@ -77,16 +77,16 @@ class EnginePredictor:
     def believe(
         self, model: StepTime, step_error: tuple[float, float], calibration_steps: int
     ) -> None:
-        """The engine's steps are believed to take as long as `model` says, which has learnt from
-        `calibration_steps`, give or take `step_error`: the variances of `latency.residuals`."""
+        """Set the step-time model, the number of steps it has learnt from, and its error, which is
+        `latency.residuals.StepResiduals.variances`."""
         self._step_error, self.calibration_steps = step_error, calibration_steps
-        if model is not self._model:  # it never changes: another one is made instead
+        if model is not self._model:  # models are never changed in place
             self._model = model
             self._version += 1
             self.forecaster.believe(self.index, model)
 
     def published(self) -> None:
-        """The engine's snapshot is another one, or is about to be."""
+        """Note that the engine's snapshot is replaced, or is about to be."""
         self._version += 1
         self._figures = self._load = None
 
@@ -98,7 +98,7 @@ class EnginePredictor:
         return self._figures
 
     def load(self) -> Load:
-        """The engine's occupancy as last published, reservations included."""
+        """The engine's load as last published, reservations included."""
         underway = self.underway
         if self._load is None or self._loaded_at != underway.changes:
             self._loaded_at, config, figures = underway.changes, self.engine_config, self.figures
@@ -116,10 +116,10 @@ class EnginePredictor:
         single: bool = False,
         now_s: float = -inf,
     ) -> Question:
-        """The question what becomes of `request` here.
+        """Return the forecast question for `request` on this engine.
 
-        `certain`: its length is taken at its word. What was expected before `now_s` has come by
-        now, and is announced. The other arguments are those of `predict`.
+        `certain`: its length is certain. Expected arrivals before `now_s` are left out, as they
+        have come by now and are announced. The other arguments are those of `predict`.
         """
         figures, underway = self.figures, self.underway
         samples, cached = 1, self.cached_tokens
@@ -138,7 +138,7 @@ class EnginePredictor:
     def prediction(
         self, seen: Forecast, cached_tokens: int, age_s: float, with_quantiles: bool
     ) -> Prediction:
-        """What a forecast says, later by the answer's way, with the errors of step times."""
+        """Make a prediction of a forecast: add the answer's delay and the errors of step times."""
         delay_s = self.answer_delay_s
         ttft_s, e2e_s = seen.ttft_s + delay_s, seen.e2e_s + delay_s
         ttft_quantiles: Quantiles = ()
@@ -171,8 +171,8 @@ class EnginePredictor:
         length_row: Row,
         now_s: float,
     ) -> float | None:
-        """Seconds until the first token of a request that was sent here; None where it no longer
-        waits, as far as is known, or where it is of several sequences."""
+        """Seconds until the first token of a request that was sent here; None if it is not known to
+        wait any more, or has several sequences."""
         if request.sequences > 1:
             return None
         question = self.question(request, is_certain(length_row), announced_only=True)
@@ -184,17 +184,17 @@ class EnginePredictor:
         return None if found is None else found + self.answer_delay_s
 
     def has_begun(self, request_id: str) -> bool:
-        """Whether the engine has computed any of that request, as far as its snapshot goes."""
+        """Whether the snapshot shows that the engine has begun to compute that request."""
         return self.forecaster.has_begun(self.index, key_of(request_id))
 
 
 def load_of(
     config: EngineConfig, figures: Figures, reserved: int, reserved_blocks: int, offline_blocks: int
 ) -> Load:
-    """The occupancy of an engine with these figures.
+    """The load of an engine with these figures.
 
-    So many sequences are on their way to it, whose prompts need so many KV blocks. Offline requests
-    that run hold `offline_blocks`, where the engine tells them apart.
+    `reserved` sequences are on their way to it; their prompts need `reserved_blocks` KV blocks.
+    Running offline requests hold `offline_blocks` if the engine co-schedules.
     """
     used_blocks = max(0, config.total_blocks - figures.free_blocks)
     return Load(
@@ -226,14 +226,13 @@ def predict(
 ) -> list[Prediction]:
     """Predict for each engine in `asked` what becomes of `request` if it is dispatched at `at_s`.
 
-    All of them at once: a call into compiled code costs as much as a short forecast. They reckon
-    with requests that will come later, as many and as large as of late. With `announced_only` they
-    do not, which is how to compare engines: how many have come to one says little of where those
-    will go that are still to be placed. With `externality` they also say what the request adds to
-    the latencies of all that are there or on their way. `ages_s`: since each engine was last heard
-    from. Without `with_quantiles` they are left out, which saves time.
-    `single`: by one rollout for each engine, with the medians of uncertain lengths, which is
-    cheaper.
+    One call for all engines: a call into compiled code costs as much as a short forecast.
+    Predictions assume later arrivals at the recent rate and size, except with `announced_only`. Use
+    that to compare engines: how many requests came to one says little about where requests that
+    are still to be placed will go. `externality`: also compute what the request adds to the
+    latencies of the others there or on their way. `ages_s`: seconds since each engine was last
+    heard from. `with_quantiles`: False leaves out quantiles, which saves time. `single`: run one
+    rollout for each engine, with the medians of uncertain lengths, which is cheaper.
     """
     new_request, certain = arrival(request, length_row, at_s), is_certain(length_row)
     questions = [
@@ -262,7 +261,7 @@ class Lane(NamedTuple):
 
 
 def lanes(predictor: EnginePredictor, now_s: float) -> list[Lane]:
-    """The sequences of an engine that has been shown, in the order in which it holds them."""
+    """The sequences of an engine: running, then waiting, then on their way to it."""
     question = predictor.question(_NOBODY, False, announced_only=True)
     first_s, last_s = predictor.forecaster.futures_s(
         question, arrival(_NOBODY, certain(1.0), now_s), now_s

@@ -1,8 +1,8 @@
 """An index of the prompt prefixes that an engine probably still has in its cache.
 
 vLLM keeps the content of freed blocks until it needs them for something else, least recently used
-first. A snapshot does not tell that content, but its schedulers know what it was
-sent: an index of that, with as many blocks as the engine has, forgets as the engine does.
+first. Snapshots do not show that content, but schedulers know what they sent. An LRU index of what
+was sent, with as many blocks as the engine has, evicts about what the engine evicts.
 """
 
 from collections import OrderedDict, deque
@@ -14,26 +14,26 @@ from foretell.model import EngineConfig, RequestSpec
 
 MAX_PENDING = 10_000
 MAX_JOURNAL = 1 << 16
-"""Changes that are kept for those who follow the index."""
+"""The latest changes that are kept for followers of the index."""
 _CONTRADICTED = 0.5
-"""A smaller share of the hits that were believed contradicts the index; what is above may be due to
-chunks of text having more or fewer tokens than the prompt has on average."""
+"""Hits below this share of the believed ones contradict the index. Smaller differences may be due
+to chunks of text that have more or fewer tokens than the prompt's average."""
 _ANSWERS_TOLD = 8
-"""About as many of the latest turns say whether engines find the answers before them. Models whose
-thoughts are left out of the next prompt do not."""
+"""Time constant, in turns, of the share of answers that the next turn finds cached. It is low for
+models whose thoughts are left out of the next prompt."""
 
 
 @dataclass(slots=True)
 class _Chunk:
-    """A piece of a prompt, or the remainder of a prompt and its output: the tail, whose key is the
-    name of the whole prompt, if it has one, or one of its own below zero."""
+    """A chunk of a prompt, or a tail: the rest of a prompt with its output. The key of a tail is
+    the name of the whole prompt if it has one, otherwise a unique negative number."""
 
     blocks: float
     stamp: int
     """The number of the latest request that had it."""
     tail: bool = False
     computed: bool = False
-    """The engine was seen to run a request with it. Until then its absence says nothing."""
+    """Whether the engine was seen to run a request with it. Until then a miss proves nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,19 @@ class _Pending:
 
     prefix: tuple[int, ...]
     tail: int
-    """The key of what is behind its prefix."""
+    """The key of its tail."""
     stamp: int
     hits: int
     """The cached tokens that it was believed to find."""
     answer: int
-    """Those of them that are found only behind the prompt before it, in its answer."""
+    """Those of `hits` that are found only thanks to the answer to the previous turn."""
     prompt_tokens: int
     stamps: tuple[int, ...]
-    """The stamps that the chunks it was believed to find had before; 0 where not yet computed."""
+    """The earlier stamps of the chunks it was believed to find; 0 where not yet computed."""
 
 
 def leading(prefix: Sequence[int], known: Container[int]) -> int:
-    """The number of leading chunks of `prefix` in `known`, where none lacks those before it."""
+    """The number of leading chunks of `prefix` in `known`, which has all predecessors of each."""
     least, most = 0, len(prefix)
     while least < most:
         middle = (least + most + 1) // 2
@@ -66,15 +66,15 @@ def leading(prefix: Sequence[int], known: Container[int]) -> int:
 
 
 def cached_tokens(request: RequestSpec, chunks: int, block_size_tokens: int) -> int:
-    """Prompt tokens found with so many leading chunks: whole blocks, and never the last token."""
+    """Prompt tokens in `chunks` leading chunks: whole blocks, and never the last token."""
     return _whole_blocks(request, chunks * request.prefix_chunk_tokens, block_size_tokens)
 
 
 def answered_tokens(request: RequestSpec, known: Container[int], block_size_tokens: int) -> int:
-    """Prompt tokens found if the prompt before it and its answer are `known`; otherwise 0."""
+    """Prompt tokens found if the previous turn with its answer is `known`; otherwise 0."""
     if not request.turn.before or request.turn.before not in known:
         return 0
-    # Nobody computed the answer's last token.
+    # The KV of an answer's last token is never computed.
     return _whole_blocks(request, request.turn.answered_tokens - 1.0, block_size_tokens)
 
 
@@ -83,22 +83,20 @@ def _whole_blocks(request: RequestSpec, tokens: float, block_size_tokens: int) -
 
 
 class PrefixIndex:
-    """The index of one engine with prefix caching, from its start on.
+    """The index of one run of an engine with prefix caching, as large as its number of blocks.
 
-    It is bounded by the engine's own memory.
-
-    A request's chunks are renewed when it is dispatched. They become free, and so the latest used,
-    only when it ends, but an engine that serves in order of arrival frees in about that order.
+    A request's chunks become the latest used when it is dispatched. In the engine they do only when
+    it ends and frees them, but with service in order of arrival the order is about the same.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self._block_size = config.block_size_tokens
-        # A block of tokens takes one of each KV cache group, also where a window leaves it behind.
+        # A block of tokens takes a KV block of each KV cache group, even outside of a window.
         self._total_blocks = config.total_blocks // config.kv_cache_groups
         self._blocks = 0.0
         self._stamp = 0
-        # Least recently used first, and of one request the last chunk first: as vLLM frees them.
-        # So the predecessors of each block in it are in it, too.
+        # Least recently used first, and of one request the last chunk first, as vLLM frees them.
+        # So the predecessors of every chunk in it are in it, too.
         self._chunks: OrderedDict[int, _Chunk] = OrderedDict()
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
         self._answers_found = 1.0
@@ -108,38 +106,38 @@ class PrefixIndex:
 
     @property
     def chunks(self) -> list[int]:
-        """The chunks of prompts that are here, and the names of prompts whose answers are."""
+        """The cached chunks of prompts, and the names of prompts whose answers are cached."""
         return [key for key, chunk in self._chunks.items() if self._is_told(key, chunk)]
 
     def changes_since(self, number: int) -> dict[int, bool] | None:
-        """The chunks that came (True) or went since there were `number` changes.
+        """The chunks that came (True) or went (False) since there were `number` changes.
 
-        None where that is too long ago to be known.
+        None if that is too long ago.
         """
         wanted = self.journal_end - number
         if wanted > len(self._journal):
             return None
-        # The latest are at the right end, which is near; of one chunk the last word counts.
+        # The latest are at the right end, which is near; of each chunk the latest change counts.
         latest = list(islice(reversed(self._journal), wanted))
         return dict(reversed(latest))
 
     @property
     def pending(self) -> list[str]:
-        """Ids of the requests that were dispatched and not yet seen running, in that order."""
+        """Ids of the requests that were not yet seen running, in the order of their dispatch."""
         return list(self._pending)
 
     def find(self, request: RequestSpec) -> int:
-        """The prompt tokens that the engine would find: whole blocks, and never the last token."""
+        """The prompt tokens that are believed cached: whole blocks, and never the last token."""
         of_prefix = cached_tokens(request, leading(request.prefix, self._chunks), self._block_size)
         return max(of_prefix, self._answered(request))
 
     def believed(self, request_id: str) -> int:
-        """The tokens that `find` gave for a pending request when it was dispatched; otherwise 0."""
+        """What `find` returned for a pending request when it was dispatched; 0 for others."""
         pending = self._pending.get(request_id)
         return pending.hits if pending else 0
 
     def reserve(self, request: RequestSpec) -> int:
-        """Note that `request` is being dispatched; returns what `find` gives for it."""
+        """Note that `request` is being dispatched; returns what `find` returns before that."""
         known = leading(request.prefix, self._chunks)
         of_prefix = cached_tokens(request, known, self._block_size)
         answer = max(0, self._answered(request) - of_prefix)
@@ -158,10 +156,10 @@ class PrefixIndex:
         return of_prefix + answer
 
     def admitted(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:
-        """The engine runs the request, of whose `prompt_tokens` it found so many cached.
+        """Note that the engine runs the request and found `cached_tokens` of its prompt.
 
-        If that is much less than was believed, the first chunk that it did not find is gone, and so
-        is all that was used before it. Answers that are not found were perhaps another text.
+        If that is much less than believed, the first chunk that it did not find was evicted, and so
+        was all that was used less recently. Answers count apart: a miss may be due to another text.
         """
         pending = self._pending.pop(request_id, None)
         if pending is None:
@@ -179,8 +177,8 @@ class PrefixIndex:
             self._evict()
 
     def ended(self, request_id: str, *, answered: bool) -> None:
-        """The request has ended. If it was neither answered nor seen running, nobody computed what
-        it brought."""
+        """Note that the request has ended. If it was neither answered nor seen running, its new
+        chunks were never computed, and are dropped."""
         pending = self._pending.pop(request_id, None)
         if pending is None:
             return
@@ -200,7 +198,7 @@ class PrefixIndex:
                 chunk.computed = True
 
     def _answered(self, request: RequestSpec) -> int:
-        """The prompt tokens found if answers are."""
+        """`answered_tokens`; 0 where engines do not find answers."""
         if not self._finds_answers:
             return 0
         return answered_tokens(request, self._chunks, self._block_size)
@@ -210,8 +208,8 @@ class PrefixIndex:
         return self._answers_found >= _CONTRADICTED
 
     def _learn(self, found: float) -> None:
-        """A turn found that share of the answer before it. Once too little of them is found, none
-        is expected any more."""
+        """Note that a turn found that share of the answer before it. When the mean becomes too low,
+        followers are told that all answers are gone."""
         before = self._finds_answers
         self._answers_found += (found - self._answers_found) / _ANSWERS_TOLD
         if before and not self._finds_answers:
@@ -224,7 +222,7 @@ class PrefixIndex:
         """Mark everything that the request will hold as the latest used."""
         chunk_tokens = request.prefix_chunk_tokens
         shared = min(len(request.prefix) * chunk_tokens, request.prompt_tokens)
-        # Sequences of one prompt share it; without a prefix they may be of several prompts.
+        # Sequences of one prompt share its blocks; without a prefix the prompts may differ.
         prompts = 1 if request.prefix else request.sequences
         others = prompts * (request.prompt_tokens - shared)
         others += request.sequences * request.length.expected_tokens
@@ -256,5 +254,5 @@ class PrefixIndex:
             self.journal_end += 1
 
     def _is_told(self, key: int, chunk: _Chunk) -> bool:
-        """Whether followers hear of it: not of nameless tails, or those that no engine finds."""
+        """Whether followers hear of it: not of unnamed tails, nor of tails that engines miss."""
         return key >= 0 and (self._finds_answers or not chunk.tail)

@@ -1,10 +1,10 @@
-"""What the streams that come from one engine show of its steps.
+"""The steps of an engine, inferred from the streams that come from it.
 
-In a step every request that decodes gets one token. An event may have several: engines gather
-tokens before they send them, proxies gather events, and with speculative decoding a step gives
-several. So steps are counted by tokens and not by events: the engine has made as many since an
-event of a stream as that stream has had tokens since then. Of several streams the quickest one
-tells; where they are not equally quick, as with speculative decoding, their mean.
+In a step every request that decodes gets one token. An event may have several tokens: engines
+gather tokens before they send them, proxies gather events, and with speculative decoding a step
+gives several. So steps are counted by tokens and not by events: between two events of a stream the
+engine has made as many steps as the stream has got tokens. Of several streams the quickest one
+counts; if they are not equally quick, as with speculative decoding, their mean.
 """
 
 from math import inf
@@ -13,34 +13,34 @@ from typing import NamedTuple
 from foretell.engine.stream_text import Part, TextTokens
 
 _SAME_STEP_S, _SAME_STEP = 0.0005, 0.1
-"""Parts of one stream that are so close, in seconds or in steps, have come together."""
+"""A part so soon after the latest end, in seconds or as a share of a step, belongs to that end."""
 _FIRST_GAP_S, _GAP_RATE, _MOST_GAPS = 0.02, 0.1, 10.0
-"""Time between steps, as it is learned; a pause counts as so many times that."""
+"""Time between steps: initial, learning rate; longer pauses count as so many times the mean."""
 _LONG_S = 1e6
 _MOST_ENDS = 1000
-"""Ends of steps that are kept until somebody asks, the latest."""
+"""The latest ends of steps that are kept until `take`."""
 _LEARN_TOKENS = 8
 _LEAST_PACE, _EVEN_PACE, _PACE_KEPT, _PACE_STEPS = 0.1, 0.9, 0.98, 32
-"""A stream that had fewer tokens in so many steps was held up; streams that have nearly as many are
-equally quick; what is kept of earlier ones, and the steps that tell."""
+"""Tokens per step: below the first a stream was held up and does not count; above the second
+streams are equally quick. Then the decay of earlier ones, and the fewest steps that count."""
 _MOST_TAKEN_BACK, _MOST_GUESSES = 2.0, 4
-"""Steps that are taken back at once, and how often for each stream."""
+"""The most steps that are taken back at once, and how often for each stream."""
 _BURST_KEPT, _SEVERAL = 0.95, 1.5
 _SLIGHT = 1e-6
 
 
 class Ends(NamedTuple):
-    """The ends of steps that nobody was told of yet, the oldest first."""
+    """The ends of steps since the last `take`, the oldest first."""
 
     ago_s: list[float]
     steps: list[int]
-    """How many steps were made until then, since the end before."""
+    """How many steps each end stands for: those since the end before."""
     since_ago_s: float
-    """The end before them all; 0: there was none."""
+    """How long ago the end before the first was; 0: there was none."""
 
 
 class Stream:
-    """The answer to one request, as it comes."""
+    """The progress of one streamed answer."""
 
     __slots__ = ("came_s", "first_end", "is_stated", "seen", "text_bytes", "tokens")
 
@@ -48,43 +48,43 @@ class Stream:
         self.tokens = 0.0
         """Of one sequence."""
         self.seen = 0.0
-        """The step that gave it its latest token."""
+        """The number of the step that gave it its latest token."""
         self.first_end = -1
         self.is_stated = False
-        """Its events state how many tokens it has."""
+        """Whether its events state how many tokens it has."""
         self.text_bytes = 0
         self.came_s = inf
-        """When its latest token came; infinite: none has."""
+        """When its latest token came; infinite before the first."""
 
 
 class StreamProgress:
-    """All streams of one engine that one observer sees. Instants are of its own clock."""
+    """All streams of one engine that one observer sees. Instants are of the observer's clock."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self._texts = TextTokens()
         self._step = 0.0
-        """Steps as the quickest streams show them."""
+        """The number of steps so far, by the quickest streams."""
         self._pace = [0.0, 0.0]
-        """Tokens of streams, and the steps in which they had them."""
+        """Tokens of streams, and the steps in which they got them; both decay."""
         self._burst = 1.0
-        """Tokens that come together."""
+        """About the most tokens that come together."""
         self._guesses = 0
-        """How often steps may turn out to have been counted too far."""
+        """How often steps may still be taken back."""
         self._untold = 0.0
-        """Steps, of which a part has no end yet."""
+        """Steps that have no entry in `_ends` yet."""
         self._count = 0
         self._since_s = self._ended_s = -inf
         self._gap_s = _FIRST_GAP_S
         self._ends: list[tuple[float, int]] = []
 
     def open(self, request_id: str) -> Stream:
-        """A request whose answer is a stream goes to the engine."""
+        """Add a request with a streamed answer."""
         stream = self.streams[request_id] = Stream()
         return stream
 
     def came(self, stream: Stream, part: Part, now_s: float) -> None:
-        """A part of it has come."""
+        """Take in a part of a stream."""
         past_s = min(_LONG_S, now_s - self._ended_s)
         together = past_s <= max(_SAME_STEP_S, _SAME_STEP * self._gap_s)
         is_first = not stream.tokens
@@ -110,8 +110,8 @@ class StreamProgress:
         stream.came_s = now_s if steps > _SLIGHT else self._ended_s
 
     def _tokens_of(self, stream: Stream, part: Part, together: bool) -> float:
-        """The new tokens of a part; the first one tells who speaks, and has a token with it."""
-        if part.stated and (stream.is_stated or stream.tokens <= 1.0):  # not at its end alone
+        """The new tokens of a part. The first part states the role and counts as one token."""
+        if part.stated and (stream.is_stated or stream.tokens <= 1.0):  # not only at its end
             stream.is_stated = True
             return part.stated - stream.tokens
         if not part.texts:
@@ -121,13 +121,14 @@ class StreamProgress:
             return float(part.events if is_more else 0)
         tokens = self._texts.tokens(part)
         if stream.tokens and not stream.text_bytes:
-            tokens -= 1.0  # which was told of before its text came
+            tokens -= 1.0  # the first part without text has counted as this token
         stream.text_bytes += part.text_bytes
         return tokens
 
     def _first_steps(self, past_s: float) -> float:
-        """The steps up to the one that gave a stream its first token, as far as time shows: engines
-        tell of new requests last, so others may have told of the same step."""
+        """The new steps up to the one that gave a stream its first token, inferred from the time
+        since the latest end: other streams may have shown that step, since new requests are last in
+        an engine's output."""
         seen = [each.seen for each in self.streams.values() if each.tokens]
         self._guesses = min(self._guesses + len(seen), _MOST_GUESSES * len(seen))
         if not seen or (self._burst < _SEVERAL and self._step not in seen):
@@ -137,9 +138,10 @@ class StreamProgress:
         return float(min(int(self._burst), int(past_s / self._gap_s)))
 
     def _take_back(self, step: float) -> None:
-        """A stream had a token in that step, later than any end is known: where that is no new
-        step, others had been counted too far, as it may happen where a stream began between the
-        events of others."""
+        """Correct the count of steps if a token of `step`, which has just come, is of no new step.
+
+        Steps were counted too far then, as can happen where a stream begins between the events of
+        others."""
         more = 1.0 + self._step - step
         exact = self._evenness == 1.0 and not self._texts.has_several
         if not (exact and self._guesses and 1.0 <= more <= _MOST_TAKEN_BACK):
@@ -160,14 +162,14 @@ class StreamProgress:
 
     @property
     def _evenness(self) -> float:
-        """Steps, as streams have them in the mean, for each of the quickest streams'."""
+        """Mean steps of a stream for each step of the quickest; 1 if equally quick."""
         tokens, steps = self._pace
         if steps < _PACE_STEPS or tokens > _EVEN_PACE * steps:
             return 1.0
         return tokens / steps
 
     def _end_steps(self, steps: float, now_s: float, together: bool) -> int:
-        """So many have ended since the latest; how many of those are reported from now on."""
+        """Note that `steps` have ended since the latest end; returns how many `take` will add."""
         self._step += steps
         self._untold += steps * self._evenness
         whole = int(self._untold + _SLIGHT)
@@ -185,8 +187,9 @@ class StreamProgress:
         return whole
 
     def close(self, request_id: str, output_tokens: float, now_s: float) -> float:
-        """The answer has ended, with so many tokens of a sequence, 0: nobody knows; how long ago it
-        had the last one, as far as its stream shows."""
+        """Remove an answer that has ended; returns how many seconds ago its last token came.
+
+        `output_tokens` are those of one sequence; 0 if unknown."""
         stream = self.streams.pop(request_id, None)
         if stream is None:
             return 0.0
@@ -195,8 +198,8 @@ class StreamProgress:
         return max(0.0, now_s - stream.came_s)
 
     def tokens(self) -> list[int]:
-        """What each stream has had at the latest end: also what is still to come of the steps that
-        others have shown."""
+        """The tokens of each stream at the latest end, including tokens of steps that other streams
+        have shown and that this one has yet to get."""
         return [self._tokens_by_now(stream) for stream in self.streams.values()]
 
     def _tokens_by_now(self, stream: Stream) -> int:
@@ -206,13 +209,13 @@ class StreamProgress:
         return max(1, round(stream.tokens + unseen - int(self._untold)))
 
     def first_ends(self) -> list[int]:
-        """Of each stream the number of the end of the step that gave it its first token, among
-        those that `take` gives next, counted from 1; 0: none of them."""
+        """For each stream, which of the ends of the next `take`, from 1, gave it its first token;
+        0: none of them."""
         taken = self._count - len(self._ends)
         return [max(0, stream.first_end - taken) for stream in self.streams.values()]
 
     def take(self, now_s: float) -> Ends:
-        """What nobody was told of yet."""
+        """Return the ends since the last call, and forget them."""
         ends, self._ends = self._ends, []
         since_ago_s = max(0.0, now_s - self._since_s) if self._since_s > -inf else 0.0
         self._since_s = self._ended_s

@@ -1,7 +1,7 @@
 """What a predictor publishes of its engine, so that schedulers can predict by themselves.
 
-Compiled code does not check what it reads, so the receiver of a snapshot does (`check`): nothing
-but what a predictor could have published is let in.
+Compiled code does not check what it reads, so the receiver must `check` every snapshot: it rejects
+what no predictor could have published.
 """
 
 from collections.abc import Sequence
@@ -28,17 +28,17 @@ MOST_INPUTS = 20_000
 """Most multimodal inputs of one snapshot, with what is in the encoder cache."""
 _MOST_NUMBER = 1 << 40
 _COUNTS = tuple(name for name in REQUEST.names or () if REQUEST[name] == np.int32)
-# Those of an arrival, from its prompt on. A client may send a prompt that is longer than the
-# context: its engine will refuse it.
+# The greatest numbers of an arrival, from its prompt on. A prompt may exceed the context length:
+# the engine will refuse it.
 _MOST_NUMBERS = np.array((_MOST_NUMBER, _MOST_NUMBER, inf, *[_MOST_NUMBER] * 3))
 _STATE = Struct(f"{7 + STEPS * SHAPE}q2d2q")
-"""A header behind its engine, from its version on."""
+"""The fields of a header behind its engine record, from `version` on."""
 _STATE_AT = ENGINE.itemsize
 _AT = {name: field[1] for name, field in (ENGINE.fields or {}).items()}
 
 
 class SnapshotError(ValueError):
-    """What was received is no snapshot; the first argument is a word for metrics."""
+    """The received snapshot is invalid. The first argument is a label value for metrics."""
 
 
 class Snapshot(NamedTuple):
@@ -47,21 +47,21 @@ class Snapshot(NamedTuple):
     instance_id: str
     config: EngineConfig
     taken_s: float
-    """When the engine was in the state that it shows."""
+    """When the engine was in this state."""
     header: bytes
     """One row of `kernel.snapshot_rows.SNAPSHOT`."""
     requests: bytes
     """Rows of `kernel.snapshot_rows.REQUEST`."""
     inputs: bytes
-    """Rows of `kernel.layout.INPUT`, as `kernel.snapshot_rows.Snapshots` has them."""
+    """Rows of `kernel.layout.INPUT`, in the order of `kernel.snapshot_rows.Snapshots.inputs`."""
     reservations: Sequence[Arrival]
     """The requests on their way, in the order in which they were dispatched."""
     expected: Sequence[Arrival]
-    """At most one row: who will come though nobody has announced it."""
+    """At most one row: the requests that will probably arrive without having been announced."""
     dispatch_delay_s: float
     step_time: StepTime
     step_error: tuple[float, float]
-    """`latency.residuals.Residuals.variances`."""
+    """`latency.residuals.StepResiduals.variances`."""
     calibration_steps: int
 
 
@@ -72,15 +72,15 @@ class Published(NamedTuple):
     heard_s: float
     """When the engine was last heard from."""
     snapshot: Snapshot | None = None
-    """None: as before."""
+    """None: unchanged."""
     all_prefixes: bool = False
-    """`cached_prefixes` are all that there are."""
+    """Whether `cached_prefixes` are all cached prefixes, not only the new ones."""
     cached_prefixes: tuple[int, ...] = ()
     evicted_prefixes: tuple[int, ...] = ()
     notices: int = 0
-    """Those of the follower that are reckoned with in the snapshot."""
+    """The number of the follower's notices that the snapshot takes into account."""
     silent_s: float = 0.0
-    """For so long before `sent_s` the engine may have made steps that it has not told yet."""
+    """For so long before `sent_s` the engine may have made steps that it has not reported yet."""
 
 
 def header_of(
@@ -95,12 +95,12 @@ def header_of(
     draft_ratios: tuple[Sequence[float], Sequence[float]],
     deferral: tuple[int, bool] = (0, False),
 ) -> bytes:
-    """The header of a snapshot, which nobody checks.
+    """Return the header of a snapshot; the arguments are not checked.
 
-    `shapes` are those of the steps in flight, the oldest first, which began at `begun_s`. `inputs`
-    are rows behind `contents`. `online` are the TTFT and the blocks that are expected of online
-    requests, `draft_ratios` those of drafted and of accepted tokens, `deferral`
-    `EngineSnapshot`'s step counter and whether prompts are not put off.
+    `shapes` are those of the steps in flight, oldest first; the oldest began at `begun_s`. `inputs`
+    counts the rows of inputs behind the `contents`. `online` is the TTFT and the blocks that are
+    expected of online requests, `draft_ratios` the ratios of drafted and of accepted tokens,
+    `deferral` the `step_counter` and `prefill_capacity_bound` of `EngineSnapshot`.
     """
     header = bytearray(_idle_header(config))
     sums = [*chain.from_iterable(shapes)]
@@ -127,10 +127,7 @@ def figures_of(header: bytes) -> Figures:
 
 
 def offline_blocks(rows: NDArray[np.void]) -> int:
-    """KV blocks of the offline ones among these rows of requests that run.
-
-    Blocks that requests share count for each of them.
-    """
+    """KV blocks of the offline requests among these rows; shared blocks count for each request."""
     return int(rows["blocks"][rows["priority"] == OFFLINE_PRIORITY].sum())
 
 
@@ -140,7 +137,7 @@ def check_state(
     shapes: Sequence[Sequence[int]],
     online: tuple[float, float],
 ) -> None:
-    """SnapshotError where a header of these, as `header_of` has them, cannot be true."""
+    """SnapshotError if these arguments of `header_of` are of no possible state."""
     _check(0 <= figures.running <= figures.requests <= MOST_REQUESTS, "count")
     _check(0 <= figures.free_blocks <= config.total_blocks, "blocks")
     _check(0 <= figures.waiting_blocks < _MOST_NUMBER, "blocks")
@@ -151,7 +148,7 @@ def check_state(
 
 
 def check(snapshot: Snapshot) -> None:
-    """SnapshotError where the rows of a snapshot, whose header is true, cannot be."""
+    """SnapshotError if the rows of a snapshot are of no possible state; its header is trusted."""
     _check(all(0 <= part < _MOST_NUMBER for part in snapshot.step_error), "step_time")
     *_, contents, inputs = _STATE.unpack_from(snapshot.header, _STATE_AT)
     why = untrue_requests(snapshot.requests, _most_of(snapshot.config), inputs)
@@ -163,7 +160,7 @@ def check(snapshot: Snapshot) -> None:
 
 @lru_cache(maxsize=16)
 def _most_of(config: EngineConfig) -> NDArray[np.float64]:
-    """The greatest of each of `_COUNTS`; infinite: anything goes, also below 0."""
+    """The greatest value of each of `_COUNTS`; infinite: any value, also a negative one."""
     length = config.max_model_len
     most: dict[str, float] = {
         **dict.fromkeys(("prompt", "output", "cached_tokens"), length),
@@ -191,10 +188,9 @@ def _check_inputs(rows: NDArray[np.void], contents: int, config: EngineConfig) -
 
 
 def arrivals_of(rows: bytes | bytearray, latest_s: float = inf) -> list[Arrival]:
-    """Rows of `kernel.snapshot_rows.ARRIVAL` as requests on their way; SnapshotError where they
-    cannot be true.
+    """Unpack rows of `kernel.snapshot_rows.ARRIVAL`; SnapshotError if they are impossible.
 
-    What was sent after `latest_s` was sent before the predictor's clock was set back.
+    Times after `latest_s` are set to it: they are of before the predictor's clock was set back.
     """
     if not rows:
         return []
@@ -207,11 +203,10 @@ def arrivals_of(rows: bytes | bytearray, latest_s: float = inf) -> list[Arrival]
 
 
 def step_time_of(step_time: Sequence[float], tables: StepTime) -> StepTime:
-    """The model of those `StepTime.coefficients` with those `tables`; SnapshotError where it cannot
-    be one.
+    """The model with these `StepTime.coefficients` and `tables`; SnapshotError if it is invalid.
 
-    Coefficients are only ever appended: those that an older writer lacks are 0, those of a newer
-    one are left out.
+    New versions only append coefficients: those that an older writer lacks are 0, and unknown ones
+    of a newer writer are left out.
     """
     known = step_time[:COEFFICIENTS]
     _check(len(known) > 0 and all(map(isfinite, known)), "step_time")

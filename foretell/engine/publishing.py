@@ -1,8 +1,9 @@
-"""When a predictor tells what it knows to the schedulers that follow it.
+"""When a predictor sends what it knows to the schedulers that follow it.
 
-A snapshot is sent when something has changed, at most ten times a second; more often only where one
-scheduler must hear of what another one has sent here. While the engine is busy and nothing changes,
-that is said as often: a step still lasts. `docs/adr/0008-predictor-snapshots.md` has the reasons.
+A snapshot is sent when something has changed, at most ten times a second, or more often if one
+scheduler must learn what another one has sent here. While the engine is busy and nothing changes,
+a message without a snapshot is sent as often: it says that a step still runs. The reasons are in
+`docs/adr/0008-predictor-snapshots.md`.
 """
 
 from typing import Protocol
@@ -12,7 +13,7 @@ from foretell.engine.published import Published, Snapshot
 from foretell.model.clock import SNAPSHOT_INTERVAL_S, Clock, Timer
 
 URGENT_INTERVAL_S = 0.02
-"""Least time between two where a scheduler does not know yet what another one has sent here."""
+"""Least seconds between messages if one scheduler must learn what another one has sent here."""
 HEARTBEAT_S = 1.0
 MAX_FOLLOWERS = 256
 
@@ -22,15 +23,15 @@ class Source(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """The engine has requests: then its silence says that a step still lasts."""
+        """Whether the engine has requests, so that its silence means that a step still runs."""
         ...
 
     def has_changed(self) -> bool:
-        """Whether something is another than was last published, of which nobody has told."""
+        """Whether there are changes since `publish` not reported to `Publisher.changed`."""
         ...
 
     def publish(self) -> Snapshot | None:
-        """What is known of the engine; None before anything is."""
+        """The snapshot of the engine; None before the engine's first one."""
         ...
 
     def told(self, snapshot: Snapshot | None) -> Published:
@@ -42,19 +43,19 @@ class Follower(Protocol):
     """One scheduler that follows."""
 
     changes: int
-    """The number of changes that it knows of; below 0: of none yet."""
+    """The number of changes that were sent to it; negative before the first snapshot."""
 
     @property
     def is_settling(self) -> bool:
-        """Requests have ended of which nothing was said yet."""
+        """Whether requests have ended that are not settled yet."""
         ...
 
     def settle(self, now_s: float) -> int:
-        """Note what was seen of requests that have ended; how many there were."""
+        """Settle requests that have ended; returns how many."""
         ...
 
     def publish(self, message: Published, changes: int) -> None:
-        """Send what is new; with a snapshot these are the changes that it knows of then."""
+        """Send `message`. If it has a snapshot, the follower then knows of `changes` changes."""
         ...
 
 
@@ -73,13 +74,13 @@ class Publisher:
         self._changes = 0
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Drop all followers and stop."""
         self.followers.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def join(self, follower: Follower) -> bool:
-        """Somebody follows; False where there are too many."""
+        """Add a follower; False if there are too many."""
         if len(self.followers) >= MAX_FOLLOWERS:
             return False
         self.followers[follower] = None
@@ -87,11 +88,11 @@ class Publisher:
         return True
 
     def leave(self, follower: Follower) -> None:
-        """Somebody does not follow any more."""
+        """Remove a follower."""
         self.followers.pop(follower, None)
 
     def changed(self, by: Follower | None = None) -> None:
-        """Something is another since the last snapshot: `by` a follower's notice, or otherwise."""
+        """Note a change since the last snapshot; `by` the follower whose notice caused it."""
         if not self.followers:
             return
         self._changes += 1
@@ -100,7 +101,7 @@ class Publisher:
         self._at(self._sent_s + pause_s)
 
     def due(self, when_s: float) -> None:
-        """There is something else to say from then on."""
+        """Note that there will be something to publish from `when_s` on."""
         if self.followers:
             self._at(max(when_s, self._sent_s + self._interval_s))
 
@@ -134,14 +135,14 @@ class Publisher:
 
 
 class PrefixNews:
-    """What one follower has not heard yet of the prefixes that an engine has cached."""
+    """The changes of an engine's cached prefixes that one follower has not heard of yet."""
 
     def __init__(self) -> None:
         self._index: PrefixIndex | None = None
         self._known_changes = 0
 
     def add(self, message: Published, index: PrefixIndex | None) -> Published:
-        """The message with what came and went since the one before."""
+        """The message with the prefixes that came and went since the previous message."""
         if index is None and self._index is None:
             return message
         changes = None

@@ -1,4 +1,4 @@
-"""What is asked of forecasts, and what they answer."""
+"""Questions to forecasts, and their answers."""
 
 from collections.abc import Sequence as Seq
 from math import inf
@@ -46,11 +46,11 @@ class Question(NamedTuple):
     announced: Seq[Arrival]
     """The requests on their way to the engine."""
     expected: Seq[Arrival] = ()
-    """The requests that will come though nobody has announced them."""
+    """The requests that will probably arrive without having been announced."""
     version: int = 0
-    """Another number when the snapshot, `announced` or the step-time model is another."""
+    """Changes whenever the snapshot, `announced` or the step-time model does."""
     delay_s: float = 0.0
-    """From the `at_s` of those announced, and of the new request, to the engine's queue."""
+    """Seconds from `at_s` of announced arrivals and of the new request to the engine's queue."""
 
 
 class Figures(NamedTuple):
@@ -62,7 +62,7 @@ class Figures(NamedTuple):
     waiting_blocks: int
     """KV blocks that the waiting requests need to be admitted."""
     certain: int
-    """1 where the lengths of all requests are taken at their word, otherwise 0."""
+    """1 if the lengths of all requests are certain, otherwise 0."""
 
 
 class Forecast(NamedTuple):
@@ -75,17 +75,17 @@ class Forecast(NamedTuple):
     output_tokens: float
     """The mean that `e2e_s` was predicted with."""
     preempted_s: float
-    """The part of `e2e_s` in which it is preempted after its first token, or computed again."""
+    """The part of `e2e_s` in which it is preempted after its first token, or recomputed."""
     steps: int
     """Steps of the engine until the new request has ended with its longest length."""
     added: Seq[float] | None
     """Seconds that the new request adds to the first and to the last tokens of all others
-    (`kernel.forecasts.cost`); None: nobody asked."""
+    (`kernel.forecasts.cost`); None if not asked for."""
     answers: Answers
-    """Of the latest call: the next one overwrites them."""
+    """Of the latest call: the next call overwrites them."""
     now_s: float
     row: int
-    """That of this forecast in `answers`."""
+    """The row of this forecast in `answers`."""
     samples: int
 
     @property
@@ -111,7 +111,7 @@ def arrival(
 ) -> Arrival:
     """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart.
 
-    `cached_tokens` of its prompt are expected to be found; None: as many as the request states.
+    `cached_tokens` of its prompt are expected to be cached; None: as many as the request states.
     """
     return Arrival(
         length_row,
@@ -129,17 +129,17 @@ def arrival(
 
 
 def packed(rows: Seq[Arrival]) -> bytes:
-    """Rows of `kernel.snapshot_rows.ARRIVAL`: numpy takes several times as long."""
+    """Pack rows of `kernel.snapshot_rows.ARRIVAL`; numpy would take several times as long."""
     return b"".join([_ROW.pack(*row[0], *row[1:]) for row in rows])
 
 
 def unpacked(rows: bytes | bytearray) -> list[Arrival]:
-    """What was `packed`."""
+    """The inverse of `packed`."""
     return [Arrival(values[:WIDTH], *values[WIDTH:]) for values in _ROW.iter_unpack(rows)]
 
 
 def rows_of(questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes, int]:
-    """Rows of `kernel.forecasts.QUESTION` and of `ARRIVAL`, and the sequences in the latter."""
+    """Pack rows of `kernel.forecasts.QUESTION` and `ARRIVAL`, and count the latter's sequences."""
     rows: list[bytes] = []
     arrivals: list[Arrival] = []
     first = 0
@@ -161,17 +161,17 @@ def shifted(rows: Seq[Arrival], shift_s: float) -> Seq[Arrival]:
 
 
 def key_of(request_id: str) -> int:
-    """The number that stands for a request in snapshots and draws."""
+    """The number that stands for a request in snapshots and draws of lengths."""
     return crc32(request_id.encode())
 
 
 def is_certain(row: Row) -> bool:
-    """Whether a length is taken at its word: it cannot turn out one way or another."""
+    """Whether a length is certain: all knots are equal and there is no tail."""
     return row[0] == row[-2] and not row[-1]
 
 
 def quantile(values: Seq[float], level: float) -> float:
-    """That of equally likely, ascending values: linear between the middles of their shares.
+    """The quantile of equally likely, ascending values: linear between the middles of their shares.
 
     Infinite between an infinite value and the one before it.
     """

@@ -1,6 +1,6 @@
 """Replays a scenario through the twin: one record per iteration of the engine's loop.
 
-In each, arrivals are added and aborts applied before the next step is scheduled (`engine.loop`).
+An iteration adds arrivals and applies aborts before it schedules a step (`engine.loop`).
 """
 
 from collections import deque
@@ -15,16 +15,16 @@ from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
 
 MAX_ITERATIONS = 200_000
-"""After which a replay gives up: an engine can preempt and recompute one request forever."""
+"""The limit of a replay: an engine can preempt and recompute one request forever."""
 
 Arrival = tuple[int, Sequence]
 """The iteration in which a request arrives, and its sequence."""
 
 
 def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
-    """The records of a scenario, in the keys of the replay format.
+    """Yield the records of a scenario, with the keys of the replay format.
 
-    Raises `ScenarioError` when what is left could never run.
+    Raises `ScenarioError` if the remaining requests can never run.
     """
     config = scenario.config
     twin = Twin(config.engine_config(), prefix_cache=config.enable_prefix_caching)
@@ -33,7 +33,7 @@ def replay(scenario: Scenario) -> Iterator[dict[str, Any]]:
 
 
 def arrivals(scenario: Scenario) -> list[Arrival]:
-    """Requests in the order in which they arrive; it is also their order in time."""
+    """Requests in the order of arrival; their place in it is also their arrival time."""
     ordered = sorted(scenario.requests, key=lambda r: r.arrival_step)
     return [(r.arrival_step, _sequence(scenario, r, i)) for i, r in enumerate(ordered)]
 
@@ -48,7 +48,7 @@ def aborts(scenario: Scenario) -> dict[int, list[str]]:
 
 
 def grammars(scenario: Scenario) -> dict[int, list[str]]:
-    """The ids whose grammars are compiled, by the iteration from which on they are there."""
+    """The ids of requests whose grammars are compiled, by iteration."""
     result: dict[int, list[str]] = {}
     for request in scenario.requests:
         if request.grammar_step > request.arrival_step:
@@ -63,9 +63,9 @@ def run(
     compiled: Mapping[int, list[str]],
     step: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """Run the `loop` of one twin from `step` until it is idle and nobody arrives any more.
+    """Run the `loop` of one twin from `step` until it is idle and no request is still to arrive.
 
-    Raises `ScenarioError` when what is left could never run.
+    Raises `ScenarioError` if the remaining requests can never run.
     """
     (twin,) = loop.twins
     todo, last_event = deque(arriving), max((*aborting, *compiled), default=0)

@@ -1,4 +1,4 @@
-"""Scenarios of the replay format: an engine's configuration and the requests it gets.
+"""Scenarios of the replay format: an engine's configuration and its requests.
 
 A scenario is a JSON object `{"name", "config": {...}, "requests": [{...}, ...]}`. All keys but a
 request's `id` and `prompt` are optional; the defaults are those of the classes below.
@@ -44,7 +44,7 @@ _OURS = {
     "use_eagle_block_drop": "drops_last_hit",
     "watermark": "watermark_ratio",
 }
-"""What `EngineConfig` calls the fields of `ReplayConfig` that have other names there."""
+"""The names in `EngineConfig` of fields of `ReplayConfig`, if they differ."""
 _KNOWN = {field.name for field in fields(EngineConfig)}
 
 
@@ -57,12 +57,12 @@ class _Part(BaseModel):
 
 
 class ReplayConfig(_Part):
-    """`config` of a scenario, in vLLM's names; `async` is `async_`."""
+    """`config` of a scenario, with vLLM's names; `async` is `async_`."""
 
     async_: StrictBool = Field(False, alias="async")
     block_size: _Positive = 16
     num_blocks: Annotated[_Whole, Field(ge=2)] = 257
-    """The null block included."""
+    """Including the null block."""
     max_model_len: _Positive = 2048
     max_num_seqs: _Positive = 8
     max_num_active_seqs: _Positive | None = None
@@ -71,41 +71,41 @@ class ReplayConfig(_Part):
     long_prefill_token_threshold: _Count = 0
     long_prefill_token_threshold_adaptive: StrictBool = False
     long_prefill_threshold_when_alone: StrictBool = False
-    """No setting of vLLM's: what its versions before 0.31 do."""
+    """Not a setting of vLLM, but the behaviour of versions before 0.31."""
     policy: Literal["fcfs", "priority"] = "fcfs"
     enable_prefix_caching: StrictBool = True
     enable_chunked_prefill: StrictBool = True
     watermark: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     scheduler_reserve_full_isl: StrictBool = True
     full_attention_groups: _Count = 1
-    """KV cache groups whose layers attend to all tokens; vLLM's names of what follows are those of
-    its `SlidingWindowSpec` and `ChunkedLocalAttentionSpec`."""
+    """KV cache groups whose layers attend to all tokens. `sliding_window` and
+    `attention_chunk_size` are as in vLLM's `SlidingWindowSpec` and `ChunkedLocalAttentionSpec`."""
     local_attention_groups: _Count = 0
-    """Groups behind them, with a sliding window or chunks."""
+    """KV cache groups behind them whose layers have a sliding window or chunks."""
     sliding_window: Annotated[_Whole, Field(ge=2)] | None = None
     attention_chunk_size: _Positive | None = None
     """A multiple of the block size."""
     num_speculative_tokens: Annotated[_Whole, Field(ge=0, le=MOST_DRAFT_TOKENS)] = 0
     num_lookahead_tokens: _Count = 0
-    """No settings of vLLM's, this and the next: what follows from the kind of drafts."""
+    """Like the next field, not a setting of vLLM: it follows from the drafting method."""
     use_eagle_block_drop: StrictBool = False
     drafted_ratio: _Ratios = ()
-    """Shares of steps that draft at least 1, 2, ... tokens, where that is known before the step."""
+    """Shares of steps that draft at least 1, 2, ... tokens, if that is known before the step."""
     accepted_ratio: _Ratios = ()
-    """Shares of steps that accept so many."""
+    """Shares of steps that accept at least 1, 2, ... tokens."""
     max_loras: _Count = 0
     max_num_encoder_input_tokens: _Count = 0
-    """Embeddings that one step may encode; without any there are no multimodal inputs."""
+    """The most embeddings that one step may encode; 0: multimodal inputs are not supported."""
     encoder_cache_size: _Count = 0
     disable_chunked_mm_input: StrictBool = False
     num_prefill_lookahead_tokens: Annotated[_Whole, Field(ge=0, le=1)] = 0
-    """No settings of vLLM's, this and the next: what follows from the kind of drafts."""
+    """Like the next field, not a setting of vLLM: it follows from the drafting method."""
     num_hash_lookahead_tokens: _Count = 0
     prefill_schedule_interval: _Count = 0
-    """Of the loop around the scheduler, which counts iterations; 0: it puts nothing off."""
+    """In iterations of the loop around the scheduler; 0: prefill is never deferred."""
     rules: tuple[str, ...] = ()
-    """No setting of vLLM's: what its versions do otherwise than 0.32, by the names of
-    `SchedulerRule` in small letters."""
+    """Not a setting of vLLM: how its version differs from 0.32, by the names of `SchedulerRule` in
+    lower case."""
 
     @field_validator("rules")
     @classmethod
@@ -157,12 +157,12 @@ class ReplayRequest(_Part):
     priority: _Whole = 0
     max_tokens: _Positive = 16
     stop_after: _Positive | None = None
-    """EOS is sampled as this output token."""
+    """The number of the output token that is EOS; None: there is no EOS."""
     abort_step: _Count | None = None
     adapter: _Count = 0
     """The number of its LoRA adapter; 0: none."""
     grammar_step: _Count = 0
-    """The iteration from which on the grammar of its structured output is there."""
+    """The first iteration in which the grammar of its structured output is compiled."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -173,11 +173,11 @@ class ReplayInput(_Part):
     """A multimodal input, such as an image: a named run of tokens in prompts."""
 
     length: _Positive
-    """Its tokens, all of which a prompt has."""
+    """Its number of tokens; prompts must have all of them."""
     embeds: _Positive | None = None
-    """Those of them that are embeddings, side by side; all by default."""
+    """The number of consecutive embeddings among them; by default all from `first_embed` on."""
     first_embed: _Count = 0
-    """The first of these."""
+    """The first token that is an embedding."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -197,7 +197,7 @@ class Scenario(_Part):
     config: ReplayConfig = ReplayConfig()
     requests: tuple[ReplayRequest, ...] = ()
     encoder_inputs: dict[str, ReplayInput] = {}
-    """Which names of runs of tokens are those of multimodal inputs."""
+    """Multimodal inputs by the name of their run of tokens."""
 
     def inputs_of(self, request: ReplayRequest) -> Iterator[tuple[str, EncoderInput]]:
         """The multimodal inputs of a prompt, with their names."""
@@ -212,7 +212,7 @@ class Scenario(_Part):
 
 
 def parse_scenario(data: object) -> Scenario:
-    """The scenario that decoded JSON describes; raises `ScenarioError`."""
+    """Parse the scenario that decoded JSON describes; raises `ScenarioError`."""
     try:
         scenario = Scenario.model_validate(data)
     except ValidationError as error:
@@ -233,7 +233,7 @@ def parse_scenario(data: object) -> Scenario:
 
 
 def _check_inputs(scenario: Scenario, request: ReplayRequest, where: str) -> None:
-    """`ScenarioError` for multimodal inputs that no engine could encode, or that are cut."""
+    """`ScenarioError` for multimodal inputs that are too large for the engine, or that are cut."""
     config = scenario.config
     for name, found in scenario.inputs_of(request):
         if found.length != scenario.encoder_inputs[name].length:

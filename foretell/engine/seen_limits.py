@@ -1,6 +1,7 @@
-"""The limits of an engine that does not publish its configuration, as far as they can be seen.
+"""The limits of an engine that does not publish its configuration, as far as they can be observed.
 
-Its metrics and models tell some, and who runs while others wait tells how many may run.
+Its metrics and its list of models state some. The number of requests that run while others wait
+shows `max_num_seqs`.
 """
 
 import re
@@ -13,13 +14,13 @@ from foretell.model import EngineConfig
 from foretell.model.limits import NO_LIMITS, Limits
 
 OBSERVED = "observed from outside"
-"""Among the approximations of every engine that is observed."""
+"""An approximation that every observed engine lists."""
 TELL_EVERY_S = 0.1
-"""How often observers tell what they have seen."""
+"""Seconds between the reports of an observer."""
 _LOOKS, LOOK_EVERY_S = 3, 0.5
-"""Requests must wait at so many looks for those who run to count as all that may."""
+"""The running requests count as all that may run if others wait at so many looks in a row."""
 ASSUMED = Limits(256, 8192, 32_768, 16)
-"""Of engines that say nothing: vLLM's defaults on large GPUs (vllm/engine/arg_utils.py, 0.32)."""
+"""Used where nothing is known: vLLM's defaults on large GPUs (vllm/engine/arg_utils.py, 0.32)."""
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \S+)?$", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -32,40 +33,40 @@ _CAPACITY, _PAGE, _CONTEXT = "sglang:max_total_num_tokens", "sglang:page_size", 
 _NAMES = {*_RUNNING, *_WAITING, _USED, _USAGE, _CAPACITY, _PAGE, _CONTEXT}
 _MOST, _LONGEST_RUN = 1 << 30, 32
 _BLOCK = 16
-"""Tokens of a KV block, where an engine counts in tokens."""
+"""Least tokens of a KV block that are assumed of engines which count capacity in tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What an engine says of itself in its metrics."""
+    """What an engine's metrics state."""
 
     running: int
     waiting: int
     limits: Limits = NO_LIMITS
     run: str = ""
-    """Another one when the engine has started again."""
+    """Identifies the engine's run; it changes with every start."""
 
 
 class SeenLimits:
-    """What is stated counts first, then what the engine says, what is seen, and what is assumed."""
+    """Limits by precedence: configured, stated by the engine, observed, assumed."""
 
     def __init__(self, given: Limits) -> None:
-        """`given`: the limits that somebody stated."""
+        """`given`: the limits from the configuration."""
         self.found = NO_LIMITS
-        """What the engine says."""
+        """The limits that the engine states."""
         self.seats = 0
-        """Requests that were seen to be as many as may run; 0: nothing was seen."""
+        """The observed most sequences that may run; 0: not observed yet."""
         self._given = given
         self._looks: deque[tuple[int, bool]] = deque(maxlen=_LOOKS)
         self._looked_s = 0.0
 
     def forget(self) -> None:
-        """The engine has started again."""
+        """Forget what was found of the engine's previous run."""
         self.seats, self.found = 0, NO_LIMITS
         self._looks.clear()
 
     def weigh(self, running: int, waits: bool, at_s: float) -> None:
-        """Who runs while others wait is as many as may run."""
+        """Note how many run and whether others wait: then as many run as may."""
         if at_s - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = at_s
@@ -92,7 +93,7 @@ class SeenLimits:
 
 
 def evidence_of(metrics: str) -> Evidence | None:
-    """What the `/metrics` of vLLM or SGLang say; None where they do not say who runs."""
+    """Read the `/metrics` of vLLM or SGLang; None if they do not state running requests."""
     totals: dict[str, float] = {}
     config: Mapping[str, str] = {}
     run = ""
@@ -120,7 +121,7 @@ def evidence_of(metrics: str) -> Evidence | None:
 
 
 def longest_of(models: Any) -> int:
-    """The shortest `max_model_len` in a list of models; 0 where there is none."""
+    """The least `max_model_len` in a list of models (decoded `/v1/models`); 0 if none is stated."""
     cards = models.get("data") if isinstance(models, dict) else None
     told = [c.get("max_model_len") for c in cards or () if isinstance(c, dict)]
     return min((n for n in told if type(n) is int and 0 < n < _MOST), default=0)
@@ -135,6 +136,6 @@ def _number(text: str) -> float | None:
 
 
 def _whole(value: object) -> int:
-    """A whole number; 0 where it is none, or none that can be meant."""
+    """`value` as an integer; 0 if it is not a number or out of range."""
     number = _number(str(value))
     return 0 if number is None else int(number)

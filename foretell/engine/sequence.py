@@ -13,8 +13,8 @@ from foretell.model import EncoderInput
 class Sequence:
     """A request as an engine runs it: a view of its row in the twin's arrays.
 
-    Identity is the object's: an engine may run several sequences of one request (`n > 1`). Counts
-    are tokens unless named otherwise.
+    Compare sequences by identity: an engine may run several sequences of one request (`n > 1`).
+    Counts are tokens unless named otherwise.
     """
 
     __slots__ = ("content", "inputs", "request_id", "row", "slot")
@@ -34,12 +34,12 @@ class Sequence:
         content: Content | None = None,
         inputs: tuple[EncoderInput, ...] = (),
     ) -> None:
-        """`stop_after`: output tokens after which it ends, whatever the cause.
+        """`stop_after`: output tokens after which it ends (EOS, `max_tokens` or model length).
 
-        (EOS, `max_tokens`, model length.) Without `content` it shares no block with any other.
-        `targets_s` are those of its TTFT and TPOT, 0 where there is none. `adapter` is the number
-        of its LoRA adapter, 0 without. `awaits_grammar` keeps it waiting until
-        `Twin.grammar_compiled`. `inputs` are the multimodal ones of its prompt.
+        Without `content` it shares no block with other sequences. `targets_s` are its targets for
+        TTFT and TPOT, 0 without. `adapter` is the number of its LoRA adapter, 0 without.
+        `awaits_grammar` keeps it waiting until `Twin.grammar_compiled`. `inputs` are the multimodal
+        inputs of its prompt.
         """
         self.request_id = request_id
         self.content, self.inputs = content, inputs
@@ -68,12 +68,12 @@ class Sequence:
 
     @property
     def output_tokens(self) -> int:
-        """The generated tokens that are known."""
+        """The output tokens that are known."""
         return int(self.row["output"])
 
     @property
     def computed_tokens(self) -> int:
-        """KV entries, those of a scheduled step included (vLLM's `num_computed_tokens`)."""
+        """KV entries, including those of a scheduled step (vLLM's `num_computed_tokens`)."""
         return int(self.row["computed"])
 
     @property
@@ -83,7 +83,7 @@ class Sequence:
 
     @property
     def stop_after(self) -> int:
-        """Output tokens after which it ends; may be set until a twin has it."""
+        """Output tokens after which it ends; may be set before it is added to a twin."""
         return int(self.row["stop_after"])
 
     @stop_after.setter
@@ -105,9 +105,10 @@ class Sequence:
 
     @property
     def targets_s(self) -> tuple[float, float]:
-        """Its targets for TTFT and TPOT; 0 where there is none.
+        """Its targets for TTFT and TPOT; 0 without.
 
-        Once the first token is out, the TTFT is what it was: from there its others are due.
+        After the first token the actual TTFT takes the place of its target, as the other tokens are
+        due from then on.
         """
         targets = float(self.row["ttft_target_s"]), float(self.row["tpot_target_s"])
         if any(targets) and self.row["first_token_s"] < np.inf:
@@ -116,7 +117,7 @@ class Sequence:
 
     @property
     def blocks(self) -> int:
-        """The KV blocks that it holds, of each KV cache group."""
+        """The KV blocks that it holds in each KV cache group."""
         return int(self.row["blocks"])
 
     @property

@@ -1,10 +1,10 @@
 """The latest snapshots of the engines that a scheduler places requests on.
 
-Predictors publish what they know of their engines (`engine.published`). A follower
-predicts for a new request without asking anybody, in one compiled call for all candidates. Its own
-requests count at once, those of other schedulers when their predictor has told of them.
+Predictors publish snapshots of their engines (`engine.published`). A follower predicts for a new
+request without a network call, in one compiled call for all candidates. Its own requests count at
+once, those of other schedulers as soon as the engine's predictor has reported them.
 
-Times are of the follower's clock, to which those of snapshots are shifted: hosts' clocks differ.
+Times are of the follower's clock. Those of snapshots are shifted to it, since hosts' clocks differ.
 """
 
 from collections import deque
@@ -20,21 +20,21 @@ from foretell.engine.underway import Underway
 from foretell.model import Load, Prediction, RequestSpec
 
 STALE_S = 2.5
-"""Silence after which a predictor no longer counts as followed; it speaks once a second."""
+"""Seconds without a message after which a snapshot is stale; predictors send one every second."""
 _CLOCKS = 16
-"""Latest messages among which the quickest one tells how two clocks differ."""
+"""The latest messages, the quickest of which tells how the two clocks differ."""
 _ESTIMATES = 256
-"""Latest estimates whose distributions are kept."""
+"""The size of the cache of distributions by estimate."""
 _CLOCK_JUMP_S = 1.0
 
 
 class FollowedEngine:
-    """One engine in the cache: the latest snapshot of it, and the follower's own requests."""
+    """One engine in the cache: its latest snapshot, and the follower's own requests."""
 
     def __init__(self, forecaster: Forecaster, index: int, length_row: LengthRow) -> None:
         self.index = index
         self.answer_delay_s = 0.0
-        """From a token in the engine to the follower; predictions include it."""
+        """Seconds from a token in the engine to the follower; predictions include it."""
         self._forecaster = forecaster
         self._predictor: EnginePredictor | None = None
         self._length_row = length_row
@@ -48,13 +48,13 @@ class FollowedEngine:
         """When the engine was last heard to have made a step."""
         self._exposure: Exposure | None = None
         self._snapshot: tuple[Snapshot, float] | None = None  # and the shift of its instants
-        # What was heard is taken in when somebody wants to know: most is heard for nobody.
+        # Messages are taken in lazily, when the engine is read: most are replaced unread.
         self._is_news = self._is_new_snapshot = False
         self._known_s = float("-inf")
 
     @property
     def predictor(self) -> EnginePredictor | None:
-        """The engine as it was last heard of; None before the first snapshot."""
+        """The engine as last heard of; None before the first snapshot."""
         if self._is_news:
             self._take_in()
         return self._predictor
@@ -65,7 +65,7 @@ class FollowedEngine:
         return None if self._snapshot is None else self._snapshot[0]
 
     def exposure(self) -> Exposure:
-        """What predictions are made from now; there must be a snapshot."""
+        """The engine's part of the prediction inputs as of now. There must be a snapshot."""
         if self._exposure is None:
             assert self._snapshot is not None, "there is no snapshot yet"
             self._exposure = Exposure(*self._snapshot, self._known_s, self._underway.rows)
@@ -73,24 +73,25 @@ class FollowedEngine:
 
     @property
     def believed(self) -> EnginePredictor:
-        """The predictor, with what is known of answers' delays; there must be a snapshot."""
+        """The predictor with the current answer delay. There must be a snapshot."""
         predictor = self.predictor
         assert predictor is not None, "an instance without a snapshot is not fresh"
         predictor.answer_delay_s = self.answer_delay_s
         return predictor
 
     def age_s(self, now_s: float) -> float:
-        """Seconds since the engine was last heard from, as its predictor told."""
+        """Seconds since the engine was last heard from, according to its predictor."""
         return max(0.0, now_s - self._heard_s)
 
     def is_fresh(self, now_s: float) -> bool:
-        """Whether the snapshot may be believed: there is one, and its predictor still speaks."""
+        """Whether there is a snapshot and it is not stale."""
         return self._snapshot is not None and now_s - self._told_s <= STALE_S
 
     def begin(self, now_s: float) -> list[tuple[RequestSpec, float]]:
-        """A stream begins: the open requests, to be told again with their ages in seconds.
+        """Begin a new stream; return the open requests with their ages in seconds.
 
-        They are the first notices of the stream. What was heard before stays until it is stale.
+        They must be sent to the predictor as the first notices of the stream. The old snapshot is
+        used until it is stale.
         """
         self._notices = 0
         self._shifts.clear()
@@ -102,14 +103,15 @@ class FollowedEngine:
         return [(spec, max(0.0, now_s - at_s)) for spec, at_s in again]
 
     def reserve(self, request: RequestSpec, now_s: float) -> None:
-        """The follower sends `request` to this engine, and notifies its predictor."""
+        """Note that the follower sends `request` to this engine and notifies its predictor."""
         self._open[request.request_id] = request, now_s
         self._announce(request, now_s)
 
     def revise(self, request: RequestSpec, now_s: float) -> float | None:
-        """More is known of a request than when it was sent, of which its predictor is notified.
+        """Replace a request of which more is known than when it was sent.
 
-        Returns how many seconds ago it was sent; None where it has ended: nobody is notified then.
+        Returns how many seconds ago it was sent, to notify the predictor; None if it has ended and
+        no notice is due.
         """
         if request.request_id not in self._open:
             return None
@@ -121,14 +123,14 @@ class FollowedEngine:
         return max(0.0, now_s - at_s)
 
     def ended(self, request_id: str) -> None:
-        """That request has ended, of which the follower notifies the predictor."""
+        """Note that a request has ended and that the follower notifies the predictor."""
         self._notices += 1
         self._open.pop(request_id, None)
         self._underway.forget(request_id)
         self._exposure = None
 
     def hear(self, message: Published, now_s: float) -> None:
-        """Take in what the predictor published, whose snapshot is checked."""
+        """Take in a message of the predictor. Its snapshot must have been checked."""
         shift_s, snapshot = self._shift_s(now_s - message.sent_s), message.snapshot
         self._exposure, underway = None, self._underway
         if snapshot is not None:
@@ -144,7 +146,7 @@ class FollowedEngine:
         self._known_s = message.sent_s - message.silent_s + shift_s
         self._is_news = True
         if snapshot is not None and snapshot.config.steps_with:
-            self._take_in()  # forecasts of others in its deployment look at it, too
+            self._take_in()  # forecasts of the other ranks of its deployment read it, too
         if message.all_prefixes:
             underway.prefixes = set()
         if message.cached_prefixes or message.evicted_prefixes:
@@ -153,17 +155,17 @@ class FollowedEngine:
 
     def _announce(self, request: RequestSpec, at_s: float) -> None:
         self._notices += 1
-        # The predictor's rows will say what the engine is believed to have cached; so must these.
+        # The predictor's rows will state the expected prefix-cache hits; so must this row.
         cached_tokens = self._underway.cached_tokens(request)
         row = arrival(request, self._length_row(request.length), at_s, cached_tokens=cached_tokens)
         self._underway.announce(self._notices, request, row)
         self._exposure = None
 
     def _shift_s(self, latest_s: float) -> float:
-        """What to add to the predictor's times, by the message that was quickest on its way."""
+        """The seconds to add to the predictor's times, by the quickest of the latest messages."""
         shifts = self._shifts
         if shifts and abs(latest_s - self._shift_now_s) > _CLOCK_JUMP_S:
-            shifts.clear()  # a clock was set, or this process stood still
+            shifts.clear()  # a clock was set, or this process was suspended
         shifts.append(latest_s)
         self._shift_now_s = min(shifts)
         return self._shift_now_s
@@ -182,7 +184,7 @@ class FollowedEngine:
             self._predictor = predictor
         if self._is_new_snapshot:
             self._is_new_snapshot = False
-            if predictor.engine_config is not snapshot.config:  # which is nearly always the same
+            if predictor.engine_config is not snapshot.config:  # configurations rarely change
                 predictor.configure(snapshot.config)
             learnt = snapshot.step_error, snapshot.calibration_steps
             predictor.believe(snapshot.step_time, *learnt)
@@ -192,11 +194,11 @@ class FollowedEngine:
 
 
 class SnapshotCache:
-    """The engines that are followed; for one thread. Instance ids are the caller's."""
+    """The followed engines. Not thread-safe. Instance ids are chosen by the caller."""
 
     def __init__(self, length_row: LengthRow) -> None:
         """`length_row` makes a distribution of an estimate (`foretell.length.distribution`)."""
-        # A request is predicted, predicted again and announced with one estimate.
+        # Cached: a request is predicted, predicted again and announced with the same estimate.
         self._length_row = lru_cache(maxsize=_ESTIMATES)(length_row)
         self._forecaster = Forecaster(0)
         self._engines: dict[str, FollowedEngine] = {}
@@ -206,44 +208,44 @@ class SnapshotCache:
         return self._engines[instance_id]
 
     def follow(self, instance_id: str) -> FollowedEngine:
-        """The engine of this id, from now on in the cache."""
+        """Add an engine to the cache and return it."""
         index = self._free.pop() if self._free else self._forecaster.add()
         engine = FollowedEngine(self._forecaster, index, self._length_row)
         self._engines[instance_id] = engine
         return engine
 
     def leave(self, instance_id: str) -> None:
-        """That engine is no longer followed."""
+        """Remove an engine from the cache."""
         index = self._engines.pop(instance_id).index
         self._forecaster.forget(index)
         self._free.append(index)
 
     def fresh(self, instance_ids: Sequence[str], now_s: float) -> list[str]:
-        """Those of the instances whose snapshots may be believed."""
+        """The instances among `instance_ids` whose snapshots are not stale."""
         engines = self._engines
         return [i for i in instance_ids if i in engines and engines[i].is_fresh(now_s)]
 
     def inputs(self, instance_ids: Sequence[str], now_s: float) -> PredictionInputs:
-        """What predictions for these instances of `fresh` are made from now."""
+        """The inputs of predictions made now for these instances, which must be fresh."""
         engines = [self._engines[instance_id] for instance_id in instance_ids]
         exposures = [engine.exposure() for engine in engines]
         return PredictionInputs(now_s, exposures, [engine.answer_delay_s for engine in engines])
 
     def load(self, instance_id: str) -> Load:
-        """The occupancy of an instance of `fresh`, reservations included."""
+        """The load of a fresh instance, reservations included."""
         return self._predictor(instance_id).load()
 
     def wait_s(self, instance_id: str, request: RequestSpec, now_s: float) -> float | None:
-        """Seconds until the first token of a request that was sent to an instance of `fresh`; None
-        where it does not wait in its queue any more, as far as is known."""
+        """Seconds until the first token of a request that was sent to a fresh instance; None if it
+        is not known to wait in the engine's queue any more."""
         return self._predictor(instance_id).wait_s(request, self._length_row(request.length), now_s)
 
     def lanes(self, instance_id: str, now_s: float) -> list[Lane]:
-        """What becomes of the requests on an instance of `fresh`."""
+        """The sequences of a fresh instance and when each is expected to end."""
         return lanes(self._predictor(instance_id), now_s)
 
     def has_begun(self, instance_id: str, request_id: str) -> bool:
-        """Whether that request runs on an instance of `fresh`, as far as is known."""
+        """Whether a fresh instance is known to have begun that request."""
         return self._predictor(instance_id).has_begun(request_id)
 
     def predict(
@@ -257,7 +259,7 @@ class SnapshotCache:
         with_quantiles: bool,
         single: bool = False,
     ) -> list[Prediction]:
-        """What becomes of `request` on each of the instances, all of `fresh`, if dispatched now.
+        """Predict `request` on each of the instances, which must be fresh, if dispatched now.
 
         The options are those of `foretell.engine.predictor.predict`.
         """

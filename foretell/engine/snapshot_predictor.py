@@ -1,4 +1,4 @@
-"""What the sidecar beside an engine knows of it, and publishes to those who predict its future."""
+"""What the predictor beside an engine knows of it and publishes to schedulers."""
 
 from collections.abc import Callable
 from math import inf
@@ -27,8 +27,8 @@ class SnapshotPredictor:
     """Hears one engine's snapshots, keeps its ledger, and publishes both. Time is an argument.
 
     `length_row` makes a distribution of an estimate (`foretell.length.distribution.knots`);
-    `prior_tokens` is the mean output length of requests that nobody estimated.
-    `dispatch_delay_s` as `Ledger` has it.
+    `prior_tokens` is the mean output length of requests without an estimate.
+    `dispatch_delay_s` is that of `Ledger`.
     """
 
     def __init__(
@@ -45,16 +45,16 @@ class SnapshotPredictor:
         """Makes a distribution of an estimate."""
         self._prior_tokens = prior_tokens
         self._prior_row = length_row(LengthEstimate(prior_tokens))
-        self._rows: PackedRows | None = None  # those of the latest snapshot, once wanted
+        self._rows: PackedRows | None = None  # of the latest snapshot, made when needed
 
     @property
     def dispatch_delay_s(self) -> float:
-        """From a prediction to the request's arrival in the engine's queue, as learned so far."""
+        """Seconds from a prediction to the request's arrival in the engine's queue, as learned."""
         return self.ledger.dispatch_delay_s
 
     @property
     def is_busy(self) -> bool:
-        """The latest snapshot shows requests."""
+        """Whether the latest snapshot shows requests."""
         return self.snapshot is not None and bool(self.snapshot.running or self.snapshot.waiting)
 
     def age_s(self, now_unix_s: float) -> float:
@@ -62,14 +62,14 @@ class SnapshotPredictor:
         return max(0.0, now_unix_s - self.heard_unix_s)
 
     def hear(self, snapshot: EngineSnapshot) -> bool:
-        """Take in a snapshot; False for one that is older than what is known."""
+        """Take in a snapshot; False if it is older than the latest one."""
         known = self.snapshot
         same_run = known is not None and known.engine_run_id == snapshot.engine_run_id
         if known is not None and same_run and snapshot.sequence < known.sequence:
             return False
         self.heard_unix_s = max(self.heard_unix_s, snapshot.published_unix_s)
         if known is not None and same_run and snapshot.sequence == known.sequence:
-            return True  # a heartbeat: the engine lives, its state is the same
+            return True  # a heartbeat: the engine is alive, its state unchanged
         if not same_run:
             caches = snapshot.config.enable_prefix_caching
             self.ledger.restart(
@@ -89,11 +89,11 @@ class SnapshotPredictor:
         self.ledger.reserve(request, row, now_unix_s, now_unix_s, now_unix_s + ttl_s)
 
     def complete(self, request_id: str, *, answered: bool = False) -> Observed:
-        """The request has ended, as `Ledger.complete` has it."""
+        """Note that the request has ended (`Ledger.complete`)."""
         return self.ledger.complete(request_id, answered=answered)
 
     def load(self, now_unix_s: float) -> Load | None:
-        """The engine's occupancy, reservations included; None before the first snapshot."""
+        """The engine's load, reservations included; None before the first snapshot."""
         if self.snapshot is None:
             return None
         self.ledger.expire(now_unix_s)
@@ -105,10 +105,10 @@ class SnapshotPredictor:
         return load_of(config, figures, *reserved, offline)
 
     def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
-        """For how long the engine may have made steps that it has not told yet.
+        """For how many seconds the engine may have made steps that it has not reported yet.
 
-        Steps at which all decode are reported in a time, unless they last longer than that; what
-        follows after others is reported soon. Silence for longer means that a step still lasts.
+        It reports pure decode steps within `told_within_s`, and other steps, or decode steps longer
+        than that, within `told_soon_s`. Longer silence means that a step still runs.
         """
         snapshot = self.snapshot
         if snapshot is None or not snapshot.steps_in_flight:
@@ -126,10 +126,9 @@ class SnapshotPredictor:
         step_error: tuple[float, float] = (0.0, 0.0),
         calibration_steps: int = 0,
     ) -> Snapshot | None:
-        """What is known of the engine now, for those who predict its future.
+        """Return what is known of the engine now; None before its first snapshot.
 
-        None before any snapshot of the engine. Its steps are believed to take as long as
-        `step_time` says; the others are `Snapshot`'s.
+        `step_time` is the calibrated model; the other arguments are fields of `Snapshot`.
         """
         engine = self.snapshot
         if engine is None:
@@ -149,7 +148,7 @@ class SnapshotPredictor:
         )
 
     def _packed(self, snapshot: EngineSnapshot) -> PackedRows:
-        """The rows of the latest snapshot, with what is believed of its requests."""
+        """The rows of the latest snapshot, with lengths and prefix-cache hits as believed."""
         if self._rows is None:
             running, waiting = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
             prefixes, cached_tokens = self.ledger.prefixes, None
@@ -161,7 +160,7 @@ class SnapshotPredictor:
         return self._rows
 
     def _see(self, table: RequestTable, at_unix_s: float, before: EngineSnapshot | None) -> None:
-        """Note what is new of each request. This runs for every engine step: few calls a row."""
+        """Note what is new of each request. Runs for every engine step: keep calls per row few."""
         ledger = self.ledger
         columns = table.foretell_id, table.output_tokens, table.preemptions
         for index, (key, output, preemptions) in enumerate(zip(*columns, strict=True)):
@@ -180,11 +179,11 @@ class SnapshotPredictor:
     def _meet(
         self, table: RequestTable, index: int, at_unix_s: float, before: EngineSnapshot | None
     ) -> Observed:
-        """A snapshot shows a request for the first time, or since it was reserved.
+        """Note a request that a snapshot shows for the first time, or first since its reservation.
 
-        An idle engine schedules what arrives at once, so it has just come. A busy one looks at
-        its queue once a step: it came some time since the step before, and not before its API
-        server had it.
+        An idle engine schedules arrivals at once, so the request has just come. A busy one looks at
+        its queue once a step: the request came after the snapshot before, and not before it
+        arrived in the API server.
         """
         state = table[index]
         length = LengthEstimate(state.predicted_output_tokens or self._prior_tokens)
@@ -208,7 +207,7 @@ class SnapshotPredictor:
         )
 
     def _see_hits(self, running: RequestTable) -> None:
-        """Note what prefixes were found of the requests that run since the last snapshot."""
+        """Note the prefix-cache hits of requests that run for the first time."""
         prefixes = self.ledger.prefixes
         pending = set(prefixes.pending) if prefixes is not None else None
         if not pending:
@@ -218,10 +217,10 @@ class SnapshotPredictor:
                 self.ledger.admitted(
                     key, running.cached_tokens[index], running.prompt_tokens[index]
                 )
-                pending.discard(key)  # of several sequences the first one tells
+                pending.discard(key)  # of several sequences only the first one counts
 
     def _length_rows(self, table: RequestTable) -> list[Row]:
-        """Believed lengths: as estimated at dispatch, as the engine was told, or the prior."""
+        """Length distributions: as estimated at dispatch, as the engine was told, or the prior."""
         rows = []
         for key, tokens in zip(table.foretell_id, table.predicted_output_tokens, strict=True):
             seen = self.ledger.observed(key)

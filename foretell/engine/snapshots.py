@@ -1,4 +1,4 @@
-"""Published snapshots as snapshots, and as twins that go on where the engine stands."""
+"""Packs engine snapshots into rows, and restores twins that continue from the engine's state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -24,11 +24,11 @@ from foretell.model import EngineConfig, EngineSnapshot, RequestState, RequestTa
 _MOST_TOKENS = np.iinfo(np.int32).max
 
 ExpectedOutput = Callable[[RequestState], float]
-"""Total output tokens a request is expected to generate, given how far it has come."""
+"""Total output tokens that a request is expected to generate, given its state."""
 
 
 class PackedRows(NamedTuple):
-    """The rows of a snapshot, as `published.Snapshot` has them."""
+    """The rows of a snapshot, as in `published.Snapshot`."""
 
     header: bytes
     requests: bytes
@@ -40,11 +40,11 @@ def packed_rows(
     length_rows: Sequence[Row],
     waiting_cached_tokens: Sequence[int] | None = None,
 ) -> PackedRows:
-    """The rows that say what `snapshot` says.
+    """Pack `snapshot` into rows.
 
-    `length_rows` are what is believed of the output lengths, for the running and then the waiting
-    requests. An engine looks for cached blocks when it admits a request, so of those who wait it
-    says nothing: `waiting_cached_tokens` is what they are believed to find, where anybody knows.
+    `length_rows` are the length distributions of the running and then the waiting requests. An
+    engine looks for cached blocks only when it admits a request; `waiting_cached_tokens` are what
+    the waiting requests are believed to find, if that is known.
     """
     config = snapshot.config
     runs, waits = RequestTable.of(snapshot.running), RequestTable.of(snapshot.waiting)
@@ -52,7 +52,7 @@ def packed_rows(
     rows = np.zeros(count, REQUEST)
     _fill_rows(rows[:running], runs, runs.cached_tokens)
     _fill_rows(rows[running:], waits, waiting_cached_tokens or waits.cached_tokens)
-    # Slices are lists, which numpy takes in twice as fast as protobuf's columns.
+    # Slices are lists, which numpy reads twice as fast as protobuf's columns.
     rows["computed"][:running] = runs.computed_tokens[:]
     blocks = -(-rows["computed"][:running] // config.block_size_tokens)
     rows["blocks"][:running] = np.maximum(blocks, runs.held_blocks[:])
@@ -70,7 +70,7 @@ def packed_rows(
     tokens = rows["prompt"][running:] + rows["output"][running:]
     wanted = sum(map(config.blocks_for, tokens.tolist()))
     sure = all(map(is_certain, length_rows))
-    steps = snapshot.steps_in_flight[-STEPS:]  # an engine that is modelled here has no more
+    steps = snapshot.steps_in_flight[-STEPS:]  # the twin models no more
     header = header_of(
         config,
         Figures(count, running, snapshot.free_blocks, wanted, int(sure)),
@@ -88,7 +88,7 @@ def packed_rows(
 def fill_snapshot(
     forecaster: Forecaster, index: int, snapshot: EngineSnapshot, length_rows: Sequence[Row]
 ) -> None:
-    """Make `snapshot` the snapshot of engine `index`, with these `packed_rows`."""
+    """Make `snapshot` the snapshot of engine `index`, with these length distributions."""
     forecaster.describe(index, snapshot.config)
     forecaster.put(index, *packed_rows(snapshot, length_rows), 0.0)
     forecaster.still_true(index, snapshot.taken_unix_s)
@@ -113,9 +113,9 @@ def _fill_rows(rows: NDArray[np.void], table: RequestTable, cached_tokens: Seque
 def restore_twin(
     snapshot: EngineSnapshot, expected: ExpectedOutput
 ) -> tuple[Twin, list[TwinBatch]]:
-    """A twin to be driven step by step from `snapshot` on, and its steps in flight.
+    """Return a twin that continues from `snapshot`, and its steps in flight, oldest first.
 
-    The steps in flight are for `Twin.complete`, the oldest first.
+    Complete the steps in flight with `Twin.complete`.
     """
     requests = (*snapshot.running, *snapshot.waiting)
     forecaster = Forecaster()
@@ -129,8 +129,8 @@ def restore_twin(
 
 
 def twin_from(snapshot: Snapshot) -> Twin:
-    """A twin that goes on from what a predictor published. Each request gets the mean of what is
-    believed of its length, and at least one token more than it has."""
+    """Return a twin that continues from a published snapshot. The length of each request is the
+    mean of its distribution, and at least one token more than it has."""
     forecaster = Forecaster()
     forecaster.describe(0, snapshot.config)
     forecaster.put(0, snapshot.header, snapshot.requests, snapshot.inputs, 0.0)
@@ -154,7 +154,7 @@ def _adopted(
     inputs: int,
     contents: Mapping[int, int],
 ) -> tuple[Twin, list[TwinBatch]]:
-    """A twin of the forecaster's first engine, whose requests have these names."""
+    """A twin of the forecaster's first engine with these request ids, and its steps in flight."""
     scratch = forecaster.scratch
     restore(forecaster.snapshots, 0, scratch)
     return Twin.adopt(

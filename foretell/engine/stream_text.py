@@ -1,38 +1,38 @@
-"""How many tokens the events of streams have, by their texts, where nothing states it."""
+"""Estimates how many tokens the events of streams have from their texts, if it is not stated."""
 
 import re
 from typing import NamedTuple
 
 _DONE = b"[DONE]\n\n"
-"""The end of a stream: what is read together with it is of its last token."""
+"""The end of a stream. Events that are read together with it belong to its last token."""
 _NAMES = rb"content|text|reasoning|reasoning_content|arguments"
 _TEXT = re.compile(rb'"(?:' + _NAMES + rb')":\s?"((?:[^"\\]|\\.)+)"')
 _DELTA = re.compile(rb'"delta":\s?"((?:[^"\\]|\\.)+)"')
 _RESPONSES = b'"type":"response.'
-"""In events of the Responses API, whose last ones repeat the whole text."""
+"""Found in events of the Responses API. Only their deltas count: the last repeat the whole text."""
 _BYTES_PER_TOKEN = 4.0
 _SURELY, _SURELY_LEARNT = 2.5, 1.25
-"""An event that has text for so many tokens on average has several: before it is known how many
-bytes a token has, and afterwards."""
+"""Events have several tokens if their mean text is that of so many tokens: before the bytes of a
+token are learnt, and afterwards."""
 _RATE, _QUICK_RATE, _ANOTHER = 1 / 32, 1 / 4, 2.2
-"""The text of an event is learnt slowly, unless the latest have so many times as much or as little:
-then the engine, or a proxy, does otherwise now."""
+"""The mean text of an event is learnt at the slow rate, unless the quick mean differs by the last
+factor: then the engine, or a proxy, has changed how it gathers tokens."""
 _KEPT = 0.95
 
 
 class Part(NamedTuple):
-    """What came of a stream at once."""
+    """What was received of a stream at once."""
 
     events: int = 1
     texts: int = 0
     """Pieces of text, one for each event that has any."""
     text_bytes: int = 0
     stated: float = 0.0
-    """Tokens of one sequence so far, as the engine states them; 0: it does not."""
+    """Tokens of one sequence so far, as the engine states them; 0: not stated."""
 
 
 def part_of(data: bytes, stated: float) -> Part:
-    """The part that arrived as `data`; texts are counted only where no tokens are stated."""
+    """Parse `data` as a part of a stream. Texts are counted only if no tokens are stated."""
     is_last = data.endswith(_DONE)
     events = 1 if is_last else data.count(b"\n\n") or data.count(b"\r\n\r\n")
     if stated:
@@ -42,20 +42,20 @@ def part_of(data: bytes, stated: float) -> Part:
 
 
 class TextTokens:
-    """Learns from streams whose tokens were told at their end how many bytes a token has."""
+    """Learns how many bytes a token has, from streams whose tokens were stated at their end."""
 
     def __init__(self) -> None:
         self._bytes = self._tokens = 0.0
         self._per_event = self._latest = 0.0
         self.has_several = False
-        """Events have text for several tokens: how many is not known exactly."""
+        """Whether events have several tokens; their number is only an estimate then."""
 
     @property
     def _bytes_per_token(self) -> float:
         return self._bytes / self._tokens if self._tokens else _BYTES_PER_TOKEN
 
     def tokens(self, part: Part) -> float:
-        """The tokens of a part that has text: one for each event, unless events have several."""
+        """The tokens of a part with text: one for each text, unless events have several."""
         self._see(part.text_bytes / part.texts)
         each_bytes = self._bytes_per_token
         least = _SURELY_LEARNT if self._tokens else _SURELY
@@ -72,6 +72,6 @@ class TextTokens:
             self._per_event = self._latest
 
     def learn(self, text_bytes: int, tokens: float) -> None:
-        """A stream had so many in total."""
+        """Learn from the totals of a stream."""
         self._bytes = _KEPT * self._bytes + text_bytes
         self._tokens = _KEPT * self._tokens + tokens

@@ -1,4 +1,4 @@
-"""The simulated engines of a cluster: compiled code runs their steps and takes their snapshots."""
+"""The simulated engines of a cluster. Compiled code runs their steps and takes their snapshots."""
 
 from math import inf
 
@@ -12,7 +12,7 @@ from foretell.kernel.step_time import StepTime
 
 
 class EngineTable:
-    """The engines of a cluster, by index. For one thread."""
+    """The engines of a cluster, by index. Not thread-safe."""
 
     def __init__(self, engines: int) -> None:
         self._twins: list[Twin | None] = [None] * engines
@@ -27,9 +27,9 @@ class EngineTable:
         )
 
     def put(self, index: int, twin: Twin, model: StepTime) -> None:
-        """Put `twin` at `index`; its steps take as long as `model` says.
+        """Put `twin` at `index`, with `model` for its step times.
 
-        To be called again when `twin.live` or the model is another one.
+        Call it again whenever `twin.live` or the model is replaced.
         """
         row = self._engines.placed[index]
         for name, array in zip(twin.live._fields, twin.live, strict=True):
@@ -44,7 +44,7 @@ class EngineTable:
         self._engines.ends_s[index] = inf
 
     def change(self, index: int, now_s: float) -> None:
-        """Note that something else than a step has changed an engine's state."""
+        """Note a change of an engine's state by something other than a step."""
         self._engines.changes[index] += 1
         self._engines.changed_s[index] = now_s
 
@@ -61,7 +61,7 @@ class EngineTable:
         return bool(self._engines.ends_s[index] < inf)
 
     def step(self, index: int, now_s: float) -> list[EngineSequence]:
-        """End an engine's oldest step in flight, if there is one, and schedule what can be.
+        """End an engine's oldest step in flight, if any, and schedule steps as far as possible.
 
         Returns the sequences that ended. A broken invariant ends the process.
         """
@@ -69,10 +69,10 @@ class EngineTable:
         return self._ended()
 
     def run(self, until_s: float, *, each: bool) -> tuple[int, float, list[EngineSequence]] | None:
-        """End steps in their order, up to `until_s`, until one ends a request, or `each` until one.
+        """End steps in order of time, up to `until_s`, until one ends a request; `each`: only one.
 
-        Returns that step's engine, its time, and the sequences it ended; None when there is no such
-        step. A broken invariant ends the process.
+        Returns the last step's engine, its time, and the sequences it ended; None if there is no
+        such step up to `until_s`. A broken invariant ends the process.
         """
         if not run(self._engines, until_s, each):
             return None
@@ -85,7 +85,7 @@ class EngineTable:
         return int(self._engines.outcome[0])
 
     def publish(self, snapshots: Snapshots, index: int, now_s: float) -> None:
-        """Take a snapshot of an engine; it has its engine's index in `snapshots`."""
+        """Take a snapshot of an engine, at the engine's index in `snapshots`."""
         publish_all(self._engines, snapshots, self._indices[index], now_s)
 
     def _ended(self) -> list[EngineSequence]:

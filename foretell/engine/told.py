@@ -1,24 +1,23 @@
-"""Predicted latencies as clients get them: a value to plan with, and one that nine in ten keep
-to.
+"""Predicted latencies for clients: a typical value to plan with, and calibrated quantiles.
 
-Placement compares means. Those are no values to tell: a few answers that may become very long raise
-them above most of what will happen. Told is what the predicted quantiles were worth of late: each
-is scaled by the ratio of actual to predicted that its share of the latest answers kept to (split
-conformal prediction over a sliding window), which holds the share in the long run whatever is wrong
-with the quantiles. Moving a factor with each answer (Gibbs and Candès, 2021) holds it too, but
-swings, since answers end long after something was told of them.
+Placement compares means. Clients do not get means: a few answers that may become very long raise
+them above most outcomes. Clients get calibrated quantiles. Each predicted quantile is multiplied
+by the ratio of actual to predicted latency that its share of the latest answers did not exceed
+(split conformal prediction over a sliding window). In the long run this keeps the share, whatever
+is wrong with the quantiles. Adapting a factor with each answer (Gibbs and Candès, 2021) keeps it
+too, but oscillates, since answers end long after their quantiles were stated.
 
-An answer that nobody waited for to its end counts as one that took longer than it was waited for
-(Kaplan and Meier, 1958): to leave such answers out would tell too little, since long ones are left
-more often. That is right where those that are left at some moment would have gone on as others do.
-So do requests that are under way while there are few answers: the first to end are short.
+An answer that the client cancelled is right-censored: it would have taken longer than it did
+(Kaplan and Meier, 1958). Without such answers quantiles would be too low, since long answers are
+cancelled more often. This is unbiased if answers that are cancelled at some time would have gone on
+like the others. While there are few answers, requests under way count as right-censored, too: the
+first ones to end are short.
 
-The value to plan with is the median, or a multiple of the predicted 0.1 quantile where that is
-less, but at least a fifth of the median. The multiple is the one with which one in ten of the
-latest answers would have been promised more than twice its latency.
+The typical value is the median, or a multiple of the predicted 0.1 quantile if that is less, but at
+least a fifth of the median. With this multiple, one in ten of the latest answers would have been
+promised more than twice its latency.
 
-Where the length is estimated once more after the placement, the latencies follow it: a client that
-has no byte yet gets those by the better estimate.
+If the length is estimated again after the placement, the latencies follow it (`with_length`).
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -32,19 +31,19 @@ from foretell.engine.answer import Quantiles
 from foretell.model import LengthEstimate, Prediction
 
 WINDOW = 400
-"""Latest answers of a kind that count: of so many a share of 0.9 is known to 0.015."""
-_MOST_UNDER_WAY = 256  # the oldest: they tell most
-_FEWEST = 20  # with fewer, quantiles are taken at their word
+"""The latest answers of a kind that count. Of so many a share of 0.9 is known to 0.015."""
+_MOST_UNDER_WAY = 256  # the oldest ones, which say most
+_FEWEST = 20  # with fewer answers, quantiles are not scaled
 _MOST_KINDS = 256
 _LEAST_RATIO, _MOST_RATIO = 0.05, 20.0
 _LEVELS = (0.1, 0.5, 0.9)
 _HAZARDS = tuple(-log1p(-level) for level in _LEVELS)
-_MORE_THAN_TWICE = 0.1  # the share that may be told more than twice its latency
-_LEAST_SHARE = 0.2  # of the median: a request that may start at once, or much later, is not told 0
+_MORE_THAN_TWICE = 0.1  # the share of answers that may be promised more than twice their latency
+_LEAST_SHARE = 0.2  # of the median, so that the typical value of a short 0.1 quantile is not near 0
 
 
 class ToldLatency(NamedTuple):
-    """Seconds that one in ten, half and nine in ten keep to, and the value to plan with."""
+    """Seconds that one in ten, half and nine in ten do not exceed, and the value to plan with."""
 
     low_s: float
     median_s: float
@@ -52,9 +51,9 @@ class ToldLatency(NamedTuple):
     typical_s: float
 
     def left(self, passed_s: float) -> "ToldLatency":
-        """What is left of it, for a request of which so many seconds have passed.
+        """The remaining latency of a request after `passed_s` seconds.
 
-        The cumulative hazard is taken to be straight between these values and beyond the last.
+        The cumulative hazard is assumed to be linear between these values and beyond the last.
         """
         hazards, seconds = (0.0, *_HAZARDS), (0.0, *self[:3])
         had = _straight(seconds, hazards, passed_s)
@@ -65,18 +64,18 @@ class ToldLatency(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a client gets for one request, from the moment of its prediction."""
+    """The latencies that a client gets for one request, counted from its prediction."""
 
     ttft: ToldLatency
     e2e: ToldLatency
 
 
 class Seen(NamedTuple):
-    """A latency as far as it was seen."""
+    """An observed latency, perhaps right-censored."""
 
     seconds: float
     whole: bool = True
-    """Otherwise it would have been longer than these seconds."""
+    """False if right-censored: the latency would have been longer than these seconds."""
 
 
 UnderWay = Callable[[], Iterable[tuple[Prediction, float]]]
@@ -84,10 +83,10 @@ UnderWay = Callable[[], Iterable[tuple[Prediction, float]]]
 
 
 class Calibration:
-    """Learns from finished requests what predicted quantiles are worth, for each kind of request.
+    """Calibrates predicted quantiles by finished requests, separately for each kind of request.
 
-    A kind is whatever makes predictions go wrong alike, such as a model. Memory is bounded: the
-    kind that was observed least recently makes room. Deterministic; not thread-safe.
+    Requests of one kind should have similar errors of predictions, such as those of one model.
+    Memory is bounded by LRU eviction of kinds. Deterministic; not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -96,8 +95,8 @@ class Calibration:
     def tell(
         self, kind: Hashable, prediction: Prediction, under_way: UnderWay = tuple
     ) -> Told | None:
-        """None for a prediction without quantiles before there are answers to such. `under_way`:
-        the others of its kind."""
+        """The calibrated latencies; None for a prediction without quantiles until there are enough
+        answers to such. `under_way`: the other requests of its kind."""
         ttft, e2e = self._kinds.get(_kind(kind, prediction)) or (_Latency(), _Latency())
         has_quantiles = _has_quantiles(prediction)
         if not has_quantiles and not (ttft.is_known and e2e.is_known):
@@ -112,7 +111,7 @@ class Calibration:
         return Told(ttft.tell(of_ttft), e2e.tell(of_e2e, cut))
 
     def observe(self, kind: Hashable, prediction: Prediction, ttft: Seen | None, e2e: Seen) -> None:
-        """Learn from the latencies of a request that has ended; a `ttft` of None is not known well
+        """Learn from the latencies of a request that has ended; `ttft` is None if not known well
         enough."""
         kind = _kind(kind, prediction)
         latencies = self._kinds.pop(kind, None) or (_Latency(), _Latency())
@@ -127,9 +126,9 @@ class Calibration:
 
 
 def with_length(prediction: Prediction, was: LengthEstimate, length: LengthEstimate) -> Prediction:
-    """A prediction that was made with the estimate `was`, as it were with `length`.
+    """Convert a prediction made with the estimate `was` to one with `length`.
 
-    From the first token on it takes as much longer as the length at the same level is longer.
+    The time after the first token is scaled by the ratio of the lengths at the same level.
     """
     longer = max(length.expected_tokens, 1.0) / max(was.expected_tokens, 1.0)
     before, now, ttft = dict(was.quantiles), dict(length.quantiles), dict(prediction.ttft_quantiles)
@@ -154,8 +153,8 @@ def _kind(kind: Hashable, prediction: Prediction) -> Hashable:
 
 
 def _quantiles(prediction: Prediction) -> tuple[Quantiles, Quantiles]:
-    """Of TTFT and e2e latency. One rollout, for lack of time, has none: there all are what it
-    says, and the answers to such predictions tell how far quantiles are from that."""
+    """The quantiles of TTFT and e2e latency. A prediction by one rollout has none: then its value
+    stands for each of them, and calibration learns how far the quantiles are from it."""
     if _has_quantiles(prediction):
         return prediction.ttft_quantiles, prediction.e2e_quantiles
     ttft, e2e = (
@@ -171,22 +170,23 @@ class _Latency:
     def __init__(self) -> None:
         self._ratios = tuple(map(_Ratios, _LEVELS))
         self._halves = _Ratios(_MORE_THAN_TWICE)
-        """Of half the latency to the lowest quantile, where the median is more than twice it."""
+        """Ratios of half the latency to the lowest quantile, if the median is more than twice the
+        latency."""
 
     @property
     def is_known(self) -> bool:
-        """There are answers enough to say what quantiles are worth."""
+        """Whether there are enough answers to scale quantiles."""
         return all(each.is_known for each in self._ratios)
 
     @property
     def is_full(self) -> bool:
-        """There are so many that those under way would change nothing."""
+        """Whether the window is full, so that requests under way need not count."""
         return self._ratios[0].count >= WINDOW
 
     def tell(
         self, quantiles: Quantiles, cut: Sequence[tuple[dict[float, float], float]] = ()
     ) -> ToldLatency:
-        """`cut`: predicted quantiles, and what has passed of the latency."""
+        """`cut`: of each request under way, its predicted quantiles and the seconds passed."""
         predicted = dict(quantiles)
         low_s, median_s, p90_s = (
             each.factor([_ratio(seconds, of.get(each.level, 0.0)) for of, seconds in cut])
@@ -204,7 +204,7 @@ class _Latency:
         predicted = dict(quantiles)
         low, median, _ = self._ratios
         if median.factor() * predicted.get(median.level, 0.0) <= 2.0 * seen.seconds:
-            self._halves.add(_MOST_RATIO, whole=True)  # no multiple would be too much
+            self._halves.add(_MOST_RATIO, whole=True)  # no multiple would exceed twice the latency
         else:
             self._halves.see(predicted[low.level], seen)
         for ratios in self._ratios:
@@ -212,18 +212,18 @@ class _Latency:
 
 
 class _Ratios:
-    """The latest ratios of what happened to one predicted quantile."""
+    """The latest ratios of actual latencies to one predicted quantile."""
 
     __slots__ = ("_cut", "_latest", "_whole", "level")
 
     def __init__(self, level: float) -> None:
         self.level = level
         self._latest = deque[tuple[float, bool]]()
-        self._whole: list[float] = []  # in their order
-        self._cut: list[float] = []  # those that would have been larger, in their order
+        self._whole: list[float] = []  # ascending
+        self._cut: list[float] = []  # right-censored ones, ascending
 
     def see(self, predicted_s: float, seen: Seen) -> None:
-        """Where the prediction says anything, add the ratio of what was seen to it."""
+        """Add the ratio of `seen` to the prediction, if that is finite and positive."""
         if isfinite(predicted_s) and predicted_s > 0:
             self.add(_ratio(seen.seconds, predicted_s), whole=seen.whole)
 
@@ -244,13 +244,14 @@ class _Ratios:
         return len(self._whole) >= _FEWEST
 
     def factor(self, more_cut: Sequence[float] = ()) -> float:
-        """The ratio that the next one keeps to with the probability `level`, if it is like them.
-        `more_cut`: ratios that will be larger, too."""
+        """The `level` quantile of the next ratio (Kaplan-Meier).
+
+        `more_cut`: ratios of requests under way, right-censored, too."""
         if not self.is_known:
             return 1.0
         whole, count = self._whole, self.count + len(more_cut)
         cut = sorted([*self._cut, *more_cut]) if more_cut else self._cut
-        # Of so many the ratio is below it; each that was cut gives its weight to all above it.
+        # `wanted` is the weight below the quantile. A cut ratio gives its weight to all above it.
         wanted, passed, weight = self.level * (count + 1), 0, 1.0
         for number, ratio in enumerate(cut):
             below = bisect_right(whole, ratio, passed)
@@ -260,7 +261,7 @@ class _Ratios:
             passed, left = below, count - below - number
             weight *= left / (left - 1)
         place = max(0.0, passed + wanted / weight - 1.0)
-        if place > len(whole) - 1:  # so many have not been seen to end
+        if place > len(whole) - 1:  # the quantile is beyond the largest whole ratio
             return max(whole[-1:] + cut[-1:])
         before, part = int(place), place % 1.0
         after = min(before + 1, len(whole) - 1)
@@ -277,7 +278,7 @@ def _ratio(seconds: float, predicted_s: float) -> float:
 
 
 def _straight(xs: tuple[float, ...], ys: tuple[float, ...], x: float) -> float:
-    """y at x on straight lines through ascending points, going on beyond the last as before it."""
+    """Linear interpolation at x through ascending points, extrapolated beyond the last."""
     at = min(bisect_left(xs, x, 1), len(xs) - 1)
     width = xs[at] - xs[at - 1]
     part = (x - xs[at - 1]) / width if width > 0 else 1.0

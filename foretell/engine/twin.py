@@ -32,14 +32,14 @@ _FIRST_CAPACITY = 64
 _SHAPE = tuple(field.name for field in fields(BatchShape))
 _MOST_AT_ONCE = 256  # steps of one `Twin.run`
 _UNTIMED = LinearStepTime((1.0, 0.0, 0.0, 0.0, 0.0, 0.0)).packed()
-"""Step times of twins whose time is kept by the caller; any will do."""
+"""The step-time model where the caller keeps the time; its values do not matter."""
 
 
 class Twin:
-    """The scheduler's whole state: who runs, who waits, which blocks are free."""
+    """The scheduler's whole state: running and waiting sequences, and free blocks."""
 
     def __init__(self, config: EngineConfig, *, prefix_cache: bool = False) -> None:
-        """`prefix_cache`: blocks of equal content are found again, as far as content is known.
+        """With `prefix_cache`, cached blocks are found by content, where the content is known.
 
         Without it every admission computes its whole prompt.
         """
@@ -64,12 +64,12 @@ class Twin:
             np.zeros(_FIRST_CAPACITY, ENTRY),
             np.zeros(_FIRST_CAPACITY, BELIEF),
         )
-        """The engine's arrays; another tuple when one of them is replaced."""
+        """The engine's arrays. The tuple is replaced when one of its arrays is."""
         self._arena = Arena(config) if prefix_cache else None
         self._inputs = Inputs()
         self._members: list[Sequence | None] = [None] * _FIRST_CAPACITY
         self._unused = list(range(_FIRST_CAPACITY))[::-1]
-        # Slots of the ended, and how many steps must be complete before nothing refers to them.
+        # Ended sequences, each with the number of completed steps from which its slot is free.
         self._ended: deque[tuple[int, Sequence]] = deque()
 
     @classmethod
@@ -83,11 +83,11 @@ class Twin:
         names: Mapping[int, str],
         contents: Mapping[int, int],
     ) -> tuple["Twin", list[Batch]]:
-        """A twin that goes on from a state, and its steps in flight for `complete`, oldest first.
+        """Return a twin that continues from a state, and its steps in flight, oldest first.
 
-        `records` is a record of `kernel.forecasts.RECORDS`, whose running list is the first slots;
-        `entries` are those of its two batches. `names` are the request ids of the slots in use,
-        `contents` the rows among `inputs` of what is in them.
+        `records` is a record of `kernel.forecasts.RECORDS`; the running sequences are in the first
+        slots. `entries` are the entries of the two batches. `names` maps the slots in use to
+        request ids, `contents` the contents of multimodal inputs to their rows in `inputs`.
         """
         twin, capacity = cls(config), len(sequences)
         twin._records["at"], twin._records["tally"]["told"] = records, 1
@@ -109,12 +109,12 @@ class Twin:
         return twin, [twin._batch((oldest + i) % 2) for i in range(in_flight)]
 
     def limit_step(self, tokens: int) -> None:
-        """Let steps compute at most that many tokens; 0: as many as the configuration does."""
+        """Limit a step to `tokens` tokens. 0 restores the configured limit."""
         most = self.config.max_num_scheduled_tokens
         self.engine["max_num_scheduled_tokens"] = min(tokens, most) or most
 
     def expect_online(self, ttft_s: float, usual_blocks: float) -> None:
-        """What an engine that co-schedules expects of online requests, as in snapshots.
+        """Set what a co-scheduling engine expects of online requests, as in snapshots.
 
         `ttft_s` is `EngineSnapshot.online_ttft_s`, `usual_blocks` its `usual_online_blocks`.
         """
@@ -122,11 +122,11 @@ class Twin:
 
     @property
     def expected_online(self) -> tuple[float, float]:
-        """What `expect_online` was told, and the requests that were added since."""
+        """The values of `expect_online`; requests added since may have lowered the TTFT."""
         return float(self.engine["online_ttft_s"]), float(self.engine["usual_online_blocks"])
 
     def set_length(self, slot: int, tokens: int) -> None:
-        """A restored request ends after that many output tokens, as far as the engine allows."""
+        """Let a restored request end after `tokens` output tokens, within the engine's limits."""
         self.live.sequences[slot]["stop_after"] = limited(self._state, slot, tokens)
 
     @property
@@ -146,7 +146,7 @@ class Twin:
 
     @property
     def free_blocks(self) -> int:
-        """The KV blocks that no sequence holds; with prefix caching some may be hit."""
+        """The KV blocks that no sequence holds. With prefix caching some have cached content."""
         return int(self.engine["free"])
 
     @property
@@ -166,7 +166,7 @@ class Twin:
 
     @property
     def computed_tokens(self) -> int:
-        """The tokens scheduled so far, those computed again after a preemption included."""
+        """The tokens scheduled so far, including those recomputed after preemptions."""
         return int(self._tally["tokens"])
 
     @property
@@ -176,12 +176,12 @@ class Twin:
 
     @property
     def oldest_shape(self) -> BatchShape:
-        """The shape of the oldest step in flight; there is one."""
+        """The shape of the oldest step in flight, which must exist."""
         return self._shape(int(self._clock["oldest"]))
 
     @property
     def encoder_cache(self) -> tuple[CachedInput, ...]:
-        """What is in the encoder cache, as in snapshots."""
+        """The entries of the encoder cache, as in snapshots."""
         return self._inputs.cached(self.live)
 
     def encoder_inputs(self, seq: Sequence) -> tuple[EncoderInput, ...]:
@@ -196,7 +196,7 @@ class Twin:
     def add(self, seq: Sequence, length_row: Row | None = None) -> None:
         """Add a new request to the waiting queue.
 
-        `length_row` is what predictors believe of its length, for snapshots of this engine.
+        `length_row` is its predicted length distribution, for snapshots of this engine.
         """
         self._forget_ended()
         if not self._unused:
@@ -226,25 +226,25 @@ class Twin:
         return bool(found)
 
     def grammar_compiled(self, request_id: str) -> None:
-        """The grammar is there for which the sequences of `request_id` were waiting."""
+        """Note that the grammar for which the sequences of `request_id` wait is compiled."""
         for seq in self._members:
             if seq is not None and seq.request_id == request_id:
-                seq.row["blocked"] = 2  # it has been passed over
+                seq.row["blocked"] = 2  # WAS_PASSED_OVER in `scheduling.h`
 
     def expect_drafts(
         self, drafted_ratio: Iterable[float], accepted_ratio: Iterable[float]
     ) -> None:
-        """Draw drafts and what is accepted of them by the ratios of `EngineSnapshot`."""
+        """Draw the counts of draft and of accepted tokens by the ratios of `EngineSnapshot`."""
         ratios = {"drafted_ratio": drafted_ratio, "accepted_ratio": accepted_ratio}
         for name, values in ratios.items():
             for place, ratio in enumerate(values):
                 self.engine[name][place] = ratio
 
     def schedule(self, now_s: float = 0.0, model: StepTime = _UNTIMED) -> Batch | None:
-        """Choose the next step's tokens, or None when none may be in flight or nothing can change.
+        """Schedule the next step; None if no more may be in flight or nothing can change.
 
-        A batch may be empty when all it did was preempt. The time and the step times matter only
-        where offline requests get what they leave.
+        The batch is empty if the step only preempted. `now_s` and `model` matter only if the engine
+        co-schedules offline requests.
         """
         self._forget_ended()
         if not self._advance(lands=False, steps=1, now_s=now_s, model=model):
@@ -252,14 +252,13 @@ class Twin:
         return self._batch((int(self._clock["oldest"]) + self.in_flight + 1) % 2)
 
     def passes_step(self) -> None:
-        """The engine core goes on with its next step, as it counts them, without one of this."""
+        """Count an iteration of the engine core in which this twin schedules no step."""
         self.engine["step_counter"] += 1
 
     def complete(self, batch: Batch, now_s: float = 0.0) -> Outcome:
         """Apply a step's outputs: a token for every sequence whose KV has caught up, and drafts.
 
-        Batches are completed in the order in which they were scheduled, each once. The time matters
-        as in `schedule`.
+        Every batch must be completed once, in the order of scheduling. `now_s` is as in `schedule`.
         """
         assert self.in_flight, "no step is in flight"
         assert batch.index == self._clock["oldest"], "an older step is in flight"
@@ -268,11 +267,11 @@ class Twin:
         return Outcome(self._listed(batch.index, "sampled"), finished)
 
     def run(self, steps: int) -> Made:
-        """Schedule and complete at most that many steps, each before the next, and no more once one
-        admits, preempts or ends a request.
+        """Schedule and complete at most `steps` steps, one by one, up to the first that admits,
+        preempts or ends a request.
 
-        Faster than `schedule` and `complete`, for it names no sequence that only goes on. No step
-        may be in flight.
+        This is faster than `schedule` and `complete`, because it lists only the sequences that the
+        last step admitted, preempted or ended. No step may be in flight.
         """
         assert not self.in_flight, "a step is in flight"
         self._forget_ended()
@@ -291,22 +290,19 @@ class Twin:
         )
 
     def ended(self, count: int, batch: int) -> list[Sequence]:
-        """The sequences that the latest step ended: `count` of the first or second batch's."""
+        """The `count` sequences that the latest step ended; `batch` is the index of its batch."""
         found = self._named(self._entries(batch)["finished"][:count])
         steps = self.steps
         self._ended.extend((steps, seq) for seq in found)
         return found
 
     def check(self) -> None:
-        """Blocks are conserved and limits kept, counted anew.
-
-        AssertionError where they are not, which is a bug in the twin.
-        """
+        """Recount blocks and check limits; AssertionError for a violation, a bug in the twin."""
         broken = check(self._state)
         assert broken is None, broken
 
     def count_free_blocks(self, since_s: float, until_s: float) -> None:
-        """Sum free blocks up over this time, as it passes."""
+        """Sum up free blocks over time from `since_s` to `until_s`."""
         self._tally["counted_s"], self._tally["until_s"] = since_s, until_s
 
     def free_blocks_so_far(self, now_s: float) -> FreeBlocks:

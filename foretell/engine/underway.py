@@ -1,4 +1,4 @@
-"""The requests on their way to an engine, as its follower knows them."""
+"""The requests on their way to an engine, as known to a follower of its predictor."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,59 +9,59 @@ from foretell.model import EngineConfig, RequestSpec
 
 
 class Underway:
-    """Those that the engine's predictor has told of, and those that the follower sent since."""
+    """Requests that the predictor has published, and those that the follower sent since."""
 
     def __init__(self, told: Sequence[Arrival] = (), dispatch_delay_s: float = 0.0) -> None:
         self.changes = 0
-        """Another number when anything of it is another."""
+        """Incremented with every change."""
         self.dispatch_delay_s = dispatch_delay_s
-        """From a dispatch to the engine's queue."""
+        """Seconds from a dispatch to the engine's queue."""
         self.reserved = 0
-        """Sequences on their way."""
+        """The number of sequences on their way."""
         self.certain = True
-        """The lengths of all of them are taken at their word."""
+        """Whether the lengths of all of them are certain."""
         self.rows: Sequence[Arrival] = ()
         """The requests on their way, in the order in which they were dispatched."""
         self.expected: Sequence[Arrival] = ()
-        """The requests that will probably arrive, though nobody announced them."""
+        """The requests that will probably arrive without having been announced."""
         self.prefixes: set[int] = set()
         self.block_size_tokens = 0
-        """0: the engine caches no prefixes."""
+        """0: the engine has no prefix cache."""
         self._told = list(told)
         self._own: OrderedDict[int, tuple[RequestSpec, Arrival]] = OrderedDict()
         self._changed()
 
     def announce(self, number: int, request: RequestSpec, row: Arrival) -> None:
-        """The follower's notice of that number is that `request` is on its way."""
+        """Add `request`, which the follower announced to the predictor by that notice."""
         self._own[number] = request, row
         self._changed()
 
     def revise(self, request: RequestSpec, row: Arrival) -> None:
-        """The row of `request`, should the follower still count it, is another one; what it finds
-        cached stays."""
+        """Replace the row of `request`, if it is still counted as the follower's own. Its
+        `cached_tokens` stay."""
         for number, (known, before) in self._own.items():
             if known.request_id == request.request_id:
                 self._own[number] = request, row._replace(cached_tokens=before.cached_tokens)
         self._changed()
 
     def tell(self, rows: Sequence[Arrival], notices: int) -> None:
-        """A new snapshot reckons with those `rows` on their way, those of other schedulers among
-        them, and with so many notices of the follower."""
+        """Take in a new snapshot: its `rows` are on their way, including those of other schedulers.
+        It takes the first `notices` notices of the follower into account."""
         known = [number for number in self._own if number <= notices]
         if rows or known or self._told:
             self._told = list(rows)
             self._drop(known)
 
     def forget(self, request_id: str) -> None:
-        """That request, should it still be on its way, has ended."""
+        """Remove a request that has ended, if it is counted as the follower's own."""
         self._drop([n for n, (request, _) in self._own.items() if request.request_id == request_id])
 
     def begin(self) -> None:
-        """The numbers of notices begin anew."""
+        """Restart the numbers of notices: forget the follower's own requests."""
         self._drop(list(self._own))
 
     def reserved_blocks(self, config: EngineConfig) -> int:
-        """KV blocks of such an engine that the prompts of those on their way need."""
+        """KV blocks that the prompts on their way need on an engine with `config`."""
         return sum([row.sequences * config.blocks_for(row.prompt) for row in self.rows])
 
     def cached_tokens(self, request: RequestSpec) -> int:

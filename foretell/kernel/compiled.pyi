@@ -1,8 +1,8 @@
-"""The types of the extension module, which `src/module.cpp` defines. What the functions do is told
-beside their definitions in `src/`.
+"""The types of the extension module that `src/module.cpp` defines. The functions are documented at
+their definitions in `src/`.
 
-Arrays must be contiguous and of the dtypes named. Arguments are given by position. TypeError for
-arrays whose items have another size.
+Arrays must be contiguous and have the named dtypes. Arguments are positional. TypeError for arrays
+whose items have another size.
 """
 
 import numpy as np
@@ -20,12 +20,12 @@ _Ints = NDArray[np.int64]
 _Rows = NDArray[np.void]
 
 LAYOUTS: dict[str, tuple[int, list[tuple[str, int, str, tuple[int, ...]]]]]
-"""Of each kind of rows its size, and the name, offset, kind and dimensions of each field. Kinds are
-numpy's, or those of other rows."""
+"""For each kind of row its size, and the name, offset, kind and dimensions of each field. A field's
+kind is a type of numpy or another kind of row."""
 STRETCH: float
 
 class ImpossibleState(Exception):
-    """What somebody told is no state that an engine can be in; names the broken invariant."""
+    """A state from outside is impossible for an engine; the message names the broken invariant."""
 
 # live.h, output.h, queues.h, start.h
 def advance(

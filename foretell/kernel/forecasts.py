@@ -1,12 +1,12 @@
 """Forecasts from snapshots of many engines, in one call (`forecasts.h`).
 
-Each question asks what becomes of one new request on one engine. The arrivals of a call are rows of
-`snapshot_rows.ARRIVAL`: for each question those that are on their way to its engine, then those
-that are expected there though nobody has announced them, and behind all of them the new request.
+Each question asks for the future of the new request on one engine. The arrivals of a call are rows
+of `snapshot_rows.ARRIVAL`: for each question the requests on their way to its engine, then the
+unannounced ones that are expected there; the last row of all is the new request.
 
-Until the moment up to which a snapshot is known to be true, silence means that the step in flight
-is still running; the engine is rolled on from there. `compiled.ImpossibleState` where a snapshot
-shows one.
+Up to the time until which a snapshot is known to be true, silence means that the step in flight
+still runs. Rollouts continue from there. `compiled.ImpossibleState` is raised if a snapshot shows
+an impossible state.
 """
 
 from typing import NamedTuple
@@ -32,11 +32,11 @@ __all__ = [
 ]
 
 RECORDS = ROWS["Records"]
-"""The records of one engine in one: handing over an array costs 0.3 us, a record 2.3 us."""
+"""All records of one engine in one: passing an array costs 0.3 us, a record 2.3 us."""
 
 START, WORK, BLANK = range(3)
-"""Places in `Scratch`: the state from which every rollout starts, the one that a rollout changes,
-and one without anything in it."""
+"""Places in `Scratch`: the state from which every rollout starts, the state that a rollout changes,
+and an empty state."""
 OLDER, NEWER = range(2)
 RUNNING_SLOTS, ARRIVALS, WATCHED, DUE = range(4)
 
@@ -44,17 +44,17 @@ QUESTION = ROWS["Question"]
 """One engine that a new request asks about."""
 
 KEPT = ROWS["Kept"]
-"""The state on which rollouts without a new request depended when they were last made."""
+"""What the latest rollouts without a new request depended on; they are reused while it holds."""
 
 
 class Scratch(NamedTuple):
-    """Working memory of forecasts, reused by each of them so that it stays in the CPU's cache."""
+    """Working memory of forecasts, reused by all of them so that it stays in the CPU's cache."""
 
     records: NDArray[np.void]
     """(3,) of `RECORDS`: by `START`, `WORK`, `BLANK`."""
     sequences: NDArray[np.void]
-    """(3, most requests) of `layout.SEQUENCE`: by `START`, `WORK`, `BLANK`; of the last one only
-    the first row is looked at, a blank one."""
+    """(3, most requests) of `layout.SEQUENCE`: by `START`, `WORK`, `BLANK`; of the last only the
+    first row is used, a blank one."""
     entries: NDArray[np.void]
     """(2, 2, most requests) of `layout.ENTRY`: by `START`, `WORK`, then by `OLDER`, `NEWER`."""
     slots: NDArray[np.int32]
@@ -62,27 +62,27 @@ class Scratch(NamedTuple):
     residues: NDArray[np.int32]
     """(2, tokens of the largest block): `Steady.opening` and `Steady.leaving`."""
     totals: NDArray[np.int64]
-    """(most samples * most requests,): output lengths that rollouts run with."""
+    """(most samples * most requests,): output lengths of the rollouts."""
     blocks: NDArray[np.void]
-    """This and the next are empty: a snapshot shows no block's identity."""
+    """This and the next are empty, as snapshots show no identities of blocks."""
     places: NDArray[np.void]
     inputs: NDArray[np.void]
     """(2, most inputs) of `layout.INPUT`: by `START`, `WORK`."""
 
 
 class Answers(NamedTuple):
-    """The new request's future on each of q engines: instants, infinite where they never come."""
+    """The new request's future on each of q engines: instants, infinite for what never happens."""
 
     first_token_s: NDArray[np.float64]
     """(q, most samples)."""
     last_token_s: NDArray[np.float64]
     """(q, most samples, marks)."""
     marks: NDArray[np.void]
-    """(marks,): rows of `rollout.MARK` for the new request's length on the last of the engines."""
+    """(marks,): rows of `layout.MARK` for the new request's length on the last of the engines."""
     means: NDArray[np.float64]
-    """(q, 4): seconds from now to the first and to the last token, output tokens, and seconds
-    without a token after the first, preempted or computed again: means over the samples and the
-    marks, the last one over the marks of the first sample."""
+    """(q, 4): seconds from now to the first and to the last token, output tokens, and seconds after
+    the first token in which it is preempted or recomputed. Means over the samples and the marks;
+    the last one is over the marks of the first sample only."""
     counts: NDArray[np.int64]
     """(q, 1): `Futures.counts` of each engine."""
 
@@ -96,12 +96,13 @@ class Costs(NamedTuple):
     """(2, snapshots, most samples * most requests): first and last tokens of rollouts without the
     new request, kept from call to call."""
     beside_s: NDArray[np.float64]
-    """(2, 1, most samples * most requests): the same with it, of one engine at a time."""
+    """(2, 1, most samples * most requests): the same with the new request, of one engine at a
+    time."""
     marks: NDArray[np.void]
-    """(0,) of `rollout.MARK`."""
+    """(0,) of `layout.MARK`."""
     counts: NDArray[np.int64]
-    """(1,): not looked at."""
+    """(1,): not used."""
     added_s: NDArray[np.float64]
     """(q or more, 2): seconds by which first and last tokens of others come later, summed over the
-    others and averaged over the samples. Negative where it happens to help, as it may by a
-    preemption that it prevents; infinite where it keeps somebody from ever running."""
+    others and averaged over the samples. Negative if it helps them, for example by preventing a
+    preemption; infinite if it keeps a request from ever running."""

@@ -1,8 +1,8 @@
 """The state of one engine as arrays.
 
-A sequence is a row, and its number, the *slot*, stands for it everywhere. Rows keep their slot
-until they are dropped; the order of running and waiting sequences is kept beside them. What
-is in a row of each kind is described in `src/layout.h`.
+A sequence is a row, and the number of the row, its *slot*, identifies it everywhere. Rows keep
+their slot until they are dropped; the orders of running and of waiting sequences are kept apart.
+The fields of each kind of row are described in `src/layout.h`.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -27,7 +27,7 @@ NONE = -1
 
 def _rows() -> dict[str, np.dtype[np.void]]:
     found: dict[str, Any] = {}
-    for kind, (size, fields) in LAYOUTS.items():  # those that others hold come before them
+    for kind, (size, fields) in LAYOUTS.items():  # nested kinds come before those that hold them
         names, offsets, kinds, dimensions = zip(*fields, strict=True)
         numbers = [found.get(each, each) for each in kinds]
         formats = list(zip(numbers, dimensions, strict=True))
@@ -37,7 +37,7 @@ def _rows() -> dict[str, np.dtype[np.void]]:
 
 
 ROWS: dict[str, np.dtype[np.void]] = _rows()
-"""All kinds of rows, as compiled code names them."""
+"""All kinds of rows, by their names in compiled code."""
 SEQUENCE = ROWS["Sequence"]
 ENGINE = ROWS["Engine"]
 """The configuration of an engine, and its scheduler's counters."""
@@ -45,21 +45,21 @@ BLOCK = ROWS["Block"]
 BATCH = ROWS["Counts"]
 ENTRY = ROWS["Entry"]
 PLACE = ROWS["Place"]
-"""One block of a sequence: its content (NONE where unknown) and the KV block that holds it.
+"""One block of a sequence: its content (NONE if unknown) and the KV block that holds it.
 
-With several KV cache groups, those of one index lie side by side, in the order of the groups.
+With several KV cache groups, the blocks of one index are adjacent, in the order of the groups.
 """
 INPUT = ROWS["Input"]
-"""A multimodal input of a sequence, or what inputs of equal content share."""
+"""A multimodal input of a sequence, or a content, which equal inputs share."""
 CLOCK = ROWS["Clock"]
 SUMS = ROWS["SteadySums"]
 """Sums over the requests that decode in bulk (`steady.h`)."""
 MARK = ROWS["Mark"]
-"""A count of output tokens, and when the last of the watched slots that get so far has so many."""
+"""A count of output tokens, and when the last watched slot that gets so far has that many."""
 
 
 class State(NamedTuple):
-    """The scheduler of one engine. It has few arrays, because every call passes them all."""
+    """The scheduler of one engine, in few arrays, because every call passes all of them."""
 
     engine: Record
     """A record of `ENGINE`."""
@@ -68,13 +68,13 @@ class State(NamedTuple):
     """Slots of the running sequences, in the order of their admission."""
     blocks: NDArray[np.void]
     places: NDArray[np.void]
-    """Each sequence's blocks, from its place on."""
+    """The blocks of all sequences; those of one begin at its `place`."""
     first_with: NDArray[np.int32]
     """The oldest block of each content; equal tokens in another group are another content."""
     inputs: NDArray[np.void]
-    """Rows of `INPUT`: each sequence's, from its first one on, in order; contents among them."""
+    """Rows of `INPUT`: those of a sequence are consecutive, in order; contents lie among them."""
 
 
 def new_record(dtype: np.dtype[np.void]) -> Record:
-    """A record of zeros that can be written to."""
+    """A writable record of zeros."""
     return np.zeros(1, dtype)[0]

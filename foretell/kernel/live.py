@@ -1,13 +1,13 @@
 """Engines whose time the caller keeps: simulated, replayed or emulated.
 
-The loop is that of forecasts (`loop.h`). The caller advances the engine when a step ends, or when
-an idle engine is to find that a request has arrived. A broken invariant ends the process, unless
-the state was told by somebody: then there is `compiled.ImpossibleState`.
+The loop is that of forecasts (`loop.h`). The caller advances the engine when a step ends, or when a
+request arrives at an idle engine. A broken invariant ends the process, unless the state came from
+outside (a snapshot): then `compiled.ImpossibleState` is raised.
 
-Many engines go on in one call, each found by the addresses of its arrays (`engines.h`). Handing an
-array over to compiled code takes time, and an engine has a dozen: together as much as a step of it.
-So a row of `PLACED` says where an engine's arrays lie, and all engines are handed over as one
-array. The writer of a row keeps the arrays alive and writes it anew when one is replaced.
+One call advances many engines, each found by the addresses of its arrays (`engines.h`). Passing an
+array to compiled code takes time, and the dozen arrays of an engine take as long as a step of it.
+So a row of `PLACED` holds the addresses of an engine's arrays, and all rows are passed as one
+array. The writer of a row must keep the arrays alive, and rewrite the row when one is replaced.
 """
 
 from typing import NamedTuple
@@ -34,7 +34,7 @@ __all__ = [
 
 LIVE = ROWS["LiveRecord"]
 BELIEF = ROWS["Belief"]
-"""A request's output length as predictors believe it, and the key that it is drawn with."""
+"""A request's predicted length distribution, and the key of its draws."""
 PLACED = ROWS["Placed"]
 """The addresses of the arrays of one engine's `Live` and of its step-time model."""
 
@@ -51,9 +51,9 @@ class Live(NamedTuple):
     first_with: NDArray[np.int32]
     inputs: NDArray[np.void]
     older: NDArray[np.void]
-    """Entries of the first of the two batches."""
+    """Entries of batch 0."""
     newer: NDArray[np.void]
-    """Entries of the second one."""
+    """Entries of batch 1."""
     beliefs: NDArray[np.void]
     """Rows of `BELIEF`, by slot."""
 
@@ -64,10 +64,10 @@ class Engines(NamedTuple):
     placed: NDArray[np.void]
     """(m,): rows of `PLACED`."""
     ends_s: NDArray[np.float64]
-    """(m,): the end of the oldest step in flight; infinite where there is none."""
+    """(m,): the end of the oldest step in flight; infinite if there is none."""
     changes: NDArray[np.int64]
     """(m,): the number of changes of each engine's state."""
     changed_s: NDArray[np.float64]
     """(m,): the time of the latest change."""
     outcome: NDArray[np.int64]
-    """(3,): the engine that made the latest step, and the outcome that `live.advance` filled in."""
+    """(3,): the engine that made the latest step, and the outcome of `live.advance`."""

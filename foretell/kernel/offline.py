@@ -1,4 +1,4 @@
-"""What offline requests leave to online ones (`offline.h`): one rule for twins and real engines."""
+"""How far offline requests may delay online ones (`offline.h`), for twins and real engines."""
 
 from foretell.kernel.compiled import STRETCH, arrival_s, limit_s, slack_s, worth
 

@@ -13,7 +13,7 @@ Matrix = NDArray[np.float64]
 
 
 def non_negative(theta: Vector, p: Matrix) -> Vector:
-    """The estimate under the constraint that no part is negative."""
+    """The estimate under the constraint that no parameter is negative."""
     found = theta.copy()
     compiled.non_negative(found, p.copy())
     return found

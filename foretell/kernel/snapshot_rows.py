@@ -1,10 +1,10 @@
-"""Snapshots of engines: what is known of them from outside, as rows of numbers.
+"""Snapshots of engines as rows of numbers.
 
-A snapshot shows an engine as last published: a header, and a row for each of its requests, first
-those that run, in the order of admission, then those that wait, in the order in which they will be
-admitted. `engine.snapshots` fills it from a published snapshot, `live.h` from a simulated
-engine. Both say the same, and `forecasts.h` predicts from either. A row refers to nothing
-outside its snapshot, so a snapshot can be copied, kept and sent as bytes.
+A snapshot has a header and a row for each request: first the running ones in the order of
+admission, then the waiting ones in the order in which they will be admitted. `engine.snapshots`
+fills it from an engine's published snapshot, `live.h` from a simulated engine, both in the same
+way; `forecasts.h` predicts from it. Rows refer to nothing outside their snapshot, so a snapshot can
+be copied, kept and sent as bytes.
 """
 
 from typing import NamedTuple
@@ -18,12 +18,12 @@ REQUEST = ROWS["Request"]
 """One request in an engine."""
 
 REQUESTS, RUNNING, FREE_BLOCKS, WAITING_BLOCKS, CERTAIN = range(5)
-"""Places in `SNAPSHOT.figures`: requests, those of them that run, free KV blocks, blocks that those
-who wait need, and whether the output lengths of all are certain (1) or not (0)."""
+"""Places in `SNAPSHOT.figures`: requests, running ones among them, free KV blocks, KV blocks that
+the waiting ones need, and 1 if all output lengths are certain, otherwise 0."""
 FIGURES = 5
 
 STEPS, SHAPE = 2, 6
-"""Most steps in flight, and the numbers that describe one: the fields of `model.BatchShape`."""
+"""The most steps in flight, and the numbers of each: the fields of `model.BatchShape`."""
 
 SNAPSHOT = ROWS["Snapshot"]
 """The header of a snapshot."""
@@ -33,12 +33,12 @@ ARRIVAL = ROWS["Arrival"]
 
 
 class Snapshots(NamedTuple):
-    """The snapshots of m engines, each with room for so many requests."""
+    """The snapshots of m engines, all with room for the same number of requests."""
 
     headers: NDArray[np.void]
     """(m,) of `SNAPSHOT`."""
     requests: NDArray[np.void]
     """(m, most requests) of `REQUEST`; `figures` says how many of them are in use."""
     inputs: NDArray[np.void]
-    """(m, most inputs) of `layout.INPUT`: the contents, those of them that are cached in the order
-    in which they would be dropped, then the inputs of the requests, in their order."""
+    """(m, most inputs) of `layout.INPUT`: the contents, with cached ones in the order in which they
+    would be evicted, then the inputs of the requests in their order."""

@@ -1,7 +1,7 @@
 """Seconds of an engine step, from the sums that describe its batch (`step_time.h`).
 
-A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. What the tables mean
-is described in `latency.tables`.
+A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. `latency.tables`
+describes the tables.
 """
 
 from typing import NamedTuple
@@ -32,14 +32,14 @@ COEFFICIENTS = 8
 
 
 class StepTime(NamedTuple):
-    """A step-time model as arrays, which `foretell.latency` makes.
+    """A step-time model as arrays, made by `foretell.latency`.
 
-    They are contiguous and never written; without tables the last two are empty.
+    They are contiguous and read-only. Without tables, the last two hold no table.
     """
 
     coefficients: NDArray[np.float64]
     """Eight numbers: seconds per unit of each of `latency.features.FEATURES`, the least seconds
-    of a step, and the factor on what the tables say (0: they are not looked at)."""
+    of a step, and the factor on the tables (0: they are not used)."""
     values: NDArray[np.float64]
     """The tables' axes and seconds (`kernel.tables`)."""
     layout: NDArray[np.int64]
@@ -58,9 +58,9 @@ class StepTimes(NamedTuple):
     layout: NDArray[np.int64]
     """(t, `kernel.tables.TABLES`, `kernel.tables.LAYOUT_WIDTH`): `StepTime.layout`."""
     deployments: NDArray[np.int64]
-    """(m,): the same number for engines that step together (`together.h`); -1: by itself."""
+    """(m,): the same number for engines that step together (`together.h`); -1: alone."""
     own_s: NDArray[np.float64]
-    """(m, most steps), and the rest: memory for what each of these would do by itself."""
+    """(m, most steps). This and the rest are working memory for engines that step together."""
     steps: NDArray[np.int64]
     first_end_s: NDArray[np.float64]
     others_s: NDArray[np.float64]
@@ -78,6 +78,6 @@ class Sums(NamedTuple):
 
 
 def scaled(model: StepTime, factor: float) -> StepTime:
-    """A model whose every step takes `factor` times as long as the given one's."""
+    """A model whose steps take `factor` times as long as those of `model`."""
     coefficients = model.coefficients * factor
     return model._replace(coefficients=coefficients)

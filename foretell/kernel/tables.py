@@ -1,8 +1,8 @@
 """Lookups in measured tables, all of which lie in one array (`tables.h`).
 
-A row of `layout` describes one table: where its axes begin in `values`, and how long each of up to
-four axes is. The axes follow each other and the seconds follow the axes, in row-major order. No
-axis is shorter than two; a table of length zero is not there. `latency.tables` packs them.
+A row of `layout` describes one table: where its axes begin in `values`, and the lengths of up to
+four axes. The axes follow each other, then come the seconds in row-major order. An axis has at
+least two points; length zero means that there is no table. `latency.tables` packs them.
 """
 
 import numpy as np
@@ -25,9 +25,9 @@ __all__ = [
 TOKENS, SEQUENCES, RANKS, GRAPH_SIZES, PREFILL, DECODE, MIXED, DECODE_STEPS = range(8)
 """Rows of `layout`: the fields of `model.StepTables`. Graph sizes are an axis without seconds.
 
-Decode steps are what most steps are, so for each number of sequences, from 0 on, the three things
-are kept that do not depend on their contexts: the seconds of everything but attention, and where in
-the table of attention they lie: the row before, and the share of the way to the next.
+Most steps only decode. So `DECODE_STEPS` has, for each number of sequences from 0 on, what does not
+depend on contexts: the seconds of everything but attention, and the place in the attention table:
+the row before, and the fraction of the way to the next row.
 """
 TABLES, LAYOUT_WIDTH = 8, 5
 

@@ -1,5 +1,5 @@
 """How long a step takes: from datasheets, from measurements, and from the engine's own steps.
 
-Import from the modules. This one stays empty: `foretell.config` reads profiles in processes that
-have no numpy.
+Import from the modules. This one must stay empty, since `foretell.config` reads profiles in
+processes without numpy.
 """

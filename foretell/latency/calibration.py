@@ -1,25 +1,25 @@
-"""Learn an engine's step time from its own steps: recursive least squares, one update a step.
+"""Learn an engine's step time from its own steps: recursive least squares, one update per step.
 
-The estimate is linear in `latency.features.FEATURES` and, where a profile has tables, in what they
-say: scale * tables + corrections. It minimises *relative* error, so a 5 ms decode step teaches as
-much as a 300 ms prefill. Five things keep it sane on real traffic:
+The estimate is linear in `latency.features.FEATURES` and, if a profile has tables, in their value:
+scale * tables + corrections. It minimises *relative* error, so a 5 ms decode step teaches as much
+as a 300 ms prefill. Five things keep it robust on real traffic:
 
 - The prior is a model that is wrong mostly by one common factor (another clock, another driver)
   and a little in each coefficient. Decode steps alone therefore already correct the prefill
-  coefficients, and later prefill steps refine them. Tables are believed as a whole: their scale
-  takes the common factor, and a correction of each feature starts at nothing.
+  coefficients, and later prefill steps refine them. Tables are trusted as a whole: their scale
+  takes the common factor, and the correction of each feature starts at zero.
 - Forgetting is directional (Kulhavy 1987; Bittanti, Bolzern, Campi 1990): only what a step excites
   is forgotten. With plain exponential forgetting, an hour of pure decode erases what was known of
   prefill and lets the covariance overflow.
-- One step's surprise is clipped at a multiple of the usual error, so a stall teaches little.
-- What steps of all shapes have in common for some seconds is not learnt but followed, by one
-  factor on all that is predicted (`latency.speed`). While there are no steps, what has been so for
-  less time than something else is believed less and less (`latency.usual`, `latency.phase`).
-- An error that is one-sided in spite of that, of decodes or of steps with prefill, and beyond what
-  the engine does all the time, means that the engine changed or is another than the prior's: the
-  covariance is widened, and the new speed is learnt within tens of steps.
+- The error of one step is clipped at a multiple of the usual error, so a stall teaches little.
+- A deviation that steps of all shapes share for some seconds is not learnt but tracked, by one
+  factor on all predictions (`latency.speed`). While there are no steps, a phase that differs from
+  the usual speed is believed less and less (`latency.usual`, `latency.phase`).
+- If errors are still one-sided, of decodes or of steps with prefill, and more than they usually
+  are, the engine has changed or is not the one of the prior: the covariance is widened, and the
+  new speed is learnt within tens of steps.
 
-No coefficient is below zero in what is predicted: more work never takes less time.
+Predictions use no negative coefficient: more work never takes less time.
 """
 
 import math
@@ -45,29 +45,29 @@ Prior = StepTimeModel | GpuProfile
 
 _PARAMETERS = [*range(len(FEATURES)), TABLES_SCALE]  # places in `StepTime.coefficients`
 
-# A busy step. Only conditions the arithmetic, and says what a share of a step is.
+# A busy step. It conditions the arithmetic and defines what a share of a step is.
 _TYPICAL = BatchShape(
     prefill_seqs=1, prefill_tokens=256, prefill_pairs=128_000, decode_seqs=32, decode_pairs=32_000
 )
 
-# Where nobody gave a prior: a small model on a mid-range GPU, trusted for next to nothing.
+# Without a prior: a small model on a mid-range GPU, hardly trusted.
 _DEFAULT_S = (10e-3, 50e-6, 10e-9, 50e-6, 50e-6, 100e-9)
 _DEFAULT_ERROR = 3.0
 _PROFILE_ERROR = 0.3
 
 _NOISE = 0.1  # relative scatter of a step around the best linear model (0.11 on a real engine)
-# Share of a typical step that a coefficient of zero may turn out to have: alone, and as a
-# correction of tables. Little of it and a wrong table is believed for thousands of steps; more
-# of it and decodes say less about prefill.
+# Prior deviation of each coefficient as a share of a typical step: alone, and as a correction of
+# tables. If it is too small, a wrong table is believed for thousands of steps; if it is too large,
+# decodes say less about prefill.
 _SHARE, _SHARE_BESIDE_TABLES = 0.02, 0.3
-_CLIP = 4.0  # surprises beyond this many mean errors count as this many
+_CLIP = 4.0  # errors beyond this many mean errors count as this many
 _MEAN_RATE = 1 / 16  # of the two means that detect a change: about the last 16 steps
-_REPORT_RATE = 1 / 64  # of the error that is reported
+_REPORT_RATE = 1 / 64  # of the reported error
 # Change: the mean signed error is this share of the mean absolute one. Independent errors of
-# mean zero reach it by chance about once in a thousand steps, and then only learn a bit faster.
+# mean zero reach it by chance about once in a thousand steps; that only speeds up learning a bit.
 _ONE_SIDED = 0.75
-_UNUSUAL = 6.0  # and it is this many times what it usually is: hosts have phases
-_SURELY = 0.6  # unless it is this much: more than twice as fast or as slow
+_UNUSUAL = 6.0  # and it is this many times its usual value: hosts have phases
+_SURELY = 0.6  # or it is this much: more than twice as fast or as slow
 _USUAL_RATE = 1 / 512
 _CHANGE_ERROR = 0.3  # assumed of an engine that just started or changed
 _LEAST_CHANGE = 0.02
@@ -76,32 +76,32 @@ _RECENT = 4
 
 @dataclass(slots=True)
 class _Errors:
-    """Recent errors of one kind of steps, at the current speed: their mean, absolute and signed.
+    """Recent errors of one kind of steps, at the current speed: mean absolute and mean signed.
 
-    Decodes and steps with prefill are followed apart: where decodes are faster than believed and
-    prefill slower, nothing is one-sided in all of them together.
+    Decodes and steps with prefill are tracked separately: if decodes are faster than predicted and
+    prefill is slower, the errors of all steps together are not one-sided.
     """
 
     mean: float = _CHANGE_ERROR
     signed: float = 0.0
     usual: float = 0.0
-    """What `signed` is off zero by, in the long run."""
+    """The long-run mean of |signed|."""
     slowdowns: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
 
     def add(self, error: float, slowdown: float) -> None:
-        """A step's error, and how many times as long as learnt it took, whatever the speed."""
+        """Add a step's error, and its duration over the learnt one, without the speed factor."""
         self.mean += _MEAN_RATE * (abs(error) - self.mean)
         self.signed += _MEAN_RATE * (error - self.signed)
         self.usual += _USUAL_RATE * (abs(self.signed) - self.usual)
         self.slowdowns.append(slowdown)
 
     def one_sided(self) -> bool:
-        """Whether the engine is not what it was."""
+        """Whether errors are one-sided, which means that the engine has changed."""
         least = max(_LEAST_CHANGE, min(_SURELY, _UNUSUAL * self.usual))
         return abs(self.signed) > max(least, _ONE_SIDED * self.mean)
 
     def begin(self) -> None:
-        """The engine changed: only what is usual is kept."""
+        """Restart after a change of the engine; only `usual` is kept."""
         self.mean, self.signed = _CHANGE_ERROR, 0.0
         self.slowdowns.clear()
 
@@ -109,8 +109,8 @@ class _Errors:
 class OnlineStepTime(StepTimeModel):
     """A `StepTimeModel` that learns from observed steps.
 
-    Not thread-safe. `prior` says what to predict before anything was seen; `prior_error` how wrong
-    it may be (0.3: by about 30%); None takes 0.3 with a prior, and with none next to no trust.
+    Not thread-safe. `prior` is the model before the first step, `prior_error` its assumed relative
+    error (0.3: about 30%). None is 0.3 with a prior and 3.0 without.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class OnlineStepTime(StepTimeModel):
         self._has_tables = bool(given.coefficients[TABLES_SCALE])
         self._tables = given._replace(coefficients=np.zeros_like(given.coefficients))
         self._tables.coefficients[TABLES_SCALE] = 1.0 if self._has_tables else 0.0
-        # What each parameter is multiplied with in a typical step: theta is in seconds of it.
+        # The regressors of a typical step. Theta is scaled by it, to seconds of a typical step.
         self._typical = np.array((*features(_TYPICAL), self._tables_s(_TYPICAL) or 1.0))
         self._theta = given.coefficients[_PARAMETERS] * self._typical
         share = _SHARE_BESIDE_TABLES if self._has_tables else _SHARE
@@ -154,44 +154,44 @@ class OnlineStepTime(StepTimeModel):
 
     @property
     def steps(self) -> int:
-        """Steps learnt from."""
+        """The number of steps learnt from."""
         return self._steps
 
     @property
     def changes(self) -> int:
-        """How often the engine seemed to have changed its speed, false alarms included."""
+        """The number of detected changes of the engine's speed, including false alarms."""
         return self._changes
 
     @property
     def relative_error(self) -> float:
         """Mean of |predicted - observed| / observed, one step ahead, over about the last 64 steps.
 
-        A single step counts at most 1. Before the first step: the prior's assumed error.
+        A single step counts at most 1. Before the first step it is the prior's assumed error.
         """
         return self._reported_error
 
     @property
     def speed_factor(self) -> float:
-        """What all step times are multiplied with at the moment, beside what is learnt of them."""
+        """The current factor on all learnt step times (`latency.speed`)."""
         return self._speed.factor
 
     def spread(self, steps: int) -> float:
-        """Standard deviation of the time of `steps` steps to come, as a ratio of the prediction.
+        """Standard deviation of the time of the next `steps` steps, relative to the prediction.
 
-        A part that the steps have in common does not average out (`latency.residuals`).
+        The part that all steps share does not average out (`latency.residuals`).
         """
         return spread(self._residuals.variances, steps)
 
     @property
     def variances(self) -> tuple[float, float]:
-        """The relative variances that `spread` is computed from."""
+        """The relative variances from which `spread` is computed."""
         return self._residuals.variances
 
     def packed(self) -> StepTime:
         return self.current().packed()
 
     def current(self) -> StepTimeModel:
-        """The model as of now, frozen; the same object until the next `observe`."""
+        """The current model, frozen; the same object until it changes."""
         if self._current is None:
             coefficients = np.empty_like(self._given.coefficients)
             coefficients[_PARAMETERS] = self._estimate() * self._speed.factor / self._typical
@@ -200,9 +200,9 @@ class OnlineStepTime(StepTimeModel):
         return self._current
 
     def observe(self, shape: BatchShape, duration_s: float) -> None:
-        """Learn that a step of `shape` took `duration_s`. Durations that are no time are ignored.
+        """Learn that a step of `shape` took `duration_s`. Invalid durations are ignored.
 
-        So are steps without tokens: they flush finished requests and run no model.
+        So are steps without tokens, which flush finished requests and run no model.
         """
         if not (math.isfinite(duration_s) and duration_s > 0) or shape.tokens <= 0:
             return
@@ -218,7 +218,7 @@ class OnlineStepTime(StepTimeModel):
             self._held = self._estimate() * self._speed.factor
 
     def rest(self, seconds: float) -> None:
-        """No step was made for so long: what the engine was of late is believed less."""
+        """Note that no step was made for so many seconds: let a recent phase fade."""
         faded = self._usual.rest(seconds)
         if faded != 1.0:
             self._speed.fade(faded)
@@ -245,7 +245,7 @@ class OnlineStepTime(StepTimeModel):
         return kernel.step_s(self._tables, *sums(shape)) if self._has_tables else 0.0
 
     def _estimate(self) -> Vector:
-        """The parameters as they are predicted with: none is negative."""
+        """The parameters for predictions, none of them negative."""
         if self._learnt is None:
             self._learnt = regression.non_negative(self._theta, self._p)
         return self._learnt
@@ -256,10 +256,10 @@ class OnlineStepTime(StepTimeModel):
         self._reported_error += rate * (min(1.0, error) - self._reported_error)
 
     def _change(self, errors: "_Errors") -> None:
-        """Widen the covariance by what is seen, so that the new speed is learnt quickly.
+        """Widen the covariance by the observed bias, so that the new speed is learnt quickly.
 
-        In proportion to the observed steps where all recent ones were longer: a share of
-        coefficients that are 100 times too small would hardly move.
+        If all recent steps were longer than learnt, widen in proportion to them: coefficients that
+        are 100 times too small would hardly move by a share of themselves.
         """
         bias = max(_CHANGE_ERROR, abs(errors.signed))
         self._widen(bias * max(1.0, min(errors.slowdowns)))
@@ -269,7 +269,7 @@ class OnlineStepTime(StepTimeModel):
         self._changes += 1
 
     def _widen(self, error: float) -> None:
-        """Add the uncertainty of a model that is off by `error`: in common, and in each part."""
+        """Add the uncertainty of a model that is off by `error`, in common and per parameter."""
         parts_s = np.maximum(self._theta, 0.0)
         typical_s = float(parts_s.sum())
         shares = self._shares * typical_s + self._floor_s * (self._shares > 0)
@@ -279,9 +279,9 @@ class OnlineStepTime(StepTimeModel):
 
 
 def _relative(actual_s: float, predicted_s: float) -> float:
-    """The error of a prediction relative to the larger of the two.
+    """The error of a prediction, relative to the larger of actual and predicted.
 
-    It is bounded, and a factor of k too slow counts as much as a factor of k too fast.
+    It is bounded, and k times too slow counts as much as k times too fast.
     """
     return (actual_s - predicted_s) / max(actual_s, abs(predicted_s))
 

@@ -1,7 +1,7 @@
 """Datasheet numbers of devices, and the sizes of common models: the roofline's inputs.
 
-FLOP/s are dense 16-bit tensor-core rates: datasheets that quote "with sparsity" are halved. Neither
-list is a limit: a device may be given by its numbers, a model by its `config.json`.
+FLOP/s are dense 16-bit tensor-core rates; rates that datasheets quote "with sparsity" are halved.
+Devices that are not listed can be given by their numbers, models by their `config.json`.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ RX7900XTX                122.8     960    24    Radeon RX 7900 XTX datasheet
 Gaudi2                   432      2450    96    Intel's Gaudi 2 whitepaper
 Gaudi3                  1835      3700   128    Intel's Gaudi 3 whitepaper
 """
-"""Lines of name, dense 16-bit TFLOP/s, GB/s, GB and source; the first of a family is the usual."""
+"""Lines of name, dense 16-bit TFLOP/s, GB/s, GB, source; the usual one of a family comes first."""
 
 
 def _device(line: str) -> DeviceSpec:
@@ -108,7 +108,7 @@ MODELS: Mapping[str, ModelSpec] = {
             64,
             8,
             64,
-            bytes_per_parameter=0.5586,  # experts in MXFP4, all else of 16 bits
+            bytes_per_parameter=0.5586,  # experts in MXFP4, all else in 16 bits
             experts=128,
             experts_per_token=4,
             active_parameters=5.711e9,
@@ -125,7 +125,7 @@ MODELS: Mapping[str, ModelSpec] = {
             48,
             8,
             128,
-            bytes_per_parameter=1.0054,  # in blocks of 8 bits, embedding and head of 16
+            bytes_per_parameter=1.0054,  # blockwise 8 bits; embedding and head in 16 bits
             experts=256,
             experts_per_token=8,
             active_parameters=11.030e9,
@@ -138,14 +138,14 @@ MODELS: Mapping[str, ModelSpec] = {
 
 
 def device_spec(name: str) -> DeviceSpec:
-    """The datasheet of `name`; KeyError that lists the known names otherwise."""
+    """The datasheet of device `name`; a KeyError lists the known names."""
     if name not in DEVICES:
         raise KeyError(f"unknown device {name!r}; known: {', '.join(sorted(DEVICES))}")
     return DEVICES[name]
 
 
 def model_spec(name: str) -> ModelSpec:
-    """The sizes of model `name`; KeyError that lists the known names otherwise."""
+    """The sizes of model `name`; a KeyError lists the known names."""
     if name not in MODELS:
         raise KeyError(f"unknown model {name!r}; known: {', '.join(sorted(MODELS))}")
     return MODELS[name]

@@ -1,7 +1,7 @@
-"""The numbers that describe a step to a linear model.
+"""The features of a step in a linear model.
 
-They are those that explain a real engine's steps best (R² 0.98 on 16,000 steps of a vLLM CPU
-engine): a constant, tokens, sequences, and attention pairs for prefill and decode apart.
+They explain a real engine's steps best (R² 0.98 on 16,000 steps of a vLLM CPU engine): a constant,
+and tokens, sequences and attention pairs, separately for prefill and decode.
 """
 
 from foretell.model import BatchShape

@@ -1,4 +1,4 @@
-"""What a step-time model is, and the simplest: a linear function of the batch shape."""
+"""Step-time models, and the simplest one: a linear function of the batch shape."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from foretell.latency.features import FEATURES
 from foretell.model import BatchShape
 
 FLOOR_S = 1e-6
-"""The least seconds of a step where nothing else is known: no step takes no time."""
+"""The default lower bound of a step's seconds, so that no step takes zero time."""
 
 _NO_VALUES = np.zeros(0)
 _NO_TABLES = np.zeros((TABLES, LAYOUT_WIDTH), dtype=np.int64)
 
 
 class StepTimeModel:
-    """How long a step takes, by the arrays of a model: the arithmetic is the kernel's.
+    """How long a step takes. It holds the arrays of a model; the kernel does the arithmetic.
 
     Deterministic between updates.
     """
@@ -29,7 +29,7 @@ class StepTimeModel:
         self._packed = packed
 
     def packed(self) -> StepTime:
-        """The model as it is now, for compiled code; not to be written to."""
+        """The current model as arrays for compiled code. Read-only."""
         return self._packed
 
     @property
@@ -38,11 +38,11 @@ class StepTimeModel:
         return tuple(self.packed().coefficients[: len(FEATURES)].tolist())
 
     def step_s(self, shape: BatchShape) -> float:
-        """Seconds of one step of `shape`, positive; with data-parallel ranks, of equal ones."""
+        """Seconds of one step of `shape`, positive. Data-parallel ranks are assumed to be equal."""
         return kernel.step_s(self.packed(), *sums(shape))
 
     def decode_run_s(self, shape: BatchShape, steps: int) -> float:
-        """Seconds of `steps` pure-decode steps from `shape`; costs the same for any number.
+        """Seconds of `steps` pure-decode steps from `shape`, computed in constant time.
 
         Each step adds one token to every sequence, so `decode_pairs` grows by `decode_seqs`.
         """
@@ -63,7 +63,7 @@ class LinearStepTime(StepTimeModel):
 
 
 def sums(shape: BatchShape) -> Sums:
-    """The fields of `shape` as the kernel takes them."""
+    """The fields of `shape` as the kernel's tuple."""
     return Sums(
         shape.prefill_seqs,
         shape.prefill_tokens,

@@ -1,7 +1,7 @@
-"""The sizes of a model from its `config.json`, as Hugging Face's transformers write it.
+"""The sizes of a model from its `config.json` in the format of Hugging Face's transformers.
 
-Parameters are counted from the shapes of the matrices; biases are left out, being some hundredths
-of a percent.
+Parameters are counted from the shapes of the matrices. Biases are left out; they are some
+hundredths of a percent.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from foretell.model import ModelSpec
 
 Config = Mapping[str, Any]
 
-# Types whose MLP is two matrices, not a gated one of three.
+# Model types whose MLP has two matrices, instead of the three of a gated MLP.
 _PLAIN_MLP = {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "nemotron", "opt", "phi"}
 _PLAIN_MLP |= {"starcoder2"}
 _STATE_SPACE = (
@@ -25,14 +25,14 @@ _NORMS_ACROSS_HEADS = {"minimax_m2"}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _16_BIT = 2.0
 _MXFP4 = "mxfp4"
-# One layer in so many has full attention, where a configuration of such a type does not say which.
+# One layer in so many has full attention, if a configuration of this type does not say which.
 _FULL_ATTENTION_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 MXFP4_BYTES = 4.25 / 8
-"""Size of a number in MXFP4, in bytes: 32 of four bits share an exponent of eight."""
+"""Bytes of a number in MXFP4: 32 numbers of four bits share an exponent of eight bits."""
 
 
 def model_from_config(config: Config, name: str) -> ModelSpec:
-    """The sizes of the model `name`; ValueError where the configuration does not say them."""
+    """The sizes of the model `name`; ValueError if the configuration does not determine them."""
     text = {**config, **config.get("text_config", {})}
     unknown = [key for key in _STATE_SPACE if text.get(key)]
     if unknown or text.get("is_encoder_decoder"):
@@ -99,7 +99,7 @@ def _spec(text: Config, name: str) -> ModelSpec:
 
 
 def _latent_attention(text: Config, hidden: int, heads: int, latent: int) -> tuple[int, int]:
-    """Parameters of a layer of multi-head latent attention, and its heads' mean size."""
+    """Parameters of a layer of multi-head latent attention, and the mean size of its heads."""
     rope, nope = int(text["qk_rope_head_dim"]), int(text["qk_nope_head_dim"])
     value, rank = int(text["v_head_dim"]), int(text.get("q_lora_rank") or 0)
     queries = heads * (nope + rope)
@@ -119,7 +119,7 @@ def _shared_width(text: Config, expert_width: int) -> int:
 
 
 def _sparse_layers(text: Config, layers: int) -> int:
-    """Layers that have experts."""
+    """The number of layers with experts."""
     dense = set(text.get("mlp_only_layers") or ())
     first, every = (
         int(text.get("first_k_dense_replace") or 0),
@@ -132,12 +132,12 @@ def _sparse_layers(text: Config, layers: int) -> int:
 
 
 def is_of_experts(weights: str) -> bool:
-    """Whether only experts have weights of this type; its name ends with that of the format."""
+    """Whether only experts have weights of this type: its name ends with "mxfp4"."""
     return weights.endswith(_MXFP4)
 
 
 def _windowed_layers(text: Config, layers: int) -> int:
-    """Layers that have the sliding window: all, where the configuration does not say which."""
+    """The number of layers with the sliding window; all if the configuration does not say which."""
     if kinds := text.get("layer_types"):
         return list(kinds).count("sliding_attention")
     kind, other = text.get("model_type"), text.get("sliding_window_pattern")
@@ -146,9 +146,9 @@ def _windowed_layers(text: Config, layers: int) -> int:
 
 
 def _bytes(quantization: Config) -> tuple[float, float]:
-    """Bytes of a weight of a layer, and of a number in the KV cache.
+    """Bytes of a layer's weight, and of a number in the KV cache.
 
-    ValueError for a way of quantising whose bits are not said.
+    ValueError for a quantisation without a known number of bits.
     """
     method = quantization.get("quant_method", "")
     scheme = quantization.get("kv_cache_scheme") or {}

@@ -1,14 +1,14 @@
-"""How long something has been other than usual, and how belief in that fades unseen."""
+"""A temporary deviation from the usual, and how it fades while nothing is observed."""
 
 
 class Phase:
-    """The logarithm of how many times as long as usual something takes, and for how long it has.
+    """A phase: the log of how many times as long as usual something takes, and for how long it has.
 
-    A phase that nobody sees any more is neither over nor there for ever. One that was seen for T
-    seconds outlasts the next t with probability T / (T + t), as nothing else is known of its rate
-    of ending (the posterior predictive under the prior 1 / rate: Jaynes 1968). So what was seen for
-    five seconds is half forgotten five seconds later, and what was seen for an hour after an hour.
-    A phase that has lasted longer than all before it is what is usual from then on.
+    If a phase is not observed any more, it may be over or not. A phase that was observed for T
+    seconds outlasts the next t seconds with probability T / (T + t), since nothing else is known of
+    its rate of ending (the posterior predictive under the prior 1 / rate: Jaynes 1968). So a phase
+    of five seconds has faded by half after five more seconds, one of an hour after an hour. A phase
+    that has lasted longer than all time before it becomes the usual state.
     """
 
     def __init__(self) -> None:
@@ -17,15 +17,16 @@ class Phase:
 
     @property
     def seconds(self) -> float:
-        """For how long it has been as far from usual; being half as far counts half."""
+        """For how long the phase has lasted at `log`; seconds at half of it count half."""
         return min(self._lasted_s, self._area_s / self.log) if self.log else 0.0
 
     def see(self, log: float, seconds: float) -> float:
-        """It was seen to be at `log` for so many seconds more.
+        """Note that it was at `log` for `seconds` more.
 
-        Returns by how much what is usual changes, on the same scale, of which nothing is left here.
+        Returns the change of the usual on the log scale: 0, or `log` if the phase became the usual
+        state and ended.
         """
-        if log * self.log <= 0.0:  # it has passed what is usual
+        if log * self.log <= 0.0:  # the sign has changed: another phase begins
             self._before_s += self._lasted_s
             self._lasted_s = self._area_s = 0.0
         self.log = log
@@ -38,13 +39,13 @@ class Phase:
         return log
 
     def after(self, seconds: float) -> float:
-        """What `log` is believed to be once nothing has been seen for so long."""
+        """What `log` fades to after so many seconds without observations."""
         if seconds <= 0.0 or not self.log:
             return self.log
         return self.log * self.seconds / (self.seconds + seconds)
 
     def rest(self, seconds: float) -> float:
-        """So many seconds have passed in which nothing was seen. By how much `log` changes."""
+        """Note seconds without observations; returns by how much `log` changes."""
         if seconds <= 0.0:
             return 0.0
         seen_s, before, self.log = self.seconds, self.log, self.after(seconds)

@@ -1,4 +1,4 @@
-"""Profiles as JSON documents (foretell/latency/profiles/README.md describes them), both ways."""
+"""Reads and writes profiles as JSON documents (format: foretell/latency/profiles/README.md)."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -15,7 +15,7 @@ _DIGITS = 4  # measurements repeat to a percent or so
 
 
 def profile_from_json(document: Mapping[str, Any]) -> GpuProfile:
-    """The profile in a parsed file; ValueError where it is none, or of a newer version."""
+    """The profile in a parsed document; ValueError if it is invalid or of a newer version."""
     fields = dict(document)
     version = fields.pop("version", 1)
     if version not in range(1, PROFILE_VERSION + 1):
@@ -33,7 +33,7 @@ def profile_from_json(document: Mapping[str, Any]) -> GpuProfile:
 
 
 def profile_to_json(profile: GpuProfile) -> dict[str, Any]:
-    """The document of `profile`; tables in microseconds of four digits."""
+    """The document of `profile`; tables are in microseconds, with four digits."""
     fields = {"version": PROFILE_VERSION, **asdict(profile)}
     tables = fields.pop("tables")
     if profile.tables is not None:

@@ -1,20 +1,20 @@
-"""How far off a step-time model is, over one step and over runs of steps."""
+"""The error of a step-time model, over one step and over runs of steps."""
 
 import math
 
 WINDOW_STEPS = 64
-"""Steps of a window, over which the model is held still as a forecast holds it."""
+"""Steps of a window. Within it the model is frozen, as it is in a forecast."""
 
 _RATE = 1 / 16  # of the means over windows: about the last 16
-_LEARNING_STEPS = 32  # the first steps of all teach the model; their errors are not its errors
-_COMMON, _INDEPENDENT = 0.1, 0.1  # assumed as of one window, before there are many
-_LEAST_SHARE = 0.1  # of 1 - h: where one step is nearly all of a window nothing is known
+_LEARNING_STEPS = 32  # the first steps teach the model; their errors do not count
+_COMMON, _INDEPENDENT = 0.1, 0.1  # a prior with the weight of one window
+_LEAST_SHARE = 0.1  # lower bound of 1 - h, for windows that one step dominates
 
 
 def spread(variances: tuple[float, float], steps: int) -> float:
-    """Standard deviation of the time of `steps` steps to come, as a ratio of what is predicted.
+    """Standard deviation of the time of the next `steps` steps, relative to the prediction.
 
-    `variances` as `Residuals.variances`.
+    `variances` are `StepResiduals.variances`.
     """
     common2, independent2 = variances
     return math.sqrt(common2 + independent2 / max(1, steps))
@@ -23,22 +23,22 @@ def spread(variances: tuple[float, float], steps: int) -> float:
 class StepResiduals:
     """Errors of a model that learns, seen step by step. Not thread-safe.
 
-    The time of a run of n steps is taken to be off by a part that all its steps share and a part
-    that each step draws anew: relative variance `common² + independent² / n`. Both are estimated
-    over windows of `WINDOW_STEPS` with the model as it was at their begin. With predictions p and
-    actual times a, R = sum(a - p) / sum(p), q = sum((a - p)²) / sum(p)² and h = sum(p²) / sum(p)²
-    of a window, the expectations are
+    The error of a run of n steps is assumed to have a part that all steps share and a part that is
+    independent for each step: relative variance `common² + independent² / n`. Both are estimated
+    over windows of `WINDOW_STEPS` with the model as it was when the window began. With predictions
+    p and actual times a, R = sum(a - p) / sum(p), q = sum((a - p)²) / sum(p)² and
+    h = sum(p²) / sum(p)² of a window, the expectations are
 
         E[R²] = common² + independent part of the sum
         E[q]  = h common² + independent part of the sum
 
     so that common² = E[R² - q] / (1 - h), and the rest of R² is the independent part of
-    `WINDOW_STEPS` steps. The common part holds whatever outlasts a window: what the model gets
-    wrong for the traffic of the moment, a neighbour on the machine, a change of speed.
+    `WINDOW_STEPS` steps. The common part is whatever outlasts a window: an error of the model for
+    the current traffic, a neighbour on the machine, a change of speed.
     """
 
     def __init__(self, prior_error: float) -> None:
-        """`prior_error`: how wrong the model may be before it has learnt, as a ratio."""
+        """`prior_error`: the relative error that is assumed before the first window has ended."""
         self._prior_error = min(1.0, prior_error)
         self._steps = 0
         self._windows = 0
@@ -49,9 +49,9 @@ class StepResiduals:
         self._begin()
 
     def add(self, frozen_s: float, actual_s: float) -> bool:
-        """A step took `actual_s`; `frozen_s` is what the model of the window's begin says.
+        """Note that a step took `actual_s`, and `frozen_s` by the window's frozen model.
 
-        True when a window has ended: the model to hold still is now the current one.
+        Returns True if a window has ended: then the caller freezes the current model.
         """
         self._steps += 1
         if self._steps <= _LEARNING_STEPS:
@@ -72,7 +72,7 @@ class StepResiduals:
     def variances(self) -> tuple[float, float]:
         """Relative variances: common² and independent².
 
-        Before the first window: what was assumed of the model.
+        Before the first window has ended, common is the prior error.
         """
         common2 = self._common2 if self._windows else self._prior_error**2
         return common2, self._independent2
@@ -84,7 +84,7 @@ class StepResiduals:
     def _end(self) -> None:
         total2 = self._predicted**2
         run2, parts2, h = self._error**2 / total2, self._error2 / total2, self._predicted2 / total2
-        if run2 > 1.0:  # a window in which the machine slept tells no more than that all was wrong
+        if run2 > 1.0:  # limited, as the machine may have been suspended
             run2, parts2 = 1.0, parts2 / run2
         self._windows += 1
         rate = max(_RATE, 1.0 / (self._windows + 1))

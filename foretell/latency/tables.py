@@ -1,15 +1,15 @@
 """Step time interpolated in measured tables.
 
-A step is the sum of its parts, as one CUDA stream runs them: what depends on the number of tokens,
-what depends on the number of sequences, and attention, which depends on every sequence's own query
-and context lengths. A `BatchShape` holds only their sums, so attention is looked up for chunks of
-equal size behind equal contexts, and for decodes of equal context; an importer may raise the
-decode tables by what a spread of contexts was measured to cost.
+A step is the sum of its parts, as one CUDA stream runs them: one depends on the number of tokens,
+one on the number of sequences, and attention depends on every sequence's own query and context
+lengths. A `BatchShape` holds only their sums, so attention is looked up for chunks of equal size
+behind equal contexts, and for decodes of equal context. An importer may raise the decode tables by
+the measured cost of a spread of contexts.
 
-Between table points everything is linear, and below the first point its value holds. Above the
-last point a curve grows in proportion to it, for all is bandwidth or compute bound there and the
-last segment of a finely sampled curve is mostly noise; the last segment of a grid, whose points
-are far apart, goes on.
+Between points, tables are interpolated linearly; below the first point its value holds. Above the
+last point a curve grows in proportion to x, because kernels are bandwidth or compute bound there
+and the last segment of a finely sampled curve is mostly noise. A grid, whose points are far apart,
+continues its last segment.
 """
 
 import json
@@ -30,9 +30,9 @@ from foretell.model import Curve, GpuProfile, Grid, StepTables
 _Axis = tuple[float, ...]
 
 NO_TABLES = LinearStepTime((0.0,) * len(FEATURES)).packed()
-"""The tables of a model that has none."""
+"""The arrays of a model without tables."""
 _MOST_DECODES = 1024
-"""Sequences of a decode step that are looked up at once; more are searched for."""
+"""Decode steps of up to so many sequences are looked up by index; larger ones are searched for."""
 
 
 def graph_sizes(max_num_seqs: int) -> tuple[int, ...]:
@@ -50,12 +50,12 @@ class TabularStepTime(StepTimeModel):
     __slots__ = ()
 
     def __init__(self, tables: StepTables) -> None:
-        """ValueError for tables that are none."""
+        """ValueError for invalid tables."""
         super().__init__(_pack(tables))
 
 
 def profile_step_time(profile: GpuProfile) -> StepTimeModel:
-    """The best model that `profile` holds: its tables, or else its coefficients."""
+    """The best model of `profile`: its tables, or else its coefficients."""
     if profile.tables is not None:
         return TabularStepTime(profile.tables)
     return LinearStepTime(profile.coefficients_s)
@@ -63,15 +63,15 @@ def profile_step_time(profile: GpuProfile) -> StepTimeModel:
 
 @lru_cache(maxsize=16)
 def packed_tables(profile: str) -> StepTime:
-    """The best model of a GPU profile given as JSON; ValueError where it is none.
+    """The best model of a GPU profile given as JSON; ValueError if it is invalid.
 
-    Kept, so that engines of one kind share their tables.
+    Cached, so that engines of one kind share their tables.
     """
     return profile_step_time(profile_from_json(json.loads(profile))).packed()
 
 
 class _Packer:
-    """Collects tables behind each other, as the kernel looks them up."""
+    """Packs tables one behind the other into the kernel's arrays."""
 
     def __init__(self) -> None:
         self._values: list[float] = []
@@ -84,14 +84,14 @@ class _Packer:
         self._values.extend(seconds)
 
     def add_curve(self, table: int, curve: Curve) -> None:
-        """A lone point gets a second in proportion, for the kernel looks at pairs."""
+        """Add a curve. A lone point gets a proportional second one: the kernel needs pairs."""
         x, seconds = curve.x, curve.seconds
         if len(x) == 1:
             x, seconds = (x[0], 2 * x[0]), (seconds[0], 2 * seconds[0])
         self.add(table, (x,), seconds)
 
     def add_grid(self, table: int, grid: Grid) -> None:
-        """An axis of one point gets a second with the same values, for the same reason."""
+        """Add a grid. An axis of one point gets a second one with the same values."""
         seconds = np.array(grid.seconds).reshape([len(axis) for axis in grid.axes])
         for index, axis in enumerate(grid.axes):
             if len(axis) == 1:
@@ -104,7 +104,7 @@ class _Packer:
 
 
 def _pack(tables: StepTables) -> StepTime:
-    """A model of `tables` alone, at scale 1; ValueError where a table is none."""
+    """A model of `tables` alone, at scale 1; ValueError for an invalid table."""
     packer = _Packer()
     for table, curve in (
         (kernel.TOKENS, tables.tokens),

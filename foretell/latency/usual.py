@@ -1,4 +1,4 @@
-"""How fast an engine usually is, beside how fast it is of late."""
+"""The usual speed of an engine, as opposed to its recent speed."""
 
 import math
 
@@ -11,29 +11,29 @@ from foretell.latency.phase import Phase
 Vector = NDArray[np.float64]
 
 _RATE = 1 / 64  # of the mean shape: about the last 64 steps
-_MOST = 20.0  # of the logarithm of a phase: what is further off is nonsense, and stays finite
+_MOST = 20.0  # limit of |log| of a phase, which keeps nonsense finite
 
 
 class Usual:
-    """The step times that an engine returns to after a phase, learnt as its model is.
+    """The step times to which an engine returns after a phase, learnt like the main model.
 
-    It learns from durations out of which the phase is taken: the quotient of what the model and
-    this one say of the shapes of late. Each shape counts by how well it was known before, 1 / (1 +
-    r) with r the variance of its prediction in units of the noise: what a model learns of shapes
-    that it did not know is no phase. Not thread-safe.
+    It learns from durations divided by the phase: the ratio of the main model to this one for the
+    mean of recent shapes. The weight of a shape is 1 / (1 + r), with r the variance of its
+    prediction in units of the noise, since what the main model learns about unknown shapes is no
+    phase. Not thread-safe.
     """
 
     def __init__(self, theta: Vector, p: Vector, forgetting: float) -> None:
-        """What `kernel.regression` takes, as of before the first step."""
+        """`theta`, `p` and `forgetting` of `kernel.regression`, before the first step."""
         self._theta, self._p = theta.copy(), p.copy()
         self._forgetting = forgetting
         self._shapes = np.zeros_like(theta)
         self._phase = Phase()
 
     def add(self, x: Vector, duration_s: float, believed: Vector, limit: float) -> None:
-        """A step with the regressors `x` took `duration_s`; the model's parameters were `believed`.
+        """Learn from a step with the regressors `x` that took `duration_s`.
 
-        `limit`: of the relative error that teaches.
+        `believed`: the main model's parameters. `limit`: the most relative error that teaches.
         """
         predicted_s = float(self._theta @ x)
         if predicted_s > 0.0:
@@ -47,7 +47,7 @@ class Usual:
         regression.update(self._theta, self._p, x / longer_s, error, self._forgetting)
 
     def rest(self, seconds: float) -> float:
-        """No step was made for so long. The factor by which step times are believed to change."""
+        """Note seconds without a step; returns the factor by which the expected time changes."""
         return math.exp(self._phase.rest(seconds))
 
     def _compare(self, believed: Vector, seconds: float) -> None:

@@ -11,8 +11,8 @@
 
 namespace foretell::python {
 
-// The arguments of one call, read in their order. The arrays' buffers are held until it ends. After
-// an error, which Python gets, all that is read is empty.
+// The arguments of one call, read in order. The buffers of arrays are held until the call ends.
+// After an error, which is set as Python's exception, everything read is empty.
 class Arguments {
   public:
     Arguments(PyObject* const* arguments, Py_ssize_t count, Py_ssize_t expected)
@@ -50,12 +50,12 @@ class Arguments {
 
     // An array of any dimensions, flat.
     template <class T> Array<T> array() { return array_of<T>(next()); }
-    // Rows of the last dimension's length.
+    // Rows as long as the last dimension.
     template <class T> Table<T> table() { return table_of<T>(next(), false); }
-    // As many rows as the first dimension is long.
+    // One row for each item of the first dimension.
     template <class T> Table<T> rows() { return table_of<T>(next(), true); }
 
-    // Rows that are given as bytes.
+    // Rows given as bytes.
     template <class T> Array<T> packed() {
         const Py_buffer* found = view(next(), PyBUF_SIMPLE, 1);
         if (found == nullptr) return {nullptr, 0};

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// No exceptions and nothing of the C++ library: a C compiler's libraries are enough to link.
+// No exceptions and no C++ library, so that a C compiler's libraries are enough to link.
 #define COMPILED [[maybe_unused]] static
 #define INLINED [[maybe_unused]] static inline __attribute__((always_inline))
 #define MEMBER inline __attribute__((always_inline))
@@ -17,7 +17,7 @@ namespace foretell {
 
 using Int = int64_t;
 
-// A stored number of 32 bits, with which one reckons in 64.
+// A number stored in 32 bits; arithmetic is in 64 bits.
 struct Int32 {
     int32_t value;
     MEMBER operator Int() const { return value; }
@@ -26,35 +26,35 @@ struct Int32 {
     MEMBER Int32& operator-=(Int number) { return *this = value - number; }
 };
 
-// As Python's: the first of equals, and a number beside one that is none.
+// As in Python: of equal arguments the first, and also if one is NaN.
 INLINED Int min(Int a, Int b) { return b < a ? b : a; }
 INLINED Int max(Int a, Int b) { return b > a ? b : a; }
 INLINED double min(double a, double b) { return b < a ? b : a; }
 INLINED double max(double a, double b) { return b > a ? b : a; }
 
-// As Python's `a // b`; 0 where `b` is 0.
+// Python's `a // b`; 0 if `b` is 0.
 INLINED Int floor_div(Int a, Int b) {
     if (b == 0) return 0;
     Int quotient = a / b;
     return quotient - (a % b != 0 && (a < 0) != (b < 0));
 }
 
-// As Python's `a % b`; 0 where `b` is 0.
+// Python's `a % b`; 0 if `b` is 0.
 INLINED Int floor_mod(Int a, Int b) { return b == 0 ? 0 : a - floor_div(a, b) * b; }
 
-// As Python's `a // 2`.
+// Python's `a // 2`.
 INLINED Int floor_half(Int a) { return a >> 1; }
 
-// `a / b` rounded up; 0 where `b` is 0.
+// `a / b` rounded up; 0 if `b` is 0.
 INLINED Int ceil_div(Int a, Int b) { return -floor_div(-a, b); }
 
-// The nearest whole number, the even one of two, as Python's `round`.
+// The nearest integer, ties to even, as Python's `round`.
 INLINED Int round_even(double x) {
-    const double shift = 6755399441055744.0;  // 1.5 * 2**52: behind it is no place for fractions
+    const double shift = 6755399441055744.0;  // 1.5 * 2**52: such a number has no fraction bits
     return fabs(x) < 1e15 ? (Int)((x + shift) - shift) : (Int)x;
 }
 
-// `size` items in a row.
+// `size` contiguous items.
 template <class T> struct Array {
     T* data;
     Int size;
@@ -66,7 +66,7 @@ template <class T> struct Array {
     MEMBER Array from(Int start) const { return {data + start, size - start}; }
 };
 
-// Rows of equal length behind each other.
+// Contiguous rows of equal length.
 template <class T> struct Table {
     T* data;
     Int rows, columns;
@@ -78,9 +78,9 @@ template <class T> struct Table {
     }
 };
 
-// What happens when an invariant is broken. A state that is our own cannot break one: the process
-// ends. One that was made of what somebody sent can: the first such invariant is noted, work on
-// the state stops as soon as it may, and the caller gets an error.
+// What happens when an invariant is broken. In a state that was computed here it is a bug: the
+// process ends. In a state that was received it is an input error: the first broken invariant is
+// noted, work on the state stops as soon as possible, and the caller gets an error.
 struct Broken {
     bool ends_process;
     const char* invariant;  // null: none

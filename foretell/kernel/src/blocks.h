@@ -1,8 +1,8 @@
-// The KV blocks of one engine: counted only, or with the identity that prefix caching needs.
+// The KV blocks of one engine: only counted, or with the identity that prefix caching needs.
 //
 // Mirrors `KVCacheManager.allocate_slots` and what it calls (vllm/v1/core, 0.32). A block of tokens
-// takes a KV block of every KV cache group. The last groups may be of *local* attention, by a
-// sliding window or by chunks: there a sequence gives its first blocks back while it goes on.
+// takes a KV block of every KV cache group. The last groups may have *local* attention, with a
+// sliding window or chunks: there a sequence frees its first blocks while it still runs.
 
 #pragma once
 
@@ -17,7 +17,7 @@ INLINED Int blocks_for(const State& state, Int tokens) {
     return ceil_div(tokens, state.engine.block_size);
 }
 
-// The first blocks that local attention needs no more for what follows `tokens` tokens.
+// The number of first blocks that local attention no longer needs behind `tokens` tokens.
 //
 // `get_num_skipped_tokens` of the managers (vllm/v1/core/single_type_kv_cache_manager.py).
 INLINED Int left_behind(const State& state, Int tokens) {
@@ -29,13 +29,13 @@ INLINED Int left_behind(const State& state, Int tokens) {
     return floor_div(max(Int(0), tokens - engine.window + 1), engine.block_size);
 }
 
-// The KV blocks of all groups for so many of a sequence, `left` of which are left behind.
+// The KV blocks in all groups for `blocks` blocks of a sequence, `left` of which are left behind.
 INLINED Int held_by(const State& state, Int blocks, Int left) {
     return state.engine.groups * blocks - state.engine.local_groups * left;
 }
 
-// The KV blocks that a sequence needs beside its `hits`: for `tokens` tokens now, and to be
-// admitted at all for `reserve` tokens (0: for none), of which local attention needs few.
+// The KV blocks that a sequence needs besides its `hits`: for `tokens` tokens now, and at least
+// those that admission reserves for `reserve` tokens (0: none); local attention reserves few.
 INLINED Int blocks_to_admit(const Engine& engine, Int tokens, Int reserve, Int hits) {
     const Int needed = engine.groups * (ceil_div(tokens, engine.block_size) - hits);
     if (reserve == 0) return needed;
@@ -55,9 +55,9 @@ INLINED bool is_cached(const State& state, Int slot, Int index, Int first, Int e
     return true;
 }
 
-// How many of the first `most` blocks local attention can do without computing them.
+// How many of the first `most` blocks need not be computed for local attention.
 //
-// It needs only those that the next token attends to: `find_longest_cache_hit` of
+// Only those that the next token attends to must be cached: `find_longest_cache_hit` of
 // `SlidingWindowManager` and `ChunkedLocalAttentionManager`.
 COMPILED Int local_hits(const State& state, Int slot, Int most) {
     auto& engine = state.engine;
@@ -77,7 +77,8 @@ COMPILED Int local_hits(const State& state, Int slot, Int most) {
     return run;
 }
 
-// The blocks of the longest cached prefix of `slot`; its last token is always computed.
+// The blocks of the longest cached prefix of `slot`, without its last token, which is always
+// computed.
 INLINED Int find_hits(const State& state, Int slot) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -96,9 +97,9 @@ INLINED Int first_of(const State& state, Int group, Int left) {
     return group >= state.engine.groups - state.engine.local_groups ? left : 0;
 }
 
-// The number of KV blocks of its `hits` that are free until they are used.
+// The number of KV blocks of its `hits` that are free now.
 //
-// Where blocks have no identity all of them count, as if nobody held them now.
+// If blocks have no identity, all of them count as free.
 INLINED Int evictable(const State& state, Int slot, Int hits) {
     auto& engine = state.engine;
     const Int left = left_behind(state, hits * engine.block_size);
@@ -114,7 +115,7 @@ INLINED Int evictable(const State& state, Int slot, Int hits) {
     return count;
 }
 
-// Give `slot`, which begins to run, the blocks that it hits as its first ones.
+// Give `slot`, which begins to run, its hits as its first blocks.
 INLINED void admit(const State& state, Int slot, Int hits) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -139,7 +140,7 @@ INLINED void admit(const State& state, Int slot, Int hits) {
     }
 }
 
-// Give back what local attention needs no more, also for steps in flight.
+// Free the blocks that local attention no longer needs, not even for steps in flight.
 COMPILED void leave_behind(const State& state, Int slot) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -175,10 +176,10 @@ COMPILED bool take_blocks(const State& state, Int slot, Int tokens) {
     return true;
 }
 
-// Let others hit the full blocks of the first `tokens` of `slot`, which are computed, and known as
-// far as the content of blocks depends on them.
+// Make the full blocks of the first `tokens` tokens of `slot` available as cache hits, as far as
+// the tokens that their content depends on are known.
 //
-// To be called only where blocks have identity.
+// Only call this if blocks have identity.
 COMPILED void commit(const State& state, Int slot, Int tokens) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -193,10 +194,10 @@ COMPILED void commit(const State& state, Int slot, Int tokens) {
     seq.committed = max(seq.committed, full);
 }
 
-// Give `slot` blocks for `tokens` tokens; false, with none given, if too few are free.
+// Allocate blocks for `tokens` tokens of `slot`; false, with none allocated, if too few are free.
 //
-// A model that drafts gets blocks for what it looks ahead, too. Blocks that local attention has
-// left behind are given back in either case.
+// With drafts, the lookahead tokens get blocks, too. Blocks that local attention has left behind
+// are freed in either case.
 INLINED bool grow(const State& state, Int slot, Int tokens) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -204,8 +205,8 @@ INLINED bool grow(const State& state, Int slot, Int tokens) {
     const Int slots = min(tokens + engine.lookahead, engine.max_model_len);
     if (slots > seq.blocks * engine.block_size && !take_blocks(state, slot, slots)) return false;
     if (engine.knows_content) {
-        // vLLM commits what a step will compute when it schedules it: a request that is admitted
-        // later in the same step may hit these blocks.
+        // vLLM commits what a step computes already when it schedules the step: a request that is
+        // admitted later in the same step may hit these blocks.
         commit(state, slot, tokens);
     }
     return true;
@@ -217,7 +218,7 @@ COMPILED void release(const State& state, Int slot) {
     auto& seq = state.sequences[slot];
     if (engine.knows_content) {
         for (Int group = 0; group < engine.groups; group++) {
-            // So that the tail is reused first.
+            // In reverse, so that the tail is reused first.
             for (Int i = seq.blocks - 1; i >= first_of(state, group, seq.left); i--) {
                 give_back(state, state.places[seq.place + i * engine.groups + group].block);
             }

@@ -1,8 +1,8 @@
-// A step of an engine that has offline requests beside online ones (ADR 10).
+// A step of an engine that co-schedules offline requests beside online ones (ADR 10).
 //
-// Mirrors `foretell.services.backend.vllm.cosched`, for blocks without identity: who shares which blocks
-// with whom is not known, nor how often a waiting request was passed over. These decide only which
-// offline request is next; what online ones get does not depend on them.
+// Mirrors `foretell.services.backend.vllm.cosched`, for blocks without identity. Which requests
+// share blocks is not known, nor how often a waiting request was passed over. These decide only
+// which offline request is next; online requests do not depend on them.
 
 #pragma once
 
@@ -15,11 +15,11 @@ using namespace cosched_admission;
 struct Plan {
     Sums shape;        // the step with the online requests and the offline ones that decode
     Int parked;        // running offline requests without a token in this step
-    Int prefill_left;  // tokens for offline requests that are admitted; 0 where none may be
+    Int prefill_left;  // tokens for admitted offline requests; 0 if none may be admitted
     Int tokens;
 };
 
-// Whether offline requests run or wait; those who wait stand behind all others.
+// Whether offline requests run or wait. Waiting ones are behind all others.
 INLINED bool has_offline(const State& state) {
     auto& engine = state.engine;
     if (!engine.co_schedules) return false;
@@ -39,10 +39,10 @@ INLINED bool stands_before(const State& state, Int slot, Int other, bool decodes
     return state.sequences[slot].computed > state.sequences[other].computed;
 }
 
-// Online requests in front, then offline ones, those with the most computed tokens first.
+// Sort the running list: online requests first, then offline ones by most computed tokens.
 //
-// A stable insertion sort from `first` on: the list is all but sorted. `decodes_first`: those that
-// decode before those whose prompt is not computed yet.
+// A stable insertion sort from `first` on, as the list is nearly sorted. `decodes_first`: offline
+// requests that decode come before those whose prompt is not computed yet.
 COMPILED void sort(const State& state, Int first, bool decodes_first) {
     auto& running = state.running;
     for (Int i = first + 1; i < state.engine.running; i++) {
@@ -56,7 +56,7 @@ COMPILED void sort(const State& state, Int first, bool decodes_first) {
     }
 }
 
-// Preempt offline requests until online ones have blocks and seats; least work first.
+// Preempt offline requests, least computed first, until online ones have blocks and seats.
 //
 // Returns the number of waiting online requests that the step has tokens for.
 COMPILED Int make_way(const State& state, const Batch& batch, Int online) {
@@ -86,7 +86,7 @@ COMPILED Int make_way(const State& state, const Batch& batch, Int online) {
     return arriving;
 }
 
-// What online requests could compute in this step, hits of the prefix cache apart.
+// What online requests could compute in this step, without hits of the prefix cache.
 COMPILED Sums online_shape(const State& state, Int online, Int arriving) {
     auto& engine = state.engine;
     Int left = engine.max_num_scheduled_tokens;
@@ -123,7 +123,7 @@ INLINED void move(const State& state, Int place, Int to) {
     running[to] = slot;
 }
 
-// Take the last `count` off the running list: they wait at the end of its array.
+// Take the last `count` off the running list and keep them at the end of its array.
 INLINED void park(const State& state, Int count) {
     auto& running = state.running;
     const Int shift = running.size - state.engine.running;
@@ -140,7 +140,7 @@ INLINED void unpark(const State& state, Int count) {
     engine.running += count;
 }
 
-// Make way for online requests, and leave offline ones what fits beside them.
+// Make way for online requests, and plan the offline work that fits beside them.
 COMPILED Plan begin(const State& state, const Batch& batch, const StepTime& model, double now_s) {
     auto& engine = state.engine;
     sort(state, 0, false);
@@ -175,7 +175,7 @@ COMPILED Plan begin(const State& state, const Batch& batch, const StepTime& mode
     return {shape, parked, left, shape.prefill_tokens + shape.decode_seqs + tokens};
 }
 
-// `scheduling.schedule` of an engine that tells offline requests from online ones.
+// `scheduling.schedule` for an engine that co-schedules.
 COMPILED bool schedule_beside(const State& state, const Batch& batch, const StepTime& model,
                               double now_s) {
     if (!has_offline(state)) return schedule(state, batch);

@@ -10,7 +10,7 @@ namespace foretell::cosched_admission {
 using namespace cosched_plan;
 using namespace scheduling;
 
-// By the prompt alone: a preempted request may still be told of a token more.
+// The bucket by prompt length alone, since the output of a preempted request may still grow.
 INLINED Int bucket_of(const State& state, Int slot) {
     Int tokens = state.sequences[slot].prompt, bits = 1;
     while (tokens > 1) {
@@ -32,14 +32,14 @@ COMPILED Int candidate_from(const State& state, Int slot, Int bucket) {
     return found;
 }
 
-// Tokens per second of the step with it; minus infinity where it does not fit.
+// Tokens per second of the step with this request; minus infinity if it does not fit.
 COMPILED double worth_of(const State& state, const StepTime& model, Int slot, const Sums& shape,
                          Int left, double free) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
     const Int known = seq.prompt + seq.output, size = engine.block_size;
     const Int hits = min(seq.hits, floor_div(known - 1, size)), blocks = blocks_for(state, known);
-    if (seq.stale > 0) return -INFINITY;  // its output in flight decides where it must continue
+    if (seq.stale > 0) return -INFINITY;  // it can only go on when its output in flight is known
     const double wanted = double(blocks) + double(seq.stop_after) / double(size);
     if (wanted > free && engine.running > 0) return -INFINITY;
     const Int cached = hits * size, tokens = min(left, known - cached);
@@ -49,7 +49,7 @@ COMPILED double worth_of(const State& state, const StepTime& model, Int slot, co
     return worth(so_far, cached, tokens, lost, seconds);
 }
 
-// Blocks that admissions leave: for bursts, and for what runs to grow into.
+// Blocks that admissions must leave free: for bursts, and for the growth of running requests.
 COMPILED double kept_free(const State& state, Int parked) {
     auto& engine = state.engine;
     if (engine.running + parked == 0) return 0.0;
@@ -62,9 +62,10 @@ COMPILED double kept_free(const State& state, Int parked) {
     return burst + double(engine.running) + double(parked);
 }
 
-// The waiting offline request with which the step is worth most per second; NONE: none fits.
+// The waiting offline request with which the step is worth most per second; NONE if none fits.
 //
-// One candidate of each length: that with the most cached blocks, then the oldest.
+// There is one candidate for each length bucket: the one with the most cached blocks, then the
+// oldest.
 COMPILED Int best(const State& state, const StepTime& model, const Sums& shape, Int left,
                   Int parked) {
     const double free = double(state.engine.free) - kept_free(state, parked);
@@ -86,10 +87,10 @@ COMPILED Int best(const State& state, const StepTime& model, const Sums& shape, 
     return chosen;
 }
 
-// Admit offline requests while there are tokens for their prompts: the best one first.
+// Admit offline requests while there are tokens for their prompts, best first.
 //
-// The step has `shape` without them and `left` tokens for them; of those that run, `parked` are not
-// on the list of the running.
+// Without them the step has `shape`; there are `left` tokens for them. `parked` running requests
+// are not in the running list at the moment.
 COMPILED void admit_offline(const State& state, const Batch& batch, const StepTime& model,
                             Sums shape, Int left, Int parked, Int token_budget, Int threshold) {
     auto& engine = state.engine;

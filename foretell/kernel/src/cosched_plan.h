@@ -11,20 +11,20 @@ namespace foretell::cosched_plan {
 using namespace offline;
 using namespace step_time;
 
-// Tokens that a running request could compute.
+// The tokens that a running request could compute.
 INLINED Int left_of(const State& state, Int slot) {
     auto& seq = state.sequences[slot];
     return seq.prompt + seq.output + seq.placeholders - seq.computed;
 }
 
-// Whether a running request has had the last of what is known computed, as vLLM sees it.
+// Whether all known tokens of a running request are computed, as vLLM sees it.
 INLINED bool decodes_now(const State& state, Int slot) {
     return state.sequences[slot].is_prefill_chunk == 0;
 }
 
 INLINED double due_s(double target_s) { return target_s > 0.0 ? target_s : INFINITY; }
 
-// The TTFT from which a request's later tokens are due: its target, or what it was.
+// The TTFT from which a request's later tokens are due: the actual one, or before that the target.
 INLINED double ttft_due_s(const Sequence& seq) {
     if (seq.first_token_s < INFINITY) return seq.first_token_s - seq.arrival_s;
     return due_s(seq.ttft_target_s);
@@ -34,7 +34,7 @@ INLINED Int pairs_of(Int tokens, Int computed) {
     return tokens * computed + floor_half(tokens * (tokens + 1));
 }
 
-// `shape` with `count` decodes more: those of `running` from `first` on.
+// `shape` with `count` more decodes: those of `running` from `first` on.
 COMPILED Sums with_decodes(const Array<Sequence>& sequences, const Array<Int32>& running,
                            Sums shape, Int first, Int count) {
     for (Int i = first; i < first + count; i++) {
@@ -52,7 +52,7 @@ INLINED Sums with_prefill(Sums shape, Int tokens, Int computed) {
     return shape;
 }
 
-// How long the step may take, by the slack of online requests.
+// The longest time that the step may take, by the slack of online requests.
 COMPILED double longest_s(const State& state, const StepTime& model, Int online, Int arriving,
                           const Sums& shape, double now_s) {
     auto& engine = state.engine;
@@ -80,17 +80,16 @@ COMPILED double longest_s(const State& state, const StepTime& model, Int online,
     return limit_s(alone_s, least_s, as_alone, comes_s);
 }
 
-// What offline requests get of a step: so many of them decode, and tokens of offline prompts.
+// The offline work of a step: the number of decodes, and tokens of prompts.
 struct Fitting {
     Int decodes, tokens;
 };
 
-// The offline work that fits into a step of `budget` tokens that takes `most_s` at most.
+// The offline work that fits into a step of at most `budget` tokens and `most_s` seconds.
 //
-// Decodes come first, as they hold memory. An engine without online work computes something in any
-// case. `running` are places in `sequences`. Of the offline requests that decode, the first is at
-// `first` in `running`, and there are `resident`. Of the prompt that would be next `computed`
-// tokens are computed, and `wanted` more are wanted.
+// Decodes come first, as they hold memory. Without online work, something is computed in any case.
+// `running` are places in `sequences`; the `resident` offline requests that decode begin at `first`
+// in it. The next offline prompt has `computed` tokens, and `wanted` more are wanted.
 COMPILED Fitting fit(const Array<Sequence>& sequences, const Array<Int32>& running,
                      const StepTime& model, const Sums& online, Int first, Int resident,
                      Int computed, Int wanted, Int budget, double most_s) {

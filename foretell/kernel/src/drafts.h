@@ -1,8 +1,8 @@
 // What speculative decoding and LoRA add to scheduling: draft tokens, and adapters in a step.
 //
-// A step verifies the draft tokens of each sequence that decodes, and samples one token more. Of
-// the drafts the first few are accepted; the rest is taken back. How many are drafted and accepted
-// is the model's doing and no decision of the scheduler: both are drawn by the ratios of `Engine`.
+// A step verifies the draft tokens of each sequence that decodes, and samples one more token. The
+// first few drafts are accepted, the others rolled back. How many are drafted and accepted depends
+// on the model and not on the scheduler: both are drawn by the ratios of `Engine`.
 
 #pragma once
 
@@ -10,14 +10,14 @@
 
 namespace foretell::drafts {
 
-// Whether a step pads a sequence that is admitted with one token to compute: never, where it found
-// cached blocks, or always.
+// Whether a step pads an admitted sequence that has one token to compute: never, only behind cached
+// blocks, or always.
 constexpr Int NO_PADDING = 0, PADDED_BEHIND_HITS = 1, PADDED = 2;
 
-// How the step, which so far holds running sequences only, pads those that it admits.
+// How the step, which so far has only running sequences, pads those that it admits.
 //
-// vLLM keeps a step uniform in which all others decode: one that is admitted to it to decode is
-// given placeholders for drafts.
+// If all others decode, vLLM keeps the step uniform: a sequence that is admitted to decode gets
+// placeholders for drafts.
 INLINED Int padding(const State& state, const Batch& batch) {
     if (state.engine.drafts == 0) return NO_PADDING;
     for (Int i = 0; i < batch.counts.scheduled; i++) {
@@ -26,16 +26,16 @@ INLINED Int padding(const State& state, const Batch& batch) {
     return batch.counts.scheduled > 0 ? PADDED : PADDED_BEHIND_HITS;
 }
 
-// The tokens of an admitted sequence that has one to compute, behind `cached` ones.
+// The padded tokens of an admitted sequence that has one token to compute behind `cached` ones.
 INLINED Int padded_tokens(const Engine& engine, Int cached, Int pads) {
     if (pads == PADDED_BEHIND_HITS && cached == 0) return 1;
     const Int tokens = 1 + engine.drafts;
     return cached + tokens + 1 <= engine.max_model_len ? tokens : 1;
 }
 
-// A number in [0, 1) that depends on the sequence and how far it is (splitmix64's finalizer).
+// A pseudo-random number in [0, 1) (splitmix64's finalizer).
 //
-// The same for every sequence of that arrival, prompt and output.
+// It depends only on the arrival time and on the prompt and output tokens of the sequence.
 COMPILED double uniform(const Sequence& seq) {
     uint64_t z = uint64_t(Int(seq.output)) * 0x9E3779B97F4A7C15u + uint64_t(Int(seq.prompt));
     z += uint64_t(Int(seq.arrival_s * 1e3)) * 0xD1B54A32D192ED03u;
@@ -45,7 +45,7 @@ COMPILED double uniform(const Sequence& seq) {
     return double(z >> 11) / 9007199254740992.0;
 }
 
-// The tokens that are drafted for `seq` where they are known before the step.
+// The number of tokens that are drafted for `seq`, if that is known before the step.
 COMPILED Int drafted_tokens(const Engine& engine, const Sequence& seq) {
     Int count = 0;
     const double level = uniform(seq);
@@ -53,7 +53,7 @@ COMPILED Int drafted_tokens(const Engine& engine, const Sequence& seq) {
     return count;
 }
 
-// The tokens of the next `drafts` of `seq` that are accepted.
+// The number of the next `drafts` draft tokens of `seq` that are accepted.
 COMPILED Int accepted_tokens(const Engine& engine, const Sequence& seq, Int drafts) {
     Int count = 0;
     const double level = uniform(seq);
@@ -61,7 +61,7 @@ COMPILED Int accepted_tokens(const Engine& engine, const Sequence& seq, Int draf
     return count;
 }
 
-// The step holds `slot`, and so its adapter.
+// Note the adapter of `slot`, which is in the step.
 INLINED void note_adapter(const State& state, const Batch& batch, Int slot) {
     const Int adapter = state.sequences[slot].adapter, count = batch.counts.adapters;
     if (adapter == 0 || state.engine.max_loras == 0) return;
@@ -72,7 +72,7 @@ INLINED void note_adapter(const State& state, const Batch& batch, Int slot) {
     batch.counts.adapters = count + 1;
 }
 
-// List the adapters of the sequences that the step holds so far, or of all that run.
+// List the adapters of the sequences in the step so far, or of all running ones.
 COMPILED void count_adapters(const State& state, const Batch& batch) {
     auto& engine = state.engine;
     batch.counts.adapters = 0;
@@ -86,7 +86,7 @@ COMPILED void count_adapters(const State& state, const Batch& batch) {
     }
 }
 
-// Whether the step has no room for the adapter of `slot`.
+// Whether the step has no room for the adapter of `slot`, which it does not have yet.
 INLINED bool is_left_out(const State& state, const Batch& batch, Int slot) {
     const Int adapter = state.sequences[slot].adapter, most = state.engine.max_loras;
     bool left_out = adapter != 0 && 0 < most && most == batch.counts.adapters;

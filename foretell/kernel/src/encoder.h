@@ -3,8 +3,8 @@
 // Mirrors `Scheduler._try_schedule_encoder_inputs` (vllm/v1/core/sched/scheduler.py, 0.32) and
 // `EncoderCacheManager` (vllm/v1/core/encoder_cache_manager.py). An input, such as an image, takes
 // the place of some tokens of a prompt. It is encoded as a whole in the first step that computes
-// any of them, and its embeddings stay in the cache while its sequence needs them; behind that
-// until others need the room. Inputs of equal content share them.
+// any of them. Its embeddings stay in the cache while its sequence needs them, and after that until
+// others need the room. Inputs with equal content share embeddings.
 
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace foretell::encoder {
 
-// What the step in the making does with an input: encodes it, or uses what an equal one of the same
-// sequence has it encode.
+// What the step being scheduled does with an input: encode it, or reuse an equal input of the same
+// sequence that it encodes.
 constexpr Int ENCODES = 1, REPEATS = 2;
 
 // Whether the step encodes an input of the same sequence with the content of input `i`.
@@ -25,7 +25,7 @@ INLINED bool is_encoded(const State& state, Int first, Int i) {
     return false;
 }
 
-// Whether any input of this content is held, from row `first` up to `end`.
+// Whether any input in the rows from `first` up to `end` holds this content.
 INLINED bool holds(const State& state, Int first, Int end, Int content) {
     for (Int i = first; i < end; i++) {
         if (state.inputs[i].held && state.inputs[i].content == content) return true;
@@ -33,7 +33,7 @@ INLINED bool holds(const State& state, Int first, Int end, Int content) {
     return false;
 }
 
-// A cached content that nobody holds comes last of those that may be dropped.
+// Append a cached content that no sequence holds to the list of evictable contents.
 COMPILED void push_content(const State& state, Int index) {
     auto& engine = state.engine;
     auto& content = state.inputs[index];
@@ -47,7 +47,7 @@ COMPILED void push_content(const State& state, Int index) {
     engine.encoder_tail = index;
 }
 
-// A content is no longer one of those that may be dropped.
+// Remove a content from the list of evictable contents.
 COMPILED void unlink_content(const State& state, Int index) {
     auto& engine = state.engine;
     auto& rows = state.inputs;
@@ -64,9 +64,9 @@ COMPILED void unlink_content(const State& state, Int index) {
     }
 }
 
-// Whether an input can be encoded behind others with `before` embeddings.
+// Whether an input can be encoded after others with `before` embeddings in total.
 //
-// If so, cached contents that nobody holds are dropped until there is room, the oldest first.
+// If so, cached contents that no sequence holds are evicted until there is room, oldest first.
 COMPILED bool make_room(const State& state, Int embeds, Int before) {
     auto& engine = state.engine;
     auto& rows = state.inputs;
@@ -81,7 +81,7 @@ COMPILED bool make_room(const State& state, Int embeds, Int before) {
     return true;
 }
 
-// The sequence needs the cached embeddings of its input `i`.
+// Hold the cached embeddings of input `i` for the sequence.
 COMPILED void hold(const State& state, const Sequence& seq, Int i) {
     auto& engine = state.engine;
     const Int index = state.inputs[i].content;
@@ -108,11 +108,11 @@ COMPILED void let_go(const State& state, const Sequence& seq, Int i) {
     }
 }
 
-// The tokens behind `computed` ones that `slot` can compute for its inputs, `tokens` at most.
+// The tokens behind `computed` ones, at most `tokens`, that `slot` can compute with its inputs.
 //
-// It stops before an input that finds no room. Cached inputs are then held, and room for others has
-// been made, whether or not they are encoded; `encode_inputs` does that. Of what lies between the
-// first and the last embedding of an input, every token counts as one.
+// It stops before an input for which there is no room. Cached inputs are held, and room for others
+// is made, whether or not `encode_inputs` encodes them later. Every token between the first and the
+// last embedding of an input counts as an embedding.
 COMPILED Int try_inputs(const State& state, Int slot, Int computed, Int tokens) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -151,13 +151,13 @@ COMPILED Int try_inputs(const State& state, Int slot, Int computed, Int tokens) 
     return tokens;
 }
 
-// The step computes what `try_inputs` let it, when it had `budget` left to encode with.
+// Encode what `try_inputs` chose; `budget` was the encoder budget at that time.
 COMPILED void encode_inputs(const State& state, Int slot, Int budget) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
     auto& rows = state.inputs;
     if (seq.encoded > 0) {
-        // As in vLLM, what preemptions since then have given back is lost.
+        // As in vLLM, refunds of preemptions since then are lost.
         engine.encoder_budget = budget - seq.encoded;
     }
     for (Int i = seq.first_input; i < seq.first_input + seq.inputs; i++) {
@@ -172,7 +172,7 @@ COMPILED void encode_inputs(const State& state, Int slot, Int budget) {
     }
 }
 
-// A sequence with inputs begins to run.
+// Note that a sequence with inputs begins to run.
 INLINED void begin_inputs(const State& state, Int slot) {
     state.sequences[slot].encoding = 1;
     state.engine.encoding += 1;
@@ -183,9 +183,9 @@ INLINED void end_inputs(const State& state, Sequence& seq) {
     seq.encoding = seq.encoded = 0;
 }
 
-// Let go of inputs behind which the output of `slot` is known; its step verified `drafts`.
+// Let go of inputs before the confirmed tokens of `slot`, whose step verified `drafts` drafts.
 //
-// Without async scheduling vLLM has no placeholders. Drafts, accepted or not, lie behind inputs.
+// Without async scheduling vLLM has no placeholders. Drafts, accepted or not, are behind inputs.
 COMPILED void free_processed(const State& state, Int slot, Int drafts) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -204,10 +204,10 @@ COMPILED void free_processed(const State& state, Int slot, Int drafts) {
     if (!goes_on) end_inputs(state, seq);
 }
 
-// Let go of all inputs of `slot`, which does not run, or will not go on.
+// Let go of all inputs of `slot`, which does not run or will not go on.
 //
-// In their order, as `EncoderCacheManager.free` does for up to eight of them. Of more it goes
-// through a set of Python's.
+// They are freed in order, as by `EncoderCacheManager.free` for up to eight inputs. With more, vLLM
+// frees them in the order of a Python set.
 INLINED void free_inputs(const State& state, Int slot) {
     auto& seq = state.sequences[slot];
     if (seq.inputs > 0) {
@@ -218,10 +218,10 @@ INLINED void free_inputs(const State& state, Int slot) {
     }
 }
 
-// Count who holds what, from the rows of a snapshot, the first `contents` of which are contents.
+// Restore the counters and lists of the encoder cache from the rows of a snapshot.
 //
-// Those of them that are cached and held by nobody are listed in the order in which they would be
-// dropped.
+// The first `contents` rows are contents. Among them, cached ones that no sequence holds are in the
+// order in which they would be evicted.
 COMPILED void restore_inputs(const State& state, Int contents) {
     auto& engine = state.engine;
     auto& rows = state.inputs;
@@ -256,7 +256,7 @@ COMPILED void restore_inputs(const State& state, Int contents) {
     }
 }
 
-// The room in the encoder cache, counted anew; a violation is a bug in the twin.
+// Recount the room in the encoder cache; a violation is a bug in the twin.
 COMPILED void check_inputs(const State& state) {
     auto& engine = state.engine;
     Int held = 0, unused = 0;

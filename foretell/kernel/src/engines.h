@@ -1,9 +1,9 @@
 // Many engines in one call, each found by the addresses of its arrays.
 //
-// Handing an array over costs a tenth of a microsecond, and an engine has a dozen: more than a step
-// of it takes. So a row of `Placed` says where an engine's arrays lie, and all engines are handed
-// over as one array. The writer of a row keeps the arrays alive and writes it anew when one is
-// replaced.
+// Passing an array costs a tenth of a microsecond, and an engine has a dozen arrays: that is more
+// than a step of it takes. So a row of `Placed` holds the addresses of an engine's arrays, and all
+// rows are passed as one array. The writer of a row must keep the arrays alive, and rewrite the row
+// when one is replaced.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace foretell::engines {
 
 using namespace live;
 
-// The m engines of a cluster: what each array is, `foretell.kernel.live` tells.
+// The m engines of a cluster. The arrays are described at `foretell.kernel.live`.
 struct Engines {
     Array<Placed> placed;
     Array<double> ends_s;
@@ -34,13 +34,13 @@ COMPILED Live live_of(const Engines& engines, Int index) {
             array_at<Entry>(at.newer),        array_at<Belief>(at.beliefs)};
 }
 
-// The step-time model whose arrays lie `at`.
+// The step-time model with these addresses.
 COMPILED StepTime model_of(const PlacedModel& at) {
     return {array_at<double>(at.coefficients), array_at<double>(at.values),
             {(Int*)at.layout.address, TABLES, LAYOUT_WIDTH}};
 }
 
-// Apply `live.advance` to one engine: its oldest step ends, and others are scheduled.
+// Apply `live.advance` to one engine: end its oldest step and schedule others.
 COMPILED void step(const Engines& engines, Int index, double now_s, Broken& broken) {
     auto& at = engines.placed[index];
     const Live live = live_of(engines, index);
@@ -53,9 +53,9 @@ COMPILED void step(const Engines& engines, Int index, double now_s, Broken& brok
     engines.ends_s[index] = clock.in_flight > 0 ? clock.first_end_s : INFINITY;
 }
 
-// End steps in their order, up to and including `until_s`; true when it stopped at one before.
+// End steps in order of time, up to and including `until_s`; true if it stopped at one of them.
 //
-// It stops at a step that ends a request, or with `each` at any step; `outcome` tells at which.
+// It stops at a step that ends a request, or with `each` at any step; `outcome` names the step.
 COMPILED bool run(const Engines& engines, double until_s, bool each, Broken& broken) {
     for (;;) {
         Int first = 0;
@@ -73,7 +73,7 @@ COMPILED bool run(const Engines& engines, double until_s, bool each, Broken& bro
     }
 }
 
-// `live.publish` of each engine in `indices`; its snapshot has the same index.
+// Apply `live.publish` to each engine in `indices`; its snapshot has the same index.
 COMPILED void publish_all(const Engines& engines, const Snapshots& snapshots,
                           const Array<Int>& indices, double now_s) {
     for (const Int index : indices) {

@@ -1,9 +1,9 @@
 // Forecasts from snapshots of many engines, in one call.
 //
-// Each question asks what becomes of one new request on one engine. The arrivals of a call are, for
-// each question, those that are on their way to its engine, then those that are expected there
-// though nobody has announced them, and behind all of them the new request. What each array is for
-// is described at `foretell.kernel.forecasts`.
+// Each question asks for the future of the new request on one engine. The arrivals of a call are,
+// for each question, the requests on their way to its engine, then the unannounced ones that are
+// expected there; the last arrival of all is the new request. The arrays are described at
+// `foretell.kernel.forecasts`.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace foretell::forecasts {
 
 using namespace together;
 
-// The new request's future on each of q engines: instants, infinite where they never come.
+// The new request's future on each of q engines: instants, infinite for what never happens.
 struct Answers {
     Table<double> first_token_s;  // (q, most samples)
     Table<double> last_token_s;   // (q, most samples * marks)
@@ -52,7 +52,7 @@ COMPILED void average(const Answers& answers, Int i, Int samples, double now_s) 
     answers.means.at(i, 3) = preempted_s / double(marks);
 }
 
-// Fill `answers` to the questions.
+// Fill `answers` for the questions.
 COMPILED void forecast(const Call& call, const Answers& answers) {
     auto& new_request = call.arrivals.last();
     forget_steps(call);
@@ -78,7 +78,7 @@ COMPILED void forecast(const Call& call, const Answers& answers) {
     }
 }
 
-// Whether rollouts without a new request may differ from those kept; if so, note the new state.
+// Whether rollouts without the new request may differ from the kept ones; if so, note the state.
 COMPILED bool is_new(Kept& kept, const Question& question, const Records& start) {
     auto& clock = start.clock;
     const double now_s = clock.in_flight < start.engine.depth ? clock.now_s : 0.0;
@@ -96,9 +96,9 @@ COMPILED bool is_new(Kept& kept, const Question& question, const Records& start)
     return true;
 }
 
-// Follow all requests of an engine to their ends, `new_requests` among them; their number.
+// Follow all requests of an engine to their ends, with `new_requests` new ones; returns how many.
 //
-// What is known without new requests already is not computed again.
+// Kept rollouts without new requests are reused if they are still valid.
 COMPILED Int follow(const Call& call, const Question& question, Int new_requests,
                     const Costs& costs) {
     const Int index = question.engine, samples = question.samples;
@@ -111,7 +111,7 @@ COMPILED Int follow(const Call& call, const Question& question, Int new_requests
     const Together together = among_others(call, index);
     begin(call, model, question, question.announced, new_requests > 0, totals);
     join_others(call, index, together);
-    // What others do is no part of what is kept.
+    // `Kept` does not cover the other ranks, so nothing is reused with them.
     if (together.with_others) kept.version = -1;
     if (new_requests == 0 && !is_new(kept, question, call.scratch.records[START])) return count;
     const Table<double>& seconds = new_requests > 0 ? costs.beside_s : costs.without_s;
@@ -123,17 +123,17 @@ COMPILED Int follow(const Call& call, const Question& question, Int new_requests
                              costs.counts};
     const double* length = call.arrivals.last().length;
     sample_futures(call.scratch, model, arriving, 0, length, together, futures);
-    // What a rollout left unfinished is not kept.
+    // Unfinished rollouts are not kept.
     if (new_requests == 0 && !is_whole(call.scratch.broken)) kept.version = -1;
     return count;
 }
 
-// Seconds by which `others` come later in `beside_s` than in `without_s`; without the offline ones
-// if `spares_offline`.
+// Seconds by which `others` come later in `beside_s` than in `without_s`. `spares_offline`: offline
+// requests do not count.
 //
 // Both are flat: `beside_s` is (samples, requests), `without_s` (samples, others). The sum over the
-// others is averaged over the samples. What never comes without the new request either is not its
-// doing; what it alone prevents is infinitely late.
+// others is averaged over the samples. Requests that never end even without the new request do not
+// count; the delay of those that never end only because of it is infinite.
 COMPILED double mean_delay_s(const double* without_s, const double* beside_s, Int samples,
                              const Array<Sequence>& others, Int requests, bool spares_offline) {
     const Int count = others.size;
@@ -156,12 +156,12 @@ COMPILED double mean_delay_s(const double* without_s, const double* beside_s, In
 // behind it are computed later; it makes every step longer that it takes part in; and it takes
 // blocks and a seat, so that others are admitted later or preempted.
 //
-// The economists' externality: who is placed pays for its own latency, the others pay the rest.
-// Offline requests pay nothing for an online one: nobody waits for them. Otherwise online requests
-// would all meet on the engine where they hold offline work up already. Both runs of an engine use
-// the same lengths for the same requests, so that their difference is the new request's doing and
-// no accident of the draw. Nobody is expected but those who were announced: who may come later is not
-// there to be delayed, and will be placed where it suits.
+// In economics this is an externality: the new request bears its own latency, the others bear the
+// rest. The delay of offline requests by an online one does not count, because no client waits for
+// them. Otherwise online requests would all be placed on the engine where they already delay
+// offline work. Both rollouts use the same lengths for the same requests, so that their difference
+// is due to the new request and not to the draw. Only announced arrivals count: later requests are
+// not there to be delayed, and can still be placed elsewhere.
 COMPILED void cost(const Call& call, const Costs& costs) {
     auto& new_request = call.arrivals.last();
     const Int new_requests = new_request.sequences;

@@ -1,4 +1,4 @@
-// Possible futures of an engine's requests: rollouts from one start, each with other lengths.
+// Possible futures of an engine's requests: rollouts from one start, each with its own lengths.
 
 #pragma once
 
@@ -8,21 +8,21 @@ namespace foretell::futures {
 
 using namespace start;
 
-// The outcome of s rollouts: instants on the start's clock, infinite where they never come.
+// The outcome of s rollouts: instants on the start's clock, infinite for what never happens.
 struct Futures {
-    Table<Int> totals;  // (s, n): the output lengths they run with
-    Array<Mark> marks;  // none where all requests are followed to their ends
-    // (s, 1): the first token of any new request; or (s, n), also infinite where it came before; or
-    // (s, 0) where nobody asks.
+    Table<Int> totals;  // (s, n): the output lengths of the rollouts
+    Array<Mark> marks;  // empty if all requests are followed to their ends
+    // (s, 1): the first token of any new request; or (s, n), also infinite if it came before; or
+    // (s, 0) if not wanted.
     Table<double> first_token_s;
-    // (s, marks): the last token of all new requests, had they as many tokens as the mark says; or
+    // (s, marks): the last token of all new requests, if they had as many tokens as the mark; or
     // (s, n).
     Table<double> last_token_s;
-    // (1,): steps of the first rollout; for new requests until they have ended.
+    // (1,): steps of the first rollout, up to the end of the new requests if there are any.
     Array<Int> counts;
 };
 
-// Set the marks in the first rollout; later ones go no further than a first token.
+// Set the marks in the first rollout; later ones end at the first token.
 COMPILED void follow_new_requests(const Roll& work, const double* length, bool first) {
     auto& state = work.loop.state;
     const Int count = work.marks.size;
@@ -60,20 +60,19 @@ COMPILED void note_new_requests(const Roll& work, Int sample, bool ended, const 
     }
 }
 
-// Fill all of `futures` but its totals; the start in `scratch` is left as it is.
+// Fill all of `futures` except its totals; the start in `scratch` does not change.
 //
-// `arriving` requests have not joined the queue at the start. The last `watched` sequences, whose
-// length is believed to be as `length` says, are new requests. Where there are none, every rollout
-// goes on until nobody is left who can ever run. How many tokens that takes hardly matters
-// (`steady.h`): it costs what has to be admitted, and who ends.
+// `arriving` requests have not joined the queue at the start. The last `watched` sequences are the
+// new requests, with the length distribution `length`. Without new requests, every rollout goes on
+// until no request is left that can ever run. The number of tokens hardly matters (`steady.h`): the
+// cost depends on the requests that are admitted or end.
 //
-// New requests run as far as the last of the marks: when they would have ended with any of them is
-// then known from one rollout, for a new request's end changes little for itself. The marks are set
-// to the middles of equally likely parts of its length. Only the first rollout goes on behind the
-// first token: how long others will be decides when a new request can begin, and says little of how
-// fast it then goes.
+// New requests run up to the last mark. One rollout then shows when they would have ended at any
+// mark, since the end of a new request changes little for itself. The marks are the middles of
+// equally likely parts of its length. Only the first rollout goes on behind the first token: the
+// lengths of others decide when a new request can begin, but matter little for its speed later.
 //
-// The engine steps as `together` says.
+// `together` says how the engine steps with other ranks.
 COMPILED void sample_futures(const Scratch& scratch, const StepTime& model, Int arriving,
                              Int watched, const double* length, const Together& together,
                              const Futures& futures) {

@@ -1,4 +1,4 @@
-// Output lengths as distributions, given what was generated already: `foretell.kernel.lengths`.
+// Output lengths as distributions, given the tokens generated so far: `foretell.kernel.lengths`.
 
 #pragma once
 
@@ -10,13 +10,13 @@ constexpr Int KNOTS = 8, WIDTH = KNOTS + 1, LAST = KNOTS - 1;
 constexpr Int STRATA = 1024, STRATA_BITS = 10;
 constexpr Int OVERRUN_TOKENS = 10;
 
-// numpy computes these, when `foretell.kernel.lengths` is loaded.
+// `foretell.kernel.lengths` sets these when it is imported.
 static double HAZARD[KNOTS];  // of each knot's level
 static double PER_HAZARD[KNOTS - 1];
 static double STRATUM_HAZARD[STRATA];
-static Int SHIFT[STRATA];  // entry s is applied to a stratum by exclusive or, for sample s
+static Int SHIFT[STRATA];  // sample s has its stratum XOR entry s
 
-// H(g) = -log P(L > g); infinite where `row` ends at `g` tokens or before.
+// H(g) = -log P(L > g); infinite if `row` ends at `g` tokens or before.
 COMPILED double hazard(const double* row, double g) {
     if (g < row[0]) return 0.0;
     if (g >= row[LAST]) {
@@ -24,7 +24,7 @@ COMPILED double hazard(const double* row, double g) {
         return tail > 0.0 ? HAZARD[LAST] + (g - row[LAST]) / tail : INFINITY;
     }
     Int i = 0;
-    while (g >= row[i + 1]) i += 1;  // of equal knots the last: P(L > g) does not hold their ends
+    while (g >= row[i + 1]) i += 1;  // of equal knots the last: P(L > g) excludes ends at them
     const double share = (g - row[i]) / (row[i + 1] - row[i]);
     return HAZARD[i] + share * (HAZARD[i + 1] - HAZARD[i]);
 }
@@ -32,7 +32,7 @@ COMPILED double hazard(const double* row, double g) {
 // The number of tokens at the finite cumulative hazard `h`.
 COMPILED double tokens_at(const double* row, double h) {
     Int i = 0;
-    // Counting takes no branch that could be mispredicted.
+    // Counting needs no branch that could be mispredicted.
     for (Int knot = 1; knot <= LAST; knot++) i += h >= HAZARD[knot];
     if (i == LAST) return row[LAST] + (h - HAZARD[LAST]) * row[LAST + 1];
     return row[i] + (h - HAZARD[i]) * PER_HAZARD[i] * (row[i + 1] - row[i]);
@@ -53,16 +53,16 @@ COMPILED Int stratum_of(Int key, Int seed) {
     return Int(z >> (64 - STRATA_BITS));
 }
 
-// Samples of what a request that has generated `g` will have generated when it ends.
+// Draw samples of the final output length of a request that has generated `g` tokens.
 //
-// Column `i` of `totals`, (samples, n), is overwritten with whole tokens, each above `g`.
-// `max_tokens` is the caller's to apply.
+// Column `i` of `totals`, (samples, n), is overwritten with integers above `g`. The caller must
+// apply `max_tokens`.
 //
-// Within a sample requests are independent, as they are in the engine. Over the samples each
-// request takes its levels from equal parts of (0, 1), as in Latin hypercube sampling (McKay,
-// Beckman and Conover, 1979), from a start that its key and the seed decide: 2, 4, 8, ... samples
-// already have good means. A request that keeps its key keeps its levels. A single sample is no
-// draw: it is the median.
+// Within a sample requests are independent, as they are in the engine. Across samples each request
+// has levels in equal parts of (0, 1), as in Latin hypercube sampling (McKay, Beckman and Conover,
+// 1979), beginning at a stratum that depends on its key and the seed, so 2, 4, 8, ... samples
+// already have good means. A request with the same key has the same levels. A single sample is not
+// drawn: it is the median.
 COMPILED void draw_levels(const double* row, Int g, Int key, Int seed, const Table<Int>& totals,
                           Int i) {
     const double h = hazard(row, double(g));

@@ -1,7 +1,7 @@
 // One engine whose time the caller keeps: simulated, replayed or emulated.
 //
 // The loop is that of forecasts (`loop.h`). The caller advances the engine when a step ends, or
-// when an idle engine is to find that a request has arrived.
+// when a request arrives at an idle engine.
 
 #pragma once
 
@@ -11,10 +11,10 @@ namespace foretell::live {
 
 using namespace start;
 
-// Calls between two counts of all blocks where they have identity: that takes as long as a step.
+// Calls between two recounts of all blocks with identity; a recount takes as long as a step.
 constexpr Int CHECK_POOL_EVERY = 256;
 
-// The arrays of one engine and of its steps in flight: what each is, `foretell.kernel.live` tells.
+// The arrays of one engine and of its steps in flight, described at `foretell.kernel.live`.
 struct Live {
     Array<LiveRecord> records;
     Array<Sequence> sequences;
@@ -35,7 +35,7 @@ struct Limits {
 
 // Sum up free blocks over the time since they last changed.
 //
-// To be called before blocks are taken or freed otherwise than by `advance`, and at the end.
+// Call it before blocks are taken or freed other than by `advance`, and at the end.
 COMPILED void count_free(const Live& live, double now_s) {
     auto& engine = live.records[0].at.engine;
     auto& tally = live.records[0].tally;
@@ -61,12 +61,12 @@ COMPILED void check_batch(const State& state, const Batch& batch, Int max_num_sc
     require(state.broken, tokens == shape, "a shape does not hold its tokens");
 }
 
-// The oldest step in flight ends, if there is one and it `lands`, and others are scheduled.
+// End the oldest step in flight, if any and if it `lands`, and schedule at most `steps` steps.
 //
-// At most `steps` of them; returns how many. Every step is checked against the limits. Fills
-// `outcome`: how many sequences the step ended and which of the two batches it was.
-// `clock.first_end_s` is then the end of the oldest step in flight. `broken` is for a state that was
-// made of what somebody told, and for step times that are none; otherwise the process ends.
+// Returns how many were scheduled. Every step is checked against the limits. Fills `outcome`: how
+// many sequences the step ended and which of the two batches it was. `clock.first_end_s` becomes
+// the end of the oldest step in flight. `broken` reports invalid step times and broken invariants
+// of a received state; with other broken invariants the process ends.
 COMPILED Int advance(const Live& live, const StepTime& model, double now_s, bool lands, Int steps,
                      const Limits& limits, Int* outcome, Broken& broken) {
     auto& records = live.records[0].at;
@@ -99,7 +99,7 @@ COMPILED Int advance(const Live& live, const StepTime& model, double now_s, bool
         tally.scheduled += 1;
         tally.tokens += counts.prefill_tokens + counts.decode_seqs + counts.draft_tokens;
         if (counts.scheduled > 0 && !(clock.last_end_s > begun_s)) {
-            broken.invariant = "a step took no time";  // by a model that somebody gave
+            broken.invariant = "a step took no time";  // due to the caller's model
         }
         check_batch(state, batch, limits.max_num_scheduled_tokens);
         if (counts.scheduled == 0 || !is_whole(broken)) break;
@@ -109,11 +109,11 @@ COMPILED Int advance(const Live& live, const StepTime& model, double now_s, bool
     return scheduled;
 }
 
-// Make at most `steps` steps, one after the other, and no more once one admits, preempts or ends a
-// request, or nothing is left; returns how many.
+// Make at most `steps` steps, one by one, up to the first that admits, preempts or ends a request,
+// or until nothing is left; returns how many.
 //
 // Fills `shapes`, (steps, 5), in the order of `BatchShape`, and `outcome` with how many sequences
-// the last one ended and which of the two batches it was. No step may be in flight.
+// the last step ended and which of the two batches it was. No step may be in flight.
 COMPILED Int run_steps(const Live& live, const StepTime& model, Int steps, const Limits& limits,
                        Int* outcome, const Table<Int>& shapes, Broken& broken) {
     Int made = 0;
@@ -135,7 +135,7 @@ COMPILED Int run_steps(const Live& live, const StepTime& model, Int steps, const
     return made;
 }
 
-// Fill the row of any request; returns whether its length is certain.
+// Fill the fields that running and waiting requests share; returns whether the length is certain.
 COMPILED bool publish_request(const Live& live, Int slot, Request& request) {
     auto& seq = live.sequences[slot];
     auto& belief = live.beliefs[slot];
@@ -175,7 +175,7 @@ COMPILED void publish_steps(const Live& live, Snapshot& header) {
     }
 }
 
-// Make the engine's snapshot from what a published snapshot would say of it at this moment.
+// Fill the engine's snapshot as one that it would publish at this moment.
 COMPILED void publish(const Live& live, const Snapshots& snapshots, Int index, double now_s) {
     auto& header = snapshots.headers[index];
     auto& at = live.records[0].at;
@@ -203,7 +203,7 @@ COMPILED void publish(const Live& live, const Snapshots& snapshots, Int index, d
         request.left = seq.left;
         request.scheduled = 0;
         request.in_flight = seq.placeholders;
-        // Entries are in the order of the running list, but for those that compute nothing.
+        // Entries are in the order of the running list, without sequences that compute nothing.
         for (Int j = 0; j < scheduled; j++) {
             const Int place = (entry + j) % scheduled;
             if (entries[place].slot == slot) {
@@ -219,7 +219,7 @@ COMPILED void publish(const Live& live, const Snapshots& snapshots, Int index, d
         auto& seq = live.sequences[slot];
         auto& request = requests[count];
         certain &= publish_request(live, slot, request);
-        // A request that has not run yet is shown with the hits that its predictor believes in.
+        // A request that has not run yet is shown with the hits that its predictor expects.
         request.cached_tokens = seq.preemptions ? Int(seq.cached) : seq.hits * engine.block_size;
         request.computed = request.blocks = request.scheduled = request.in_flight = 0;
         request.left = 0;

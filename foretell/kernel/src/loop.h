@@ -2,9 +2,8 @@
 //
 // It is the loop of `EngineCore.step`, or with async scheduling of `step_with_batch_queue`
 // (vllm/v1/engine/core.py, 0.32), on a device that runs one step after the other: step k + 1 is
-// scheduled when the output of k - 1 is applied, and begins when k ends. The driver of an engine
-// calls `schedule_next` and `land` and keeps the time: forecasts and the simulator here,
-// `engine.twin` for the replay of scenarios and for the emulated engine.
+// scheduled when the output of k - 1 is applied, and begins when k ends. `rollout.h` and `live.h`
+// call `schedule_next` and `land` and keep the time.
 
 #pragma once
 
@@ -19,17 +18,17 @@ using namespace output;
 // An engine and its steps in flight: at most `state.engine.depth`, which is 1 or 2.
 struct Loop {
     State state;
-    Batch batches[2];  // the steps in flight take turns in these two
+    Batch batches[2];  // steps in flight alternate between these two
     Clock& clock;
 };
 
 // Which of the two batches the step behind those in flight is scheduled into.
 INLINED Int newest(const Loop& loop) { return (loop.clock.oldest + loop.clock.in_flight) & 1; }
 
-// Schedule a step behind those in flight; false where none may be, or nothing can change.
+// Schedule a step behind those in flight; false if none may be, or nothing can change.
 //
-// A step that only preempts holds no tokens. The step is in flight when `launch` says so. Where
-// offline requests are planned apart they get what `model` says is left of it.
+// A step that only preempts has no tokens. The step is in flight after `launch`. If the engine
+// co-schedules, `model` decides how much offline work fits.
 INLINED bool schedule_next(const Loop& loop, const StepTime& model) {
     auto& engine = loop.state.engine;
     auto& clock = loop.clock;
@@ -47,13 +46,13 @@ INLINED Sums sums_of(const Counts& counts) {
 
 // Seconds of a step with the sums `counts`.
 //
-// A step without tokens, which preempted somebody, runs no model and takes no time.
+// A step without tokens, which only preempted, runs no model and takes no time.
 INLINED double batch_s(const StepTime& model, const Counts& counts) {
     if (counts.prefill_seqs + counts.decode_seqs == 0) return 0.0;
     return step_s(model, sums_of(counts));
 }
 
-// The step just scheduled is in flight: it begins when the device is free, for `seconds`.
+// Put the step just scheduled in flight: it begins when the device is free and takes `seconds`.
 INLINED void launch(const Loop& loop, double seconds) {
     auto& clock = loop.clock;
     clock.launched += 1;
@@ -65,7 +64,7 @@ INLINED void launch(const Loop& loop, double seconds) {
     clock.in_flight += 1;
 }
 
-// The clock moves to the end of the oldest step in flight, which is in flight no more.
+// Advance the clock to the end of the oldest step in flight, and take it out of flight.
 INLINED void end_oldest(const Loop& loop) {
     auto& clock = loop.clock;
     clock.now_s = max(clock.now_s, clock.first_end_s);
@@ -75,7 +74,7 @@ INLINED void end_oldest(const Loop& loop) {
     clock.iterations += 1;
 }
 
-// The oldest step in flight ends, and its output is applied.
+// End the oldest step in flight and apply its output.
 COMPILED void land(const Loop& loop) {
     auto& batch = loop.batches[loop.clock.oldest];
     end_oldest(loop);

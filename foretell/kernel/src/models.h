@@ -1,11 +1,11 @@
-// The inner loops of length models: of a few rows numpy's calls cost more. `foretell.length` says
-// what they are for; all tables have a row for each request.
+// The inner loops of length models: for a few rows numpy's calls would cost more. Their purpose is
+// described in `foretell.length`. All tables have one row per request.
 
 #pragma once
 
 #include "base.h"
 
-// gcc uses vectors for these loops from this level on; clang does at any.
+// gcc vectorises these loops from this level on, clang at any level.
 #ifndef __clang__
 #pragma GCC push_options
 #pragma GCC optimize("O3")
@@ -16,9 +16,9 @@ namespace foretell::models {
 using Numbers = Array<double>;
 using Rows = Table<double>;
 
-// --- the layers of a small network ---------------------------------------------------------------
+// --- The layers of a small network. --------------------------------------------------------------
 
-// Standardise features in place, none further than `most` from 0 afterwards.
+// Standardise features in place, and clip them to [-`most`, `most`].
 COMPILED void standardise(const Table<float>& rows, const Array<float>& mean,
                           const Array<float>& scale, double most) {
     for (Int row = 0; row < rows.rows; row++) {
@@ -29,8 +29,8 @@ COMPILED void standardise(const Table<float>& rows, const Array<float>& mean,
     }
 }
 
-// Add to each of `means` the rows of `words` that are its own, over the root of their number: the
-// first `counts[0]` of `numbers` for the first, and so on.
+// Add to each row of `means` its rows of `words`, then divide by the square root of their number.
+// The first `counts[0]` of `numbers` are the words of the first row, and so on.
 COMPILED void sum_words(const Table<float>& words, const Array<Int>& numbers,
                         const Array<Int>& counts, const Table<float>& means) {
     Int at = 0;
@@ -45,13 +45,13 @@ COMPILED void sum_words(const Table<float>& words, const Array<Int>& numbers,
     }
 }
 
-// The layer's bias: the last row of its weights.
+// Set `sums` to the layer's bias, the last row of its weights.
 INLINED void add_bias(const Table<float>& weights, const Numbers& sums) {
     const Array<float> bias = weights[weights.rows - 1];
     for (Int j = 0; j < sums.size; j++) sums[j] = bias[j];
 }
 
-// Add to `sums` what `inputs` give; many of them are 0.
+// Add the products of `inputs` and weights to `sums`; many inputs are 0.
 template <class T>
 INLINED void add_inputs(const Array<T>& inputs, const Table<float>& weights, const Numbers& sums) {
     double* __restrict into = sums.data;
@@ -67,8 +67,8 @@ INLINED void rectify(const Numbers& values) {
     for (double& value : values) value = max(value, 0.0);
 }
 
-// The softmax of the last layer into `shares`, of features and words. The last row of each layer's
-// weights is its bias; `hidden`, two rows, is overwritten.
+// The network of features and words; the softmax of its last layer is written to `shares`. The last
+// row of each layer's weights is its bias. `hidden`, two rows, is overwritten.
 COMPILED void forward(const Table<float>& rows, const Table<float>& words,
                       const Table<float>& first, const Table<float>& second,
                       const Table<float>& last, const Rows& hidden, const Rows& shares) {
@@ -94,9 +94,9 @@ COMPILED void forward(const Table<float>& rows, const Table<float>& words,
     }
 }
 
-// --- distributions over bins of length -----------------------------------------------------------
+// --- Distributions over bins of length. ----------------------------------------------------------
 
-// Tokens at each of `levels`; the last bin falls off with a mean of `tail_mean`.
+// Tokens at each of `levels`; the last bin is an exponential with mean `tail_mean`.
 COMPILED void quantiles(const Rows& probabilities, const Numbers& levels, const Numbers& edges,
                         double tail_mean, const Rows& found) {
     const Int last = edges.size - 1;
@@ -129,7 +129,7 @@ COMPILED void means(const Rows& probabilities, const Numbers& limits, const Numb
         double mean = 0.0;
         for (Int at = 0; at < last; at++) {
             const double low = min(edges[at], limit), high = min(edges[at + 1], limit);
-            // Of a bin that the limit cuts a share lies below it, the rest is cut to it.
+            // Of a bin that contains the limit, a share is below it and the rest is clipped to it.
             double reached = (limit - edges[at]) / (edges[at + 1] - edges[at]);
             reached = min(max(reached, 0.0), 1.0);
             const double inside = reached * (low + high) / 2.0 + (1.0 - reached) * high;
@@ -141,7 +141,7 @@ COMPILED void means(const Rows& probabilities, const Numbers& limits, const Numb
     }
 }
 
-// Make P(length <= upper edge) of each bin that bin's own probability.
+// Convert P(length <= upper edge) of each bin to the bin's probability.
 COMPILED void differences(const Rows& below) {
     for (Int row = 0; row < below.rows; row++) {
         for (Int at = below.columns - 1; at > 0; at--) {
@@ -150,7 +150,7 @@ COMPILED void differences(const Rows& below) {
     }
 }
 
-// The product-limit estimator of `Experience`; `worth`: the answers that the prior counts for.
+// The product-limit estimator of `Experience`; the prior counts as `worth` answers.
 COMPILED void experience(const Rows& prior, const Numbers& reached, const Numbers& passed,
                          double worth, const Rows& below) {
     const double least = 1e-300;
@@ -167,7 +167,7 @@ COMPILED void experience(const Rows& prior, const Numbers& reached, const Number
     }
 }
 
-// `below` through the distribution function whose values at equal distances are `levels`.
+// Apply to `below` the distribution function whose values at equal distances are `levels`.
 COMPILED void recalibrate(const Numbers& below, const Numbers& levels, const Numbers& corrected) {
     const Int cells = levels.size - 1;
     for (Int i = 0; i < below.size; i++) {
@@ -180,7 +180,7 @@ COMPILED void recalibrate(const Numbers& below, const Numbers& levels, const Num
 
 // P(length <= upper edge) of each bin by a regression on the features `inputs`.
 //
-// `scale` makes a standard deviation that of the logistic distribution.
+// `scale` converts a standard deviation to the scale of the logistic distribution.
 COMPILED void regress(const Rows& probabilities, const Rows& inputs, const Numbers& weights,
                       const Rows& covariance, double square, const Numbers& centre_logs,
                       const Numbers& upper_logs, double scale, const Rows& found) {
@@ -205,8 +205,8 @@ COMPILED void regress(const Rows& probabilities, const Rows& inputs, const Numbe
     }
 }
 
-// P(length <= a knot), `below` the same at upper edges; `tail` is P(length <= knot | in the last
-// bin) for the knots behind its beginning.
+// P(length <= a knot). `below` is the same at upper edges; `tail` is the cumulative hazard at knots
+// within the last bin, counted from its beginning.
 INLINED double level_of_knot(const Numbers& below, const Numbers& tail, Int knot) {
     if (knot == 0) return 0.0;
     if (knot < below.size) return below[knot - 1];
@@ -214,7 +214,7 @@ INLINED double level_of_knot(const Numbers& below, const Numbers& tail, Int knot
     return before + (1.0 - before) * -expm1(-tail[knot - below.size]);
 }
 
-// Each distribution moved along the line of `Shift` and spread around its centre.
+// Move each distribution along the line of `Shift` and spread it around its centre.
 COMPILED void shift(const Rows& probabilities, const Rows& below, double slope, double offset,
                     double spread, const Numbers& centre_logs, const Numbers& upper_logs,
                     const Numbers& knots, const Numbers& tail, const Rows& moved) {
@@ -227,7 +227,7 @@ COMPILED void shift(const Rows& probabilities, const Rows& below, double slope, 
         }
         Int knot = 0;
         for (Int at = 0; at < upper_logs.size; at++) {
-            // The length that is moved to the bin's upper edge; they ascend.
+            // The length that is moved to the bin's upper edge; these lengths ascend.
             const double log_tokens =
                 (upper_logs[at] - (slope * centre + offset)) / spread + centre;
             const double tokens = exp(log_tokens);

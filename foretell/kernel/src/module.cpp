@@ -1,16 +1,16 @@
-// The extension module `foretell.kernel.compiled`: what Python calls. `compiled.pyi` has the types.
+// The extension module `foretell.kernel.compiled`, called by Python. `compiled.pyi` has the types.
 
 #include "arguments.h"
 
 namespace foretell::python {
 
-// Whether the call's arguments were read; otherwise Python has been told what is wrong.
+// Return if the call's arguments could not be read; Python's exception is set then.
 #define READ(arguments) \
     if (!(arguments).ok()) return nullptr
 
 #define FUNCTION(name) static PyObject* name(PyObject*, PyObject* const* given, Py_ssize_t count)
 
-// A call that takes long lets other threads of Python run.
+// Release the GIL during long work, so that other threads of Python can run.
 #define WITHOUT_GIL(work) \
     Py_BEGIN_ALLOW_THREADS \
     work; \
@@ -25,7 +25,7 @@ static PyObject* located(const tables::Located& found) {
 
 static PyObject* IMPOSSIBLE_STATE;
 
-// `result`, unless an invariant is broken of a state that somebody told.
+// `result`, unless an invariant of a received state is broken.
 static PyObject* unless(const Broken& broken, PyObject* result) {
     if (is_whole(broken)) return result;
     Py_XDECREF(result);
@@ -169,7 +169,7 @@ FUNCTION(publish_all) {
 
 // --- what predictors publish ---------------------------------------------------------------------
 
-// What cannot be true; empty: nothing.
+// The name of what is impossible; empty if nothing is.
 static PyObject* text(const char* found) { return PyUnicode_FromString(found ? found : ""); }
 
 FUNCTION(fill_column) {
@@ -603,7 +603,7 @@ FUNCTION(non_negative) {
 
 // --- the module ----------------------------------------------------------------------------------
 
-// The rows of one kind: its size, and of each field the name, the offset, the kind and dimensions.
+// Describe one kind of row: its size, and each field's name, offset, kind and dimensions.
 template <class Row> static bool describe(PyObject* layouts) {
     using Kind = Described<Row>;
     PyObject* fields = PyList_New(0);
@@ -652,7 +652,7 @@ static PyModuleDef MODULE = {
     PyModuleDef_HEAD_INIT, "compiled", nullptr, -1, METHODS, nullptr, nullptr, nullptr, nullptr,
 };
 
-// Adds `value`, which it takes over, to the module.
+// Add `value` to the module; steals the reference.
 static bool add(PyObject* module, const char* name, PyObject* value) {
     const bool ok = value != nullptr && PyModule_AddObjectRef(module, name, value) == 0;
     Py_XDECREF(value);

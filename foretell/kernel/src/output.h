@@ -13,7 +13,7 @@ COMPILED void retire(const State& state, const Batch& batch, double now_s) {
     for (Int i = 0; i < batch.counts.finished; i++) {
         const Int slot = batch.entries[i].finished;
         auto& seq = state.sequences[slot];
-        // Its last token was of a step before its preemption.
+        // It waits if its last token was of a step before its preemption.
         if (seq.status == WAITING) unlink(state, slot);
         release(state, slot);
         seq.status = ENDED;
@@ -22,9 +22,9 @@ COMPILED void retire(const State& state, const Batch& batch, double now_s) {
     drop_ended(state);
 }
 
-// Let others hit what the output of a step has confirmed; `trimmed` of its tokens lie behind its end.
+// Commit the blocks that the output of a step has confirmed; `trimmed` tokens are behind the end.
 //
-// Where this does not, the next step does.
+// If this does not commit them, the next step does.
 INLINED void commit_output(const State& state, Int slot, Int trimmed) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -39,9 +39,8 @@ INLINED void commit_output(const State& state, Int slot, Int trimmed) {
 
 // Apply a step's outputs at `now_s`; fills the batch's `sampled` and `finished`.
 //
-// One token for every sequence whose KV has caught up, those preempted since included, and those
-// of its draft tokens that are accepted. Batches are completed in the order in which they were
-// scheduled.
+// Every sequence whose KV has caught up gets one token and its accepted draft tokens, even if it
+// was preempted since. Batches must be completed in the order of scheduling.
 COMPILED void complete(const State& state, const Batch& batch, double now_s) {
     auto& engine = state.engine;
     auto& counts = batch.counts;
@@ -85,7 +84,7 @@ COMPILED void complete(const State& state, const Batch& batch, double now_s) {
     if (counts.finished > 0) retire(state, batch, now_s);
 }
 
-// End a sequence that its client has aborted, whether it runs or waits.
+// End an aborted sequence, running or waiting.
 COMPILED void drop(const State& state, Int slot) {
     auto& seq = state.sequences[slot];
     if (seq.status == WAITING) {
@@ -120,7 +119,7 @@ COMPILED void check_pool(const State& state, Int references) {
     require(broken, free == engine.free, "free blocks are miscounted");
 }
 
-// Blocks are conserved and limits kept, counted anew; a violation is a bug in the twin.
+// Recount blocks and check limits; a violation is a bug in the twin.
 COMPILED void check(const State& state) {
     auto& engine = state.engine;
     auto& broken = state.broken;

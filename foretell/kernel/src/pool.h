@@ -1,7 +1,7 @@
-// The pool of KV blocks: which are free, and which content they have.
+// The pool of KV blocks: which are free, and their contents.
 //
 // Mirrors `BlockPool` (vllm/v1/core/block_pool.py, 0.32). Its free queue has blocks without content
-// in front and those with content behind, least recently used first.
+// first, then blocks with content, least recently used first.
 
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace foretell::pool {
 
-// Count `blocks` as held that were free; below 0: as free that were held.
+// Count `blocks` free blocks as held; negative: held blocks as free.
 INLINED void take(const State& state, Int blocks) {
     auto& engine = state.engine;
     engine.free -= blocks;
@@ -37,7 +37,7 @@ COMPILED void push_used(const State& state, Int index) {
     engine.lru_tail = index;
 }
 
-// One who held a block holds it no more.
+// Drop one reference to a block; free it if that was the last one.
 COMPILED void give_back(const State& state, Int index) {
     auto& block = state.blocks[index];
     block.refs -= 1;
@@ -78,7 +78,7 @@ COMPILED void forget(const State& state, Int index) {
     block.content = NONE;
 }
 
-// Take a blank block, or the least recently used one, whose content is then lost.
+// Take a block without content, or else the least recently used one, whose content is lost.
 COMPILED Int new_block(const State& state) {
     auto& engine = state.engine;
     Int index;
@@ -95,7 +95,7 @@ COMPILED Int new_block(const State& state) {
     return index;
 }
 
-// Let the block be hit. Blocks of equal content are not merged: the first one is hit.
+// Make a block available as a cache hit. Blocks of equal content are not merged: the first is hit.
 COMPILED void publish(const State& state, Int index, Int content) {
     auto& block = state.blocks[index];
     block.content = content;

@@ -1,8 +1,9 @@
-// What is used of Python's C interface: its own header, or where there is none the same declarations.
+// The used part of Python's C interface: Python's header, or without it the same declarations.
 //
-// A Python without its header is usual where nobody compiles (Debian's `python3`, its images). The
-// limited API does not change from 3.11 on ("Stable Application Binary Interface" in Python's manual),
-// so that what is declared here holds for all later versions with a global interpreter lock.
+// Pythons without their header are common where nothing is compiled (Debian's `python3`, its
+// images). The limited API is stable from 3.11 on ("Stable Application Binary Interface" in
+// Python's manual), so these declarations hold for all later versions with a global interpreter
+// lock.
 
 #pragma once
 

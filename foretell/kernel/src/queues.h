@@ -1,4 +1,4 @@
-// The waiting queue, which is a list linked through its sequences, and the running list.
+// The waiting queue, a list linked through its sequences, and the running list.
 
 #pragma once
 
@@ -6,12 +6,12 @@
 
 namespace foretell::queues {
 
-// Whether `slot` is an offline request of an engine that tells them apart.
+// Whether `slot` is an offline request of an engine that co-schedules.
 INLINED bool is_offline(const State& state, Int slot) {
     return state.sequences[slot].priority == OFFLINE_PRIORITY && state.engine.co_schedules;
 }
 
-// Insert `slot` behind `before`; NONE: at the head.
+// Insert `slot` behind `before`, or at the head if that is NONE.
 COMPILED void link(const State& state, Int slot, Int before) {
     auto& engine = state.engine;
     auto& sequences = state.sequences;
@@ -35,7 +35,7 @@ COMPILED void link(const State& state, Int slot, Int before) {
 
 // Add `slot` to the waiting queue: at its end, or in the order of (priority, arrival).
 //
-// Where offline requests are planned apart, online ones stand before all of them.
+// If the engine co-schedules, online requests are before all offline ones.
 COMPILED void enqueue(const State& state, Int slot) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -57,7 +57,7 @@ COMPILED void enqueue(const State& state, Int slot) {
     link(state, slot, before);
 }
 
-// Add a preempted `slot` at the head of the queue, or in its place where classes count.
+// Add a preempted `slot` at the head of the queue, or by `enqueue` with priorities or if offline.
 COMPILED void enqueue_preempted(const State& state, Int slot) {
     if (state.engine.by_priority || is_offline(state, slot)) {
         enqueue(state, slot);

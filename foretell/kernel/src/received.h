@@ -1,4 +1,4 @@
-// Rows that somebody sent: compiled code does not check what it reads, so they are checked here.
+// Checks of received rows, since other compiled code does not check what it reads.
 
 #pragma once
 
@@ -8,7 +8,7 @@ namespace foretell::received {
 
 using namespace start;
 
-// Where a column lies in rows of `stride` bytes: from `at` on, `width` numbers in each row.
+// The place of a column in rows of `stride` bytes: `width` numbers in each row, from byte `at` on.
 struct Place {
     Int kind, at, width, stride;
 };
@@ -31,9 +31,9 @@ INLINED const char* copy(const Array<char>& rows, const Place& place, const Arra
     return fits ? nullptr : "range";
 }
 
-// Write the values of a column, numbers of `kind`, to their place in rows; what is wrong with them.
+// Write a column, numbers of `kind`, to its place in rows; returns an error or null.
 //
-// Integers may be longer or shorter than in the rows.
+// Integers may be wider or narrower than in the rows.
 COMPILED const char* fill(const Array<char>& rows, const Place& place, Int kind,
                           const Array<char>& values) {
     if (place.kind == FLOAT64 && kind == FLOAT64) return copy<double, double>(rows, place, values);
@@ -44,7 +44,7 @@ COMPILED const char* fill(const Array<char>& rows, const Place& place, Int kind,
     return "size";
 }
 
-// Whether a believed length is one: tokens that ascend, and a tail.
+// Whether a length distribution is valid: ascending tokens, and a tail.
 INLINED bool is_length(const double* length) {
     bool ok = length[LAST + 1] >= 0.0 && length[LAST + 1] < INFINITY;
     double before = 0.0;
@@ -57,8 +57,8 @@ INLINED bool is_length(const double* length) {
 
 INLINED bool is_target(double seconds) { return seconds >= 0.0 && seconds < INFINITY; }
 
-// The first of the row's numbers of type `T`, from `at` on, that is not in [0, its place in `most`],
-// unless that is infinite; null: none is.
+// The name of the first field of type `T`, from `at` on, that is not in [0, its entry of `most`];
+// null if there is none. Fields with an infinite entry are not checked.
 template <class T, class Row>
 INLINED const char* beyond(const Row& row, size_t at, const Array<double>& most) {
     Int place = 0;
@@ -71,8 +71,8 @@ INLINED const char* beyond(const Row& row, size_t at, const Array<double>& most)
     return nullptr;
 }
 
-// What cannot be true of `rows`, which have so many inputs; null: nothing. `most`: the greatest of
-// each number of 32 bits.
+// What is impossible in `rows`, which must have `inputs` inputs in total; null if nothing is.
+// `most`: the greatest value of each 32-bit number.
 COMPILED const char* untrue(const Array<Request>& rows, const Array<double>& most, Int inputs) {
     for (auto& row : rows) {
         if (!is_length(row.length)) return "length";
@@ -86,8 +86,8 @@ COMPILED const char* untrue(const Array<Request>& rows, const Array<double>& mos
     return inputs == 0 ? nullptr : "inputs";
 }
 
-// The same of requests on their way, of at most `sequences`; `most`: of each number from `prompt`
-// on.
+// The same for requests on their way, of at most `sequences` sequences in total. `most`: the
+// greatest value of each number from `prompt` on.
 COMPILED const char* untrue(const Array<Arrival>& rows, const Array<double>& most, Int sequences) {
     if (rows.size > sequences) return "count";
     for (auto& row : rows) {
@@ -102,7 +102,7 @@ COMPILED const char* untrue(const Array<Arrival>& rows, const Array<double>& mos
     return nullptr;
 }
 
-// Whether the lengths of all are taken at their word.
+// Whether the lengths of all rows are certain.
 COMPILED bool are_certain(const Array<Request>& rows) {
     for (auto& row : rows) {
         if (row.length[0] != row.length[LAST] || row.length[LAST + 1] != 0.0) return false;

@@ -8,7 +8,7 @@ namespace foretell::regression {
 
 constexpr Int MOST_PARAMETERS = 32;
 
-// Learn that `theta` was `error` off at `x`, forgetting only in the direction of `x`.
+// Learn that the prediction of `theta` at `x` was off by `error`; forget only in direction `x`.
 //
 // With r = x'Px: theta += Px error / (1 + r), and P -= Px x'P / (1/e + r) where
 // e = l - (1 - l) / r discounts old knowledge by l = `forgetting` (Kulhavy 1987; Bittanti, Bolzern,
@@ -34,9 +34,9 @@ COMPILED void update(const Array<double>& theta, const Table<double>& p, const A
     }
 }
 
-// Add the uncertainty of an estimate that is off by a common factor, and in each part.
+// Add the uncertainty of an estimate that is off by a common factor, and in each parameter.
 //
-// `shares` is what each part may be off by beyond its own size.
+// `shares` is the deviation of each parameter beyond its own size.
 COMPILED void widen(const Array<double>& theta, const Table<double>& p, double variance,
                     const Array<double>& shares) {
     for (Int i = 0; i < theta.size; i++) {
@@ -48,10 +48,10 @@ COMPILED void widen(const Array<double>& theta, const Table<double>& p, double v
     }
 }
 
-// The estimate under the constraint that no part is negative; `p` is overwritten.
+// Constrain the estimate so that no parameter is negative; `p` is overwritten.
 //
-// Setting a negative part to zero alone would spoil the sum, for its neighbours made up for it: the
-// estimate is conditioned on it being zero (a noiseless observation), worst part first.
+// Only setting a negative parameter to zero would spoil predictions, because others compensate for
+// it. So the estimate is conditioned on it being zero (a noiseless observation), worst one first.
 COMPILED void non_negative(const Array<double>& theta, const Table<double>& p) {
     const Int size = theta.size;
     bool free[MOST_PARAMETERS];

@@ -1,4 +1,4 @@
-// An engine run forward in time: its loop, the seconds of its steps, and who arrives meanwhile.
+// An engine run forward in time: its loop, the times of its steps, and arrivals.
 
 #pragma once
 
@@ -10,7 +10,7 @@ namespace foretell::rollout {
 using namespace loop;
 using namespace steady;
 
-// What vLLM computes in a step of a rank that has nothing to do: one token.
+// The step that vLLM runs on a data-parallel rank with nothing to do: one token.
 constexpr Sums DUMMY = {0, 0, 0, 1, 1, 0};
 
 // Rounds after which a rollout gives up: a safety bound that no real engine reaches.
@@ -18,32 +18,32 @@ constexpr Int MAX_ROUNDS = 200000;
 
 // How an engine steps with the other data-parallel ranks of its deployment: every step of one is a
 // step of all, takes as long as the longest, and is a dummy for a rank that has nothing to compute
-// (`DPEngineCoreProc` of vllm/v1/engine/core.py). Steps are counted from the start on.
+// (`DPEngineCoreProc` of vllm/v1/engine/core.py). Steps are counted from the start.
 struct Together {
     bool with_others;        // there are such ranks, or there may be
     Array<double> others_s;  // seconds of each step by the longest of the others
-    Array<double> own_s;     // where seconds of its own steps are noted, as many as there is room for
+    Array<double> own_s;     // filled with seconds of its own steps, as far as there is room
 };
 
 // Everything a rollout works on.
 struct Roll {
     Loop loop;
-    Array<Int32> arrivals;  // slots of who is still to arrive, in the order of their `arrival_s`
-    // The rollout ends when all of these slots have ended, or see `until_first_token`.
+    Array<Int32> arrivals;  // slots that have yet to arrive, by `arrival_s`
+    // The rollout ends when all of these slots have ended; but see `until_first_token`.
     Array<Int32> watched;
     Array<Mark> marks;  // ascending
     Steady steady;
     Together together;
 };
 
-// Seconds of step number `step`, for which the engine itself would take `own_s`.
+// Seconds of step number `step`, which would take `own_s` on this engine alone.
 INLINED double together_s(const Roll& r, Int step, double own_s) {
     auto& together = r.together;
     if (step < together.own_s.size) together.own_s[step] = own_s;
     return step < together.others_s.size ? max(own_s, together.others_s[step]) : own_s;
 }
 
-// Seconds of the next step, of such a batch.
+// Seconds of the next step, with this batch.
 INLINED double next_s(const Roll& r, const StepTime& model, const Counts& counts) {
     double own_s = batch_s(model, counts);
     if (!r.together.with_others) return own_s;
@@ -64,9 +64,9 @@ INLINED bool enter(const Roll& r) {
     auto& clock = r.loop.clock;
     auto& state = r.loop.state;
     if (clock.in_flight != state.engine.depth - 1 || has_offline(state)) return false;
-    // Who waits may be put off, or not, at every step.
+    // At every step, waiting requests may be deferred or not.
     if (state.engine.prefill_schedule_interval > 1 && state.engine.waiting > 0) return false;
-    // Who computes multimodal inputs may have to stop before one.
+    // A request with multimodal inputs to compute may have to stop before one.
     if (state.engine.encoding > 0) return false;
     return steady::enter(state, r.steady, r.loop.batches[clock.oldest]);
 }
@@ -106,7 +106,7 @@ INLINED double next_arrival_s(const Roll& r) {
     return r.loop.state.sequences[r.arrivals[clock.next_arrival]].arrival_s;
 }
 
-// Seconds of the next `steps` steps, at which `count` decode, with `pairs` in the first.
+// Seconds of the next `steps` steps of `count` decodes, with `pairs` in the first step.
 INLINED double run_s(const Roll& r, const StepTime& model, Int count, Int pairs, Int steps) {
     if (steps <= 0) return 0.0;
     if (!r.together.with_others) return step_time::decode_run_s(model, count, pairs, steps);
@@ -118,9 +118,9 @@ INLINED double run_s(const Roll& r, const StepTime& model, Int count, Int pairs,
     return total_s;
 }
 
-// The least number of steps, up to `most`, that take `seconds`; 0 if that has passed.
+// The least number of steps, up to `most`, that take `seconds`; 0 if `seconds` is not positive.
 //
-// A run's time is nearly proportional to its steps, so each guess is all but right.
+// A run's time is nearly proportional to its steps, so each guess is close.
 COMPILED Int steps_until(const Roll& r, const StepTime& model, Int count, Int pairs, double seconds,
                          Int most) {
     if (seconds <= 0.0 || most <= 0) return 0;
@@ -133,7 +133,7 @@ COMPILED Int steps_until(const Roll& r, const StepTime& model, Int count, Int pa
         }
         return steps;
     }
-    Int low = 0, high = most;  // as far as is known: too few, and enough or `most`
+    Int low = 0, high = most;  // too few; enough, or `most`
     Int guess = Int(seconds / step_s(model, {0, 0, 0, count, pairs, 0}));
     while (high - low > 1) {
         guess = max(low + 1, min(guess, high - 1));
@@ -149,20 +149,20 @@ COMPILED Int steps_until(const Roll& r, const StepTime& model, Int count, Int pa
     return high;
 }
 
-// Whether a watched request that has begun gets no token: it is preempted, or computed again.
+// Whether a watched request that has begun gets no token, since it is preempted or recomputed.
 INLINED bool stalls(const Roll& r, Int slot, Int output) {
     auto& seq = r.loop.state.sequences[slot];
     return seq.noted > 0 && output <= seq.noted && seq.status != ENDED;
 }
 
-// Output is noted; a watched request `stalled` since that was done last.
+// Note that output was noted; `stalled`: a watched request has stalled since the last time.
 INLINED void pass(const Roll& r, bool stalled) {
     auto& clock = r.loop.clock;
     if (stalled) clock.preempted_s += clock.now_s - clock.noted_s;
     clock.noted_s = clock.now_s;
 }
 
-// Note the marks that the watched have passed by now.
+// Note the marks that watched requests have passed by now.
 INLINED void note(const Roll& r) {
     auto& clock = r.loop.clock;
     bool stalled = false;
@@ -182,8 +182,9 @@ INLINED void note(const Roll& r) {
     pass(r, stalled);
 }
 
-// Note the marks that the watched pass in a run of steps about to be taken, and when; whether one
-// stalls meanwhile.
+// Note the marks that watched requests will pass in the next run of steps, and when.
+//
+// Returns whether one of these requests stalls meanwhile.
 INLINED bool note_run(const Roll& r, const StepTime& model, double begin_s, Int steps) {
     const Int ahead = r.loop.state.engine.depth - 1;
     auto& sums = r.steady.sums;
@@ -208,7 +209,7 @@ INLINED bool note_run(const Roll& r, const StepTime& model, double begin_s, Int 
     return stalled;
 }
 
-// Run one iteration of the engine's loop; false when nothing can ever run again.
+// Run one iteration of the engine's loop; false if nothing can ever run again.
 COMPILED bool iterate(const Roll& r, const StepTime& model) {
     auto& loop = r.loop;
     auto& clock = loop.clock;
@@ -233,10 +234,10 @@ COMPILED bool iterate(const Roll& r, const StepTime& model) {
     return true;
 }
 
-// Whether a waiting request would be admitted beside those that decode, now or a little later.
+// Whether a waiting request may be admitted beside those that decode, before the next event.
 //
-// Later steps of the same kind find fewer free blocks: who does not fit now will not fit then,
-// unless windows leave blocks behind. What chunks leave behind is an event.
+// Later steps of the same kind find fewer free blocks: a request that does not fit now will not fit
+// then, unless windows leave blocks behind. Blocks that chunks leave behind are an event.
 INLINED bool may_admit(const State& state, const Steady& steady) {
     auto& engine = state.engine;
     const Int token_budget = engine.max_num_scheduled_tokens - steady.sums.scheduled;
@@ -245,21 +246,21 @@ INLINED bool may_admit(const State& state, const Steady& steady) {
     }
     if (steady.sums.sliding > 0 || steady.sums.given_up > 0) return true;
     auto& head = state.sequences[engine.head];
-    if (head.inputs > 0) return true;  // to try it changes the encoder cache
+    if (head.inputs > 0) return true;  // trying to admit it changes the encoder cache
     const Int most = floor_div(head.prompt + head.output - 1, engine.block_size);
     const Int hits = min(head.hits, most), threshold = long_prefill_threshold(state);
     return admissible_tokens(state, engine.head, token_budget, threshold, hits, NO_PADDING) > 0;
 }
 
-// Whether a request that arrives may be admitted, or only joins a queue that stands still.
+// Whether an arriving request may be admitted; otherwise it only joins a queue that does not move.
 INLINED bool arrivals_matter(const State& state) {
     auto& engine = state.engine;
-    if (engine.prefill_schedule_interval > 1) return true;  // it decides whether prompts are put off
+    if (engine.prefill_schedule_interval > 1) return true;  // arrivals affect deferral
     const bool stands_still = engine.head != NONE && !engine.by_priority;
     return !stands_still && engine.running < engine.max_num_seqs;
 }
 
-// Take all iterations up to the next event at once; false if there are no blocks for one.
+// Run all iterations up to the next event at once; false if there are not enough blocks for one.
 INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) {
     auto& state = r.loop.state;
     auto& clock = r.loop.clock;
@@ -279,7 +280,7 @@ INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) 
     if (ahead > 0) {
         auto& in_flight = r.loop.batches[clock.oldest];
         deliver(state, steady, in_flight, begin_s);
-        in_flight.counts.scheduled = 0;  // the steps to come hold none but steady ones
+        in_flight.counts.scheduled = 0;  // the next steps have only steady requests
     }
     const bool stalled = note_run(r, model, begin_s, steps);
     state.engine.prefill_capacity_bound &= state.engine.waiting > 0;
@@ -298,7 +299,7 @@ INLINED bool fast_forward(const Roll& r, const StepTime& model, double until_s) 
     return true;
 }
 
-// Run one iteration or many, the steady requests in bulk; false where that cannot be done.
+// Run one or many iterations with the steady requests in bulk; false if that is impossible.
 INLINED bool iterate_steady(const Roll& r, const StepTime& model, double until_s) {
     auto& state = r.loop.state;
     auto& clock = r.loop.clock;
@@ -326,9 +327,9 @@ INLINED bool iterate_steady(const Roll& r, const StepTime& model, double until_s
     return true;
 }
 
-// Run until the watched have ended or the clock has reached `until_s`.
+// Run until all watched requests have ended or the clock has reached `until_s`.
 //
-// False if neither can happen: what is left can never run. Also where an invariant is broken.
+// False if neither happens, because the rest can never run, or if an invariant is broken.
 COMPILED bool roll(const Roll& r, const StepTime& model, double until_s) {
     auto& clock = r.loop.clock;
     auto& sums = r.steady.sums;

@@ -2,8 +2,8 @@
 //
 // It is that of vLLM 0.32 without connectors, with the rules of `AsyncScheduler`: a sampled token
 // counts as a placeholder until its output is applied, and so does each draft token that the step
-// verifies; `max_tokens` is foreseen, the end of a text is not. With one step in flight these rules
-// change nothing.
+// verifies. The scheduler foresees the end by `max_tokens`, but not by EOS. With one step in flight
+// these rules change nothing.
 
 #pragma once
 
@@ -19,11 +19,11 @@ using namespace drafts;
 using namespace encoder;
 using namespace queues;
 
-// The most tokens that one request may compute in this step; 0 where there is no such limit.
+// The most tokens that one request may compute in this step; 0: no limit.
 INLINED Int long_prefill_threshold(const State& state) {
     auto& engine = state.engine;
     if (engine.long_prefill_token_threshold == 0) return 0;
-    // It exists to share a step: alone, a request may take the whole budget (since 0.31).
+    // It exists to share a step: a lone request may take the whole budget (since 0.31).
     const Int requests = engine.running + engine.waiting;
     if (requests <= 1 && !engine.long_prefill_threshold_when_alone) return 0;
     if (engine.long_prefill_token_threshold_adaptive) {
@@ -33,8 +33,8 @@ INLINED Int long_prefill_threshold(const State& state) {
     return engine.long_prefill_token_threshold;
 }
 
-// Whether prompts wait for a later step, so that those of all data-parallel ranks are computed in
-// the same one.
+// Whether prefill is deferred to a later step, so that all data-parallel ranks prefill in the same
+// step.
 INLINED bool defers_prefills(const State& state) {
     auto& engine = state.engine;
     const Int interval = engine.prefill_schedule_interval;
@@ -47,7 +47,7 @@ INLINED bool defers_prefills(const State& state) {
     return false;
 }
 
-// The tokens that a waiting sequence would compute if there were blocks for them.
+// The tokens that a waiting sequence would compute if there are blocks for them.
 INLINED Int tokens_to_admit(const State& state, Int slot, Int token_budget, Int threshold, Int hits,
                             Int pads) {
     auto& engine = state.engine;
@@ -63,7 +63,7 @@ INLINED Int tokens_to_admit(const State& state, Int slot, Int token_budget, Int 
     return min(tokens, token_budget);
 }
 
-// Whether a waiting sequence has the blocks to compute so many tokens behind its hits.
+// Whether there are blocks for a waiting sequence to compute `tokens` tokens behind its hits.
 INLINED bool finds_blocks(const State& state, Int slot, Int tokens, Int hits) {
     auto& engine = state.engine;
     auto& seq = state.sequences[slot];
@@ -72,22 +72,22 @@ INLINED bool finds_blocks(const State& state, Int slot, Int tokens, Int hits) {
     const Int slots = min(cached + tokens + engine.lookahead, engine.max_model_len);
     Int blocks = blocks_to_admit(engine, slots, reserve, hits);
     if (engine.running > 0) blocks += engine.watermark_blocks;
-    // Free blocks that it hits are no longer free once it runs.
+    // The free blocks among its hits are no longer free once it runs.
     return blocks + evictable(state, slot, hits) <= engine.free;
 }
 
-// The tokens that a waiting sequence would compute if admitted now; 0 when it must wait.
+// The tokens that a waiting sequence would compute if admitted now; 0 if it must wait.
 //
-// `pads` is what `padding` says of the step.
+// `pads` is the step's `padding`.
 INLINED Int admissible_tokens(const State& state, Int slot, Int token_budget, Int threshold,
                               Int hits, Int pads) {
     const Int tokens = tokens_to_admit(state, slot, token_budget, threshold, hits, pads);
     return tokens > 0 && finds_blocks(state, slot, tokens, hits) ? tokens : 0;
 }
 
-// `admissible_tokens` of a sequence with multimodal inputs, which may find no room.
+// `admissible_tokens` of a sequence with multimodal inputs.
 //
-// Then `encoded` of the sequence is NONE.
+// If there is no room for its inputs, `encoded` of the sequence is NONE afterwards.
 COMPILED Int admissible_with_inputs(const State& state, Int slot, Int token_budget, Int threshold,
                                     Int hits, Int pads) {
     Int tokens = tokens_to_admit(state, slot, token_budget, threshold, hits, pads);
@@ -116,7 +116,7 @@ INLINED Int wanted_tokens(const State& state, Int slot, Int threshold, Int token
     return min(min(tokens, token_budget), engine.max_model_len - seq.computed - 1);
 }
 
-// The position in the running list of the sequence to preempt; the first of equals.
+// The position in the running list of the sequence to preempt; the first one of equals.
 COMPILED Int victim_of(const State& state) {
     auto& engine = state.engine;
     Int worst = engine.running - 1;
@@ -141,14 +141,14 @@ COMPILED void preempt(const State& state, Int position) {
     stop_running(state, position);
     release(state, slot);
     free_inputs(state, slot);
-    // Output in flight still delivers its tokens; until it has, the sequence cannot go on.
+    // Steps in flight still deliver its tokens; until then the sequence cannot be admitted.
     seq.stale = seq.in_flight;
     seq.placeholders = seq.computed = seq.drafts = 0;
     seq.preemptions += 1;
     enqueue_preempted(state, slot);
 }
 
-// `preempt` for a sequence of the step in the making; returns the token budget that this frees.
+// `preempt` during scheduling; returns the token budget that this frees in the step.
 COMPILED Int preempt_for(const State& state, const Batch& batch, Int position) {
     auto& counts = batch.counts;
     const Int slot = state.running[position];
@@ -171,7 +171,7 @@ COMPILED Int preempt_for(const State& state, const Batch& batch, Int position) {
     return refund;
 }
 
-// Schedule running sequences in their order; returns the token budget left.
+// Schedule running sequences in order; returns the token budget left.
 COMPILED Int schedule_running(const State& state, const Batch& batch, Int threshold, bool defers) {
     auto& engine = state.engine;
     auto& counts = batch.counts;
@@ -199,7 +199,7 @@ COMPILED Int schedule_running(const State& state, const Batch& batch, Int thresh
             if (position < index) index -= 1;
         }
         if (!goes_on) {
-            // Those behind it have a higher priority, and may still fit.
+            // Sequences behind it have a higher priority, and may still fit.
             if (engine.by_priority && follows(engine, OWN_PREEMPTION_GOES_ON)) continue;
             return token_budget;
         }
@@ -214,7 +214,7 @@ COMPILED Int schedule_running(const State& state, const Batch& batch, Int thresh
     return token_budget;
 }
 
-// Admit a waiting sequence; returns the tokens that it computes, 0 where it must wait.
+// Admit a waiting sequence; returns the tokens that it computes, 0 if it must wait.
 INLINED Int admit_one(const State& state, const Batch& batch, Int slot, Int token_budget,
                       Int threshold, Int pads, bool defers) {
     auto& engine = state.engine;
@@ -248,7 +248,7 @@ INLINED Int admit_one(const State& state, const Batch& batch, Int slot, Int toke
     return tokens;
 }
 
-// Whether the sequence, which was not admitted, is passed over for want of room for its inputs.
+// Whether the sequence, which was not admitted, is passed over, as its inputs have no room.
 INLINED bool is_unencodable(const State& state, Int slot) {
     auto& seq = state.sequences[slot];
     return seq.inputs > 0 && seq.encoded == NONE &&
@@ -258,10 +258,10 @@ INLINED bool is_unencodable(const State& state, Int slot) {
 // Bits of `Sequence.blocked`: the second one is vLLM's `deferred_waiting`.
 constexpr Int IS_BLOCKED = 1, WAS_PASSED_OVER = 2;
 
-// Admit from the head of the queue until something does not fit; returns the tokens left.
+// Admit from the head of the queue until a sequence does not fit; returns the token budget left.
 //
-// Offline requests are left where they are planned apart. Who waits for a grammar, or for an adapter
-// for which this step has no room, is passed over.
+// If the engine co-schedules, it stops at offline requests. Sequences that wait for a grammar, or
+// for an adapter for which this step has no room, are passed over.
 INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_budget,
                              Int threshold, bool defers) {
     auto& engine = state.engine;
@@ -272,7 +272,7 @@ INLINED Int schedule_waiting(const State& state, const Batch& batch, Int token_b
         auto& seq = state.sequences[slot];
         if (is_offline(state, slot)) break;
         const Int behind = seq.next;
-        // With stale output in flight, that decides where it must continue.
+        // Stale output in flight decides where the sequence continues, so it must wait for that.
         Int tokens = 0;
         if (seq.stale == 0 && (seq.blocked & IS_BLOCKED) == 0 && !is_left_out(state, batch, slot)) {
             tokens = admit_one(state, batch, slot, token_budget, threshold, pads, defers);
@@ -321,7 +321,7 @@ INLINED void advance(const State& state, const Batch& batch) {
         seq.drafts = 0;
         if (samples) {
             seq.placeholders += 1 + drafts;
-            // What will be drafted is not known yet.
+            // The actual number of drafts is not known yet.
             if (state.engine.depth > 1) seq.drafts = state.engine.drafts;
         }
     }
@@ -333,9 +333,9 @@ INLINED void advance(const State& state, const Batch& batch) {
     counts.decode_pairs = decode_pairs;
 }
 
-// Fill `batch` with the next step; false when nothing can change.
+// Fill `batch` with the next step; false if nothing can change.
 //
-// A batch may be empty when all it did was preempt.
+// The batch is empty if the step only preempted.
 COMPILED bool schedule(const State& state, const Batch& batch) {
     auto& counts = batch.counts;
     counts.scheduled = counts.admitted = counts.preempted = 0;

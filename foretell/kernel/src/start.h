@@ -1,4 +1,4 @@
-// The start of forecasts: the engine of a snapshot, and the requests that are on their way to it.
+// The start of forecasts: the engine of a snapshot, and the requests on their way to it.
 
 #pragma once
 
@@ -10,24 +10,24 @@ namespace foretell::start {
 using namespace lengths;
 using namespace rollout;
 
-// Places in `Snapshot.figures`, and the most steps in flight.
+// Places in `Snapshot.figures`.
 constexpr Int REQUESTS = 0, RUNNING_REQUESTS = 1, FREE_BLOCKS = 2, WAITING_BLOCKS = 3, CERTAIN = 4;
 
-// Places in `Scratch`: the state from which every rollout starts, the one that a rollout changes,
-// and one without anything in it.
+// Places in `Scratch`: the state from which every rollout starts, the state that a rollout changes,
+// and an empty state.
 constexpr Int START = 0, WORK = 1, BLANK = 2;
 constexpr Int OLDER = 0, NEWER = 1;
 constexpr Int RUNNING_SLOTS = 0, ARRIVALS = 1, WATCHED = 2, DUE = 3;
 
-// The snapshots of m engines, each with room for so many requests.
+// The snapshots of m engines, all with room for the same number of requests.
 struct Snapshots {
     Array<Snapshot> headers;
     Table<Request> requests;
     Table<Input> inputs;
 };
 
-// Working memory of forecasts, reused by each of them so that it stays in the CPU's cache. What
-// each array is for is described at `foretell.kernel.forecasts`.
+// Working memory of forecasts, reused by all of them so that it stays in the CPU's cache. It is
+// described at `foretell.kernel.forecasts`.
 struct Scratch {
     Array<Records> records;
     Table<Sequence> sequences;
@@ -62,7 +62,7 @@ COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch
     const Array<Entry> older_entries = scratch.entries[2 * START + OLDER];
     const Array<Entry> newer_entries = scratch.entries[2 * START + NEWER];
     const Int depth = records.engine.depth, most_drafts = records.engine.drafts;
-    // Entries of the step before the newest one, and of the newest one.
+    // Counts of entries: of the step before the newest one, and of the newest one.
     Int before = 0, now = 0;
     for (Int i = 0; i < header.figures[RUNNING_REQUESTS]; i++) {
         auto& row = rows[i];
@@ -72,7 +72,7 @@ COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch
         bool samples = tokens > 0 && row.computed >= known;
         if (depth > 1) {
             samples = tokens > 0 && unknown > 0 && row.computed >= known + unknown - 1;
-            // Each draft token is as unknown as the token behind the drafts.
+            // Draft tokens count as unknown, like the token behind them.
             older = samples ? max(Int(0), unknown - tokens) : unknown;
             older = min(older, 1 + most_drafts);
             drafts = unknown - older - 1;
@@ -83,8 +83,8 @@ COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch
         const Int computed = max(older, requests[i].older);
         row.placeholders = samples + drafts + older;
         row.in_flight = tokens + computed;
-        // Of one that rests and has a single token left, a preempted one that is computed again
-        // looks as if it decoded.
+        // A preempted sequence that is recomputed and has a single token left is taken for one that
+        // decodes if it is not in the newest step.
         const bool catches_up = tokens > 0 ? !samples : row.computed < known + unknown - 1;
         row.is_prefill_chunk = row.computed < row.prompt || catches_up;
         if (most_drafts > 0 && !row.is_prefill_chunk) {
@@ -128,13 +128,13 @@ COMPILED void restore_steps(const Snapshots& snapshots, Int index, const Scratch
 
 // Write the engine of a snapshot to `START`: its state and its steps in flight.
 //
-// Its requests get the first slots, in their order, and end with their next token. What the newest
-// step in flight computes is published. With async scheduling, who samples a token in the one
-// before follows from how many tokens are not known yet; what else that step computes is known where
-// it decides when multimodal inputs are let go of, and otherwise matters only to a request that is
-// preempted before it ends. Who waits for a grammar is taken to have it. Prefix sharing in a real
-// engine lets the blocks that requests hold add up to more than exist; the free ones are as
-// published. Nothing is done where that was the last to be written: rollouts leave it as it is.
+// Its requests get the first slots in their order; until lengths are set they end with their next
+// token. The snapshot has the tokens of the newest step in flight. With async scheduling, the count
+// of unknown tokens shows which requests sample in the step before. The other tokens of that step
+// are published if they decide when multimodal inputs are let go; otherwise they matter only to a
+// request that is preempted before that step ends. Grammars count as compiled. With prefix sharing
+// in a real engine, the blocks that requests hold may add up to more than exist; free blocks are as
+// published. Nothing is done if this snapshot was the last one written: rollouts leave `START`.
 COMPILED void restore(const Snapshots& snapshots, Int index, const Scratch& scratch) {
     auto& header = snapshots.headers[index];
     auto& records = scratch.records[START];
@@ -162,7 +162,7 @@ COMPILED void restore(const Snapshots& snapshots, Int index, const Scratch& scra
         row.inputs = request.inputs;
         row.ttft_target_s = request.ttft_target_s;
         row.tpot_target_s = request.tpot_target_s;
-        if (request.cached_tokens > 0) {  // a division takes as long as all the rest
+        if (request.cached_tokens > 0) {  // a division takes as long as all else here
             row.hits = floor_div(request.cached_tokens, engine.block_size);
         }
         if (i < running) {
@@ -194,8 +194,8 @@ COMPILED void restore(const Snapshots& snapshots, Int index, const Scratch& scra
 
 // Write the sequences of `arrival` to `START`, from `slot` on.
 //
-// They join the queue `delay_s` later than the arrival says; the engine finds `cached` tokens of
-// their prompt.
+// They join the queue `delay_s` after the times of the arrival; `cached` tokens of their prompt are
+// cached.
 COMPILED void expect(const Scratch& scratch, const Arrival& arrival, double delay_s, Int cached,
                      Int slot) {
     const Array<Sequence> rows = scratch.sequences[START];
@@ -214,9 +214,9 @@ COMPILED void expect(const Scratch& scratch, const Arrival& arrival, double dela
     }
 }
 
-// List the slots from `first` up to `end` by their arrival.
+// List the slots from `first` up to `end` by arrival time.
 //
-// A stable insertion sort: they are few, and all but sorted.
+// A stable insertion sort: they are few and nearly sorted.
 COMPILED void sort_arrivals(const Scratch& scratch, Int first, Int end) {
     const Array<Sequence> rows = scratch.sequences[START];
     const Array<Int32> arrivals = scratch.slots[ARRIVALS];
@@ -231,10 +231,10 @@ COMPILED void sort_arrivals(const Scratch& scratch, Int first, Int end) {
     }
 }
 
-// Say when the steps in flight end, by when they began and what they should take.
+// Set when the steps in flight end, from their begin and their predicted times.
 //
-// Until the moment up to which the snapshot is known to be true, silence means that the step in flight
-// is still running; the engine is rolled on from there.
+// Up to the time until which the snapshot is known to be true, silence means that the step in
+// flight still runs. Rollouts continue from there.
 COMPILED void set_clock(const Snapshots& snapshots, Int index, const StepTime& model,
                         const Scratch& scratch) {
     auto& header = snapshots.headers[index];
@@ -269,14 +269,14 @@ COMPILED void draw_arrival(const Arrival& arrival, Int seed, const Table<Int>& t
     }
 }
 
-// `total` as output tokens that the engine will allow `slot`: at least one more.
+// `total` output tokens, limited to what the engine allows, but at least one more than `seq` has.
 COMPILED Int limited(const Engine& engine, const Sequence& seq, Int total) {
     Int most = engine.max_model_len - seq.prompt;
     if (seq.max_tokens > 0) most = min(most, seq.max_tokens);
     return max(seq.output + 1, min(most, total));
 }
 
-// Back to the start, with so many requests. The marks are left: one rollout comes to them.
+// Reset `work` to the start with `requests` requests. Marks stay: only one rollout sets them.
 COMPILED void reset(const Roll& work, const Scratch& scratch, Int requests) {
     scratch.records[WORK] = scratch.records[START];
     auto& state = work.loop.state;

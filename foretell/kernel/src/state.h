@@ -1,4 +1,4 @@
-// The state of one engine as arrays. What each is for is described at `foretell.kernel.layout`.
+// The state of one engine as arrays, described at `foretell.kernel.layout`.
 
 #pragma once
 
@@ -11,7 +11,7 @@ constexpr Int MOST_DRAFTS = 16;
 constexpr Int NONE = -1;
 constexpr Int OFFLINE_PRIORITY = 2147483647;
 
-// In what versions of vLLM differ: the bits of `foretell.model.SchedulerRule`.
+// The bits of `foretell.model.SchedulerRule`, by which versions of vLLM differ.
 constexpr Int OWN_PREEMPTION_GOES_ON = 1, ADAPTERS_OF_ALL_RUNNING = 2;
 constexpr Int UNENCODABLE_IS_PASSED_OVER = 4, WHOLE_INPUT_FROM_ITS_START = 8;
 constexpr Int STOPS_AT_INPUT = 16, FREES_INPUTS_WHEN_COMPUTED = 32, COMMITS_CONFIRMED = 64;
@@ -30,7 +30,7 @@ struct State {
 
 INLINED bool follows(const Engine& engine, Int rule) { return (engine.rules & rule) != 0; }
 
-// One step: `counts` says how many rows of `entries` are in use.
+// One step; `counts` has the numbers of entries in use.
 struct Batch {
     Counts& counts;
     Array<Entry> entries;

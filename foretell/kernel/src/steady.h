@@ -1,14 +1,14 @@
-// Decoding requests in bulk: an iteration costs what changes, not what runs.
+// Steps decoding requests in bulk, so that an iteration costs only what changes in it.
 //
-// A request that decodes changes in the same way in every iteration: one token more, now and then a
-// block, until an end that is known beforehand. While nobody can be preempted, all such requests,
-// the *steady* ones, are therefore kept as sums, and only who is prefilled, admitted or ends is
-// touched. The state of a steady request is what it was when it entered, and the number of
-// iterations since; `leave` writes it out. Whatever the sums cannot tell (a shortage of blocks, an
-// unusual order) is left to the scheduler proper, which does the same one request at a time.
+// A request that decodes changes in the same way in every iteration: one more token, now and then a
+// block, until an end that is known beforehand. While no request can be preempted, all such
+// requests, the *steady* ones, are kept as sums. Only requests that are prefilled, admitted or end
+// are touched. The state of a steady request is its state on entry plus the number of iterations
+// since then; `leave` writes it out. Cases that the sums cannot handle (a shortage of blocks, an
+// unusual order) are left to `scheduling.h`, which does the same one request at a time.
 //
-// Needs blocks without content, and no drafts. Iterations are those of `rollout`: schedule one
-// step, apply the output of the oldest in flight.
+// It needs blocks without content, and no drafts. Iterations are those of `rollout`: schedule one
+// step, apply the output of the oldest step in flight.
 
 #pragma once
 
@@ -20,47 +20,47 @@ using namespace scheduling;
 
 constexpr Int NEVER = INT32_MAX;
 
-// The sums, and for each slot the iteration in which a steady request changes.
+// The sums, and the next event of each slot.
 struct Steady {
     SteadySums& sums;
-    // The iteration after which a slot has its next event; `NEVER` where it is not steady.
+    // The iteration after which a slot has its next event; `NEVER` if it is not steady.
     Array<Int32> due;
-    // Scheduled requests by residue: those of residue h open a block in iteration i where h + i - 1
-    // is a multiple of the block size.
+    // Numbers of scheduled requests by residue: those of residue h open a block in iterations i
+    // for which h + i - 1 is a multiple of the block size.
     Array<Int32> opening;
-    // Scheduled requests by residue, likewise: their windows leave a block of each local group.
+    // The same for requests whose windows leave a block of each local group behind.
     Array<Int32> leaving;
 };
 
-// Whether its window will leave behind a block at a time, as that of a request that decodes.
+// Whether its window leaves one block behind at a time, as usual for a request that decodes.
 INLINED bool in_step(const State& state, const Sequence& seq) {
     const Int ahead = state.engine.depth - 1;
     if (seq.left == 0 && left_behind(state, max(Int(0), seq.computed - ahead)) == 0) return true;
     return seq.in_flight == ahead && seq.left == left_behind(state, seq.computed - ahead - 1);
 }
 
-// The blocks that a steady request has left behind when so many steps have been scheduled.
+// The blocks that a steady request has left behind after `steps` scheduled steps.
 INLINED Int left_after(const State& state, const Sequence& seq, Int steps) {
     if (state.engine.local_groups == 0 || steps <= 0) return seq.left;
     const Int processed = seq.computed + steps - 1 - (state.engine.depth - 1);
     return max(seq.left, left_behind(state, processed));
 }
 
-// The iteration from which on the window of a steady request slides; `NEVER` without one.
+// The iteration from which on the window of a steady request slides; `NEVER` without a window.
 INLINED Int slides_from(const State& state, const Sequence& seq) {
     if (state.engine.local_groups == 0 || state.engine.chunk > 0) return NEVER;
     const Int processed = seq.computed - (state.engine.depth - 1);
     return seq.entered + max(Int(0), state.engine.window - processed);
 }
 
-// One request more (or, with -1, less) leaves blocks behind.
+// Add `count` (1 or -1) requests whose windows leave blocks behind.
 INLINED void slide(const State& state, const Steady& steady, const Sequence& seq, Int count) {
     const Int first = seq.computed - (state.engine.depth - 1) - state.engine.window + 1;
     steady.leaving[floor_mod(first - seq.entered, state.engine.block_size)] += count;
     steady.sums.sliding += count;
 }
 
-// The iteration after `iteration` that leaves a chunk behind; `NEVER` without chunks.
+// The next iteration after `iteration` that leaves a chunk behind; `NEVER` without chunks.
 INLINED Int next_chunk(const State& state, const Sequence& seq, Int iteration) {
     const Int chunk = state.engine.chunk;
     if (state.engine.local_groups == 0 || chunk == 0) return NEVER;
@@ -68,7 +68,7 @@ INLINED Int next_chunk(const State& state, const Sequence& seq, Int iteration) {
     return iteration + chunk - floor_mod(processed, chunk);
 }
 
-// The next iteration leaves behind what a chunk holds of a request that has left `left`.
+// Add the blocks that a request leaves behind in the next iteration; it has left `left` so far.
 INLINED void give_up(const State& state, const Steady& steady, const Sequence& seq, Int left) {
     const Int since = steady.sums.iteration - seq.entered;
     const Int processed = seq.computed - (state.engine.depth - 1) + since;
@@ -85,7 +85,7 @@ COMPILED void join(const State& state, const Steady& steady, Int slot) {
     const Int tokens = min(seq.stop_after - seq.output, room);
     Int scheduled = min(tokens, room - ahead);
     if (ahead > 0 && seq.max_tokens > 0) {
-        // Foreseen to end, it is left out of the step behind that of its last token.
+        // Its end by `max_tokens` is foreseen, so it is not in the step behind its last token.
         scheduled = min(scheduled, seq.max_tokens - seq.output - ahead);
     }
     seq.entered = now;
@@ -108,7 +108,7 @@ COMPILED void join(const State& state, const Steady& steady, Int slot) {
     sums.next_event = min(sums.next_event, steady.due[slot]);
 }
 
-// Do what is due for `slot` after the iteration; returns whether it ends.
+// Apply the event that is due for `slot` after the iteration; returns whether it ends.
 INLINED bool pass_event(const State& state, const Steady& steady, Int slot, double now_s) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
@@ -142,7 +142,7 @@ INLINED bool pass_event(const State& state, const Steady& steady, Int slot, doub
     return true;
 }
 
-// Whether a step in flight will sample tokens for somebody who was preempted since.
+// Whether a step in flight will sample tokens for a request that was preempted since.
 COMPILED bool delivers_to_waiting(const State& state, const Batch& batch) {
     if (batch.counts.scheduled == state.engine.running) return false;
     for (Int i = 0; i < batch.counts.scheduled; i++) {
@@ -151,9 +151,10 @@ COMPILED bool delivers_to_waiting(const State& state, const Batch& batch) {
     return false;
 }
 
-// Make all that decode steady; false, and nothing changed, where the rest is no prefill.
+// Make all decoding requests steady; false, with nothing changed, if that is impossible, as when
+// one of the others does not prefill.
 //
-// With a step in flight, `in_flight`, who decodes must have a token in it.
+// With a step in flight, `in_flight`, decoding requests must have a token in it.
 COMPILED bool enter(const State& state, const Steady& steady, const Batch& in_flight) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
@@ -182,7 +183,7 @@ COMPILED bool enter(const State& state, const Steady& steady, const Batch& in_fl
     return true;
 }
 
-// Write every steady request out; with a step in flight, also who takes part in it.
+// Write out every steady request, and with a step in flight also its entries there.
 COMPILED void leave(const State& state, const Steady& steady, const Batch& in_flight) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
@@ -211,24 +212,24 @@ COMPILED void leave(const State& state, const Steady& steady, const Batch& in_fl
     sums.active = sums.members = 0;
 }
 
-// The steady requests that open a block in an iteration.
+// The number of steady requests that open a block in an iteration.
 INLINED Int opened_in(const State& state, const Steady& steady, Int iteration) {
     return steady.opening[floor_mod(-iteration, state.engine.block_size)];
 }
 
-// The blocks that steady requests open in an iteration, less those that they leave behind.
+// The blocks that steady requests open in an iteration, minus those that they leave behind.
 INLINED Int blocks_taken(const State& state, const Steady& steady, Int iteration) {
     auto& engine = state.engine;
     const Int residue = floor_mod(-iteration, engine.block_size);
     return engine.groups * steady.opening[residue] - engine.local_groups * steady.leaving[residue];
 }
 
-// Whether the next iteration preempts nobody and serves the steady requests first.
+// Whether the next iteration preempts no request and schedules all steady ones.
 INLINED bool can_schedule(const State& state, const Steady& steady, Int threshold) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
     Int token_budget = engine.max_num_scheduled_tokens - sums.scheduled;
-    // Whether there is room must not depend on who leaves a block behind before another takes it.
+    // The result must not depend on blocks that are left behind before others are taken.
     Int blocks = opened_in(state, steady, sums.iteration);
     if (token_budget < 0) return false;
     for (Int i = sums.members; i < engine.running; i++) {
@@ -242,9 +243,9 @@ INLINED bool can_schedule(const State& state, const Steady& steady, Int threshol
     return engine.groups * blocks <= engine.free;
 }
 
-// Schedule the steady ones in the sums and all others in `batch`; false for an empty step.
+// Schedule steady requests in the sums and all others in `batch`; false for an empty step.
 //
-// Only where `can_schedule`.
+// Only call it if `can_schedule`.
 INLINED bool schedule_rest(const State& state, const Steady& steady, const Batch& batch) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
@@ -274,7 +275,7 @@ INLINED bool schedule_rest(const State& state, const Steady& steady, const Batch
     return counts.prefill_seqs + counts.decode_seqs > 0;
 }
 
-// Apply the output of the oldest step, of which `batch` holds all but the steady ones.
+// Apply the output of the oldest step; `batch` has its entries without steady requests.
 INLINED void deliver(const State& state, const Steady& steady, const Batch& batch, double now_s) {
     const Int ahead = state.engine.depth - 1, longest = state.engine.max_model_len;
     bool ended = false;
@@ -284,7 +285,7 @@ INLINED void deliver(const State& state, const Steady& steady, const Batch& batc
         auto& seq = state.sequences[slot];
         if (seq.status == ENDED) continue;
         if (entry.samples && seq.output == 0) seq.first_token_s = now_s;
-        if (ahead > 0 && steady.due[slot] != NEVER) continue;  // by now it is steady
+        if (ahead > 0 && steady.due[slot] != NEVER) continue;  // it has become steady
         seq.in_flight -= entry.tokens;
         if (seq.encoding > 0) free_processed(state, slot, 0);
         if (!entry.samples) continue;
@@ -301,7 +302,7 @@ INLINED void deliver(const State& state, const Steady& steady, const Batch& batc
     if (ended) drop_ended(state);
 }
 
-// Count `iterations` up to the next event as done; who ends in the last, ends at `now_s`.
+// Advance by `iterations`, at most to the next event; requests that end then end at `now_s`.
 INLINED void advance_steady(const State& state, const Steady& steady, Int iterations,
                             double now_s) {
     auto& sums = steady.sums;
@@ -322,10 +323,10 @@ INLINED void advance_steady(const State& state, const Steady& steady, Int iterat
     }
 }
 
-// Make the requests of the newest step, `batch`, that begin to decode steady.
+// Make requests steady that begin to decode with the newest step, `batch`.
 //
-// False where one of them stands behind one that does not: the sums cannot tell their order. Also
-// where what its window will leave behind is not as regular yet.
+// False if one of them is behind one that does not decode, as the sums cannot keep that order, or
+// if its window does not leave blocks behind regularly yet.
 INLINED bool join_sampled(const State& state, const Steady& steady, const Batch& batch) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
@@ -348,7 +349,7 @@ INLINED Int output_of(const State& state, const Steady& steady, Int slot) {
     return seq.output + since;
 }
 
-// The number of the next `most` iterations for whose new blocks there is room.
+// How many of the next `most` iterations have enough free blocks.
 INLINED Int iterations_that_fit(const State& state, const Steady& steady, Int most) {
     auto& engine = state.engine;
     auto& sums = steady.sums;
@@ -363,9 +364,8 @@ INLINED Int iterations_that_fit(const State& state, const Steady& steady, Int mo
     return most;
 }
 
-// Give steady requests the blocks that they open in the next `iterations`.
-//
-// Less those that they leave behind.
+// Take the blocks that steady requests open in the next `iterations`, minus those that they leave
+// behind.
 INLINED void take_steady_blocks(const State& state, const Steady& steady, Int iterations) {
     auto& engine = state.engine;
     auto& sums = steady.sums;

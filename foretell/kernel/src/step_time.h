@@ -1,7 +1,7 @@
 // Seconds of an engine step, from the sums that describe its batch.
 //
-// A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. What the tables
-// mean is described in `latency.tables`, and what each array is at `foretell.kernel.step_time`.
+// A step takes `max(floor, sum(coefficient * feature) + scale * tables(shape))`. The tables are
+// described in `latency.tables`, the arrays at `foretell.kernel.step_time`.
 
 #pragma once
 
@@ -21,10 +21,10 @@ struct StepTime {
     Table<Int> layout;
 };
 
-// Which of m engines step together, and what each would do by itself: its steps, counted from the
-// one in flight, or the next where there is none.
+// Which of m engines step together, and the steps that each would make alone, counted from the one
+// in flight, or without one from the next.
 struct Deployments {
-    Array<Int> numbers;         // (m,): the same for engines that step together; -1: by itself
+    Array<Int> numbers;         // (m,): the same for engines that step together; -1: alone
     Table<double> own_s;        // (m, most steps): seconds of each step
     Array<Int> steps;           // (m,): how many are known; -1: not followed yet in this call
     Array<double> first_end_s;  // (m,): when the step in flight ends; infinite without one
@@ -66,11 +66,11 @@ INLINED double decode_attention_s(const StepTime& model, const Sums& sums) {
     return decode_s(model.values, model.layout, sums.decode_seqs, context);
 }
 
-// Seconds of attention by the tables, for equal chunks and for equal decodes.
+// Seconds of attention by the tables, for equal chunks and equal decodes.
 INLINED double attention_s(const StepTime& model, const Sums& sums) {
     if (!sums.prefill_seqs || !sums.prefill_tokens) return decode_attention_s(model, sums);
     const double chunk = double(sums.prefill_tokens) / double(sums.prefill_seqs);
-    // From the pairs of a chunk, q*c + q*(q+1)/2, the tokens it stands behind.
+    // The computed tokens before a chunk, from its pairs q*c + q*(q+1)/2.
     const double pairs = double(sums.prefill_pairs) / double(sums.prefill_tokens);
     const double computed = max(0.0, pairs - (chunk + 1.0) / 2.0);
     if (!sums.decode_seqs || !model.layout.at(MIXED, 1)) {
@@ -87,7 +87,7 @@ INLINED double attention_s(const StepTime& model, const Sums& sums) {
     return both;
 }
 
-// Seconds of the work that an engine does by itself, without the floor.
+// Seconds of an engine's own work, without shared experts and floor.
 INLINED double own_s(const StepTime& model, const Sums& sums) {
     double seconds = linear_s(model, sums);
     if (model.coefficients[TABLES_SCALE] != 0.0) {
@@ -114,7 +114,7 @@ INLINED double ranks_s(const StepTime& model, double tokens) {
 
 // Seconds of one step.
 //
-// Data-parallel ranks that share experts are taken to run steps of equal shape.
+// Data-parallel ranks that share experts are assumed to run steps of equal shape.
 COMPILED double step_s(const StepTime& model, const Sums& sums) {
     const double own = own_s(model, sums);
     const Int tokens = sums.prefill_tokens + sums.decode_seqs + sums.draft_tokens;
@@ -123,8 +123,8 @@ COMPILED double step_s(const StepTime& model, const Sums& sums) {
 
 // Seconds of `steps` pure-decode steps of `decode_seqs`, the first with `decode_pairs`.
 //
-// The sum of `step_s`; exact where no or every step is below the floor. Each step adds one pair a
-// sequence, and the time of attention is linear in them between two points of its table.
+// The sum of `step_s`; exact if none or all of the steps are below the floor. Each step adds one
+// pair per sequence, and the time of attention is linear in pairs between two points of its table.
 COMPILED double decode_run_s(const StepTime& model, Int decode_seqs, Int decode_pairs, Int steps) {
     const double later = double(steps * (steps - 1)) / 2.0;
     const double growth = model.coefficients[5] * double(decode_seqs) * later;

@@ -1,8 +1,8 @@
 // Lookups in measured tables, all of which lie in one array.
 //
-// A row of `layout` describes one table: where its axes begin in `values`, and how long each of up
-// to four axes is. The axes follow each other and the seconds follow the axes, in row-major order.
-// No axis is shorter than two; a table of length zero is not there. `latency.tables` packs them.
+// A row of `layout` describes one table: where its axes begin in `values`, and the lengths of up to
+// four axes. The axes follow each other, then come the seconds in row-major order. An axis has at
+// least two points; length zero means that there is no table. `latency.tables` packs them.
 
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace foretell::tables {
 
-// Rows of `layout`: `foretell.kernel.tables` says what is in them.
+// Rows of `layout`, described in `foretell.kernel.tables`.
 constexpr Int TOKENS = 0, SEQUENCES = 1, RANKS = 2, GRAPH_SIZES = 3, PREFILL = 4, DECODE = 5;
 constexpr Int MIXED = 6, DECODE_STEPS = 7;
 constexpr Int TABLES = 8, LAYOUT_WIDTH = 5;
@@ -18,7 +18,7 @@ constexpr Int TABLES = 8, LAYOUT_WIDTH = 5;
 using Values = Array<double>;
 using Layout = Table<Int>;
 
-// A place on an axis: the index of the point before, and the share of the way to the next.
+// A place on an axis: the index of the point before, and the fraction of the way to the next.
 struct Located {
     Int index;
     double share;
@@ -41,7 +41,7 @@ INLINED Located locate(const Values& values, Int start, Int size, double x) {
     return {low - start, (x - values[low]) / (values[low + 1] - values[low])};
 }
 
-// The least CUDA graph size that holds `tokens`; `tokens` itself where none does.
+// The least CUDA graph size that holds `tokens`; `tokens` itself if none does.
 INLINED double padded(const Values& values, const Layout& layout, double tokens) {
     Int low = layout.at(GRAPH_SIZES, 0), high = low + layout.at(GRAPH_SIZES, 1);
     const Int end = high;
@@ -65,7 +65,7 @@ INLINED double curve_s(const Values& values, const Layout& layout, Int table, do
     return values[at] + found.share * (values[at + 1] - values[at]);
 }
 
-// The bilinear value between those at `at`, the next, and those one row further.
+// Bilinear interpolation between the values at `at`, the next one, and the two one row below.
 INLINED double cell(const Values& values, Int at, Int columns, double down, double right) {
     const double upper = values[at] + right * (values[at + 1] - values[at]);
     const Int below = at + columns;

@@ -1,9 +1,9 @@
-// Data-parallel ranks that step together, as those of a model with experts: the slowest one's step is
-// everyone's.
+// Data-parallel ranks that step together, as with a model with experts: every step takes as long as
+// that of the slowest rank.
 //
-// Which tokens a rank computes in which step does not depend on how long steps last, but for those
-// who arrive meanwhile. So each rank is followed by itself, with median lengths, and its steps are
-// then those that the others have to wait for.
+// Which tokens a rank computes in which step does not depend on the times of steps, except for
+// requests that arrive meanwhile. So each rank is followed alone, with median lengths, and the
+// others then wait for its steps.
 
 #pragma once
 
@@ -13,10 +13,10 @@ namespace foretell::together {
 
 using namespace futures;
 
-// Silence after which a rank is not reckoned with: `snapshot_cache.STALE_S`.
+// Seconds without news after which a rank does not count: `snapshot_cache.STALE_S`.
 constexpr double STALE_S = 2.5;
 
-// What all questions of a call have in common.
+// The arguments of a call, shared by all its questions.
 struct Call {
     Snapshots snapshots;
     Scratch scratch;
@@ -33,7 +33,7 @@ COMPILED Int sequences_of(const Array<Arrival>& arrivals, Int first, Int end) {
     return count;
 }
 
-// Write the engine with the arrivals up to `end` to `scratch`, and draw their lengths.
+// Write the engine and the arrivals up to `end` to `scratch`, and draw all lengths.
 COMPILED void begin(const Call& call, const StepTime& model, const Question& question, Int end,
                     bool with_new_request, const Table<Int>& totals) {
     auto& scratch = call.scratch;
@@ -60,7 +60,7 @@ COMPILED void begin(const Call& call, const StepTime& model, const Question& que
     sort_arrivals(scratch, first, slot);
 }
 
-// Nothing is known yet of what ranks do by themselves.
+// Forget the steps that ranks would make alone.
 COMPILED void forget_steps(const Call& call) {
     for (auto& steps : call.models.deployments.steps) steps = -1;
 }
@@ -72,7 +72,7 @@ INLINED bool steps_with(const Call& call, Int index, Int other) {
     return other != index && numbers[other] == numbers[index] && !is_silent;
 }
 
-// The question about an engine in this call; where there is none, one without arrivals.
+// The question about an engine in this call; if there is none, one without arrivals.
 COMPILED Question question_of(const Call& call, Int index) {
     for (auto& question : call.questions) {
         if (question.engine == index) return question;
@@ -80,7 +80,7 @@ COMPILED Question question_of(const Call& call, Int index) {
     return {index, 1, 0, 0, 0, 0, 0, 0.0};
 }
 
-// Follow engine `index` by itself, without a new request, and note its steps.
+// Follow engine `index` alone, without a new request, and note its steps.
 COMPILED void follow_alone(const Call& call, Int index) {
     auto& deployments = call.models.deployments;
     const Question question = question_of(call, index);
@@ -95,14 +95,14 @@ COMPILED void follow_alone(const Call& call, Int index) {
     own_s[0] = 0.0;
     if (clock.in_flight > 1) own_s[1] = clock.last_end_s - clock.first_end_s;
     Int counts[1];
-    // Nobody is watched or noted.
+    // No request is watched or noted.
     const Futures futures = {totals, {nullptr, 0}, {nullptr, 1, 0}, {nullptr, 1, 0}, {counts, 1}};
     sample_futures(call.scratch, model, arriving, 0, nullptr, {true, {nullptr, 0}, own_s}, futures);
     const Int launched = call.scratch.records[WORK].clock.launched;
     deployments.steps[index] = min(launched, own_s.size);
 }
 
-// How engine `index` steps with the others of its deployment: what it has to wait for.
+// How engine `index` steps with the others of its deployment.
 COMPILED Together among_others(const Call& call, Int index) {
     auto& deployments = call.models.deployments;
     const Int engines = deployments.numbers.size;
@@ -118,7 +118,7 @@ COMPILED Together among_others(const Call& call, Int index) {
     Int steps = 0;
     for (Int other = 0; other < engines; other++) {
         if (!steps_with(call, index, other)) continue;
-        // Of steps in flight, who has none takes part with a dummy.
+        // A rank without a step in flight takes part in those of others with a dummy.
         const Int ahead = begun && deployments.first_end_s[other] == INFINITY;
         const Array<double> own_s = deployments.own_s[other];
         const Int end = min(deployments.steps[other] + ahead, others_s.size);
@@ -130,7 +130,7 @@ COMPILED Together among_others(const Call& call, Int index) {
     return {true, others_s.first(steps), {nullptr, 0}};
 }
 
-// The steps in flight of engine `index`, which was written to `START`, end with those of the others.
+// Let the steps in flight of engine `index`, written to `START`, end with those of the others.
 COMPILED void join_others(const Call& call, Int index, const Together& together) {
     if (!together.with_others) return;
     auto& deployments = call.models.deployments;

@@ -1,1 +1,1 @@
-"""Profiles from the kernel times in NVIDIA aiconfigurator's tables; the caller reads the files."""
+"""Makes profiles of the kernel times in NVIDIA aiconfigurator's tables, read by the caller."""

@@ -1,7 +1,7 @@
 """NVIDIA aiconfigurator's tables: GEMMs over (m, n, k), attention over batch size and length.
 
-Source format: `gemm_perf`, `context_attention_perf`, `generation_attention_perf`, and for several
-devices `custom_allreduce_perf` (TensorRT-LLM's, too), for experts `moe_perf`, of aiconfigurator's
+Source: `gemm_perf`, `context_attention_perf` and `generation_attention_perf`, with several devices
+also `custom_allreduce_perf` (TensorRT-LLM's, too), with experts `moe_perf`, from aiconfigurator's
 `systems/data/DEVICE/.../vllm/VERSION` (Apache-2.0). Times are milliseconds.
 """
 
@@ -27,23 +27,23 @@ from foretell.latency.model_config import is_of_experts
 from foretell.latency.tables import curve_s, graph_sizes
 from foretell.model import Curve, DeviceSpec, Grid, ModelSpec, StepTables
 
-# aiconfigurator's own constants for operators it has no table of (its device yaml files).
+# aiconfigurator's constants for operators without a table (from its device yaml files).
 MEMORY_SHARE = 0.8
 MEMORY_LATENCY_S = 3e-6
 # Decode attention in a large batch reaches this share of the bandwidth in the table itself. Small
-# batches beat it, for the benchmark's KV stays in the L2 cache; between the layers of a model it
-# does not, so no time below this bound is used.
+# batches exceed it, because the benchmark's KV stays in the L2 cache. Between the layers of a model
+# it does not, so this share is a lower bound of the time.
 ATTENTION_MEMORY_SHARE = 0.9
-# vLLM's FI_ALLREDUCE_FUSION_MAX_SIZE_MB: the largest all-reduce between so many devices that it
-# fuses with the residual and norm behind it, by how the device's name begins, but for a Grace CPU's
-# G. Other devices never do.
+# vLLM's FI_ALLREDUCE_FUSION_MAX_SIZE_MB: the largest all-reduce between so many devices that vLLM
+# fuses with the residual and norm behind it, by the prefix of the device's name (without the G of
+# a Grace CPU). On other devices it fuses none.
 _FUSED_MIB = {
     "H": {2: 64.0, 4: 2.0, 8: 0.5},
     "B200": {2: 64.0, 4: 32.0, 8: 1.0},
     "B300": {2: 64.0, 4: 64.0, 8: 4.0},
 }
 _MIB = 2**20
-# Where the times are sampled for a profile; decode sequences go up to 256.
+# The points at which a profile samples the times; decode goes up to 256 sequences.
 _TOKENS = (*range(1, 9), *range(16, 257, 8), *range(272, 2049, 16))
 _SEQUENCES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, 256)
 _PREFILLS = (
@@ -58,24 +58,24 @@ _DECODES = (
 
 @dataclass(frozen=True, slots=True)
 class AiConfiguratorTables:
-    """The tables of a device. Numbers may be text; rows of other shapes are skipped."""
+    """The tables of a device. Numbers may be text; rows with other shapes are skipped."""
 
     gemm: Versions
     context_attention: Versions
     generation_attention: Versions
     all_reduce: Versions = ()
-    """For more than one device; sizes are 16-bit numbers."""
+    """Needed for more than one device; sizes are counts of 16-bit numbers."""
     fused_all_reduce: Versions = ()
-    """That of TensorRT-LLM, whose kernel vLLM uses where it fuses; none: taken not to fuse."""
+    """TensorRT-LLM's table, whose kernel vLLM uses if it fuses; empty: no fusion is assumed."""
     moe: Versions = ()
-    """For models with experts."""
+    """Needed for models with experts."""
 
 
 class AiConfiguratorSource:
     """A model of gated MLPs or experts, whose layers are cut over `tensor_parallel` devices.
 
-    That layers of 8-bit weights need inputs of 8 bits is taken to cost nothing: vLLM's compiler
-    makes it a part of the operators before them.
+    The quantisation of inputs for layers with 8-bit weights is assumed to be free, because vLLM's
+    compiler fuses it with the operators before.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class AiConfiguratorSource:
         types: Types | None = None,
         fused_mib: float | None = None,
     ) -> None:
-        """`device` is one of the devices. With `expert_parallel` each has some of the experts as a
-        whole, else a part of each. All-reduces of up to `fused_mib` MiB are fused with residual and
-        norm; None: as by vLLM's defaults. ValueError where the tables lack what is needed."""
+        """`device` is one of the devices. With `expert_parallel` each device has some whole
+        experts, otherwise a part of each expert. All-reduces of up to `fused_mib` MiB are fused
+        with residual and norm; None: vLLM's default. ValueError if the tables lack a part."""
         if model.kv_latent_size or not (model.mlp_width and model.vocabulary):
             raise ValueError(f"{model.name} is no model of known sizes that keeps keys and values")
         types = types or Types()
@@ -129,8 +129,8 @@ class AiConfiguratorSource:
         self._fused_bytes = (fused_mib or 0.0) * _MIB
 
     def sampled(self, max_num_seqs: int) -> StepTables:
-        """The tables of a profile. Steps are padded to the CUDA graphs that vLLM captures by
-        default for `max_num_seqs`."""
+        """Sample the tables of a profile. Steps are padded to the sizes of CUDA graphs that vLLM
+        captures by default for `max_num_seqs`."""
         return StepTables(
             tokens=Curve(_TOKENS, tuple(map(self.tokens_s, _TOKENS))),
             sequences=Curve(_SEQUENCES, tuple(map(self.sequences_s, _SEQUENCES))),
@@ -142,7 +142,7 @@ class AiConfiguratorSource:
         )
 
     def tokens_s(self, tokens: int) -> float:
-        """Seconds of all layers and the embedding, on each of the devices."""
+        """Seconds of all layers without attention and of the embedding, on each device."""
         m, part, hidden = self._model, self._part, self._model.hidden_size
         qkv = part.attention_width + 2 * part.kv_heads * m.head_size
         layer = (
@@ -158,18 +158,18 @@ class AiConfiguratorSource:
         return m.layers * layer + embedding
 
     def sequences_s(self, sequences: int) -> float:
-        """Seconds of the LM head, in as many equal parts as the table's widest product demands."""
+        """Seconds of the LM head, cut into equal parts no wider than the table's widest product."""
         rows = self._part.vocabulary
         parts = ceil(rows / max(max(curves) for curves in self._head_gemms.values()))
         hidden = self._model.hidden_size
         return parts * _product_s(self._head_gemms, sequences, rows // parts, hidden)
 
     def prefill_s(self, chunk: int, computed: int) -> float:
-        """Attention of all layers: that of the whole prompt of the same number of pairs."""
+        """Seconds of attention of all layers, as for a whole prompt with the same pairs."""
         return sum(kind.layers * kind.prefill_s(chunk, computed) for kind in self._attention)
 
     def decode_s(self, seqs: int, context: int) -> float:
-        """Attention of all layers: linear in the batch size between the table's."""
+        """Seconds of attention of all layers, linear in the batch size between the table's."""
         m = self._model
         rate = ATTENTION_MEMORY_SHARE * self._device.memory_bandwidth_bytes_per_s
         held_s = m.kv_bytes_per_token / m.layers * self._part.kv_heads / m.kv_heads / rate
@@ -179,7 +179,7 @@ class AiConfiguratorSource:
         )
 
     def _mlp_s(self, tokens: int) -> float:
-        """A layer's MLP, or its router and experts."""
+        """Seconds of a layer's MLP, or of its router and experts."""
         hidden, width = self._model.hidden_size, self._part.mlp_width
         if self._experts:
             router = _product_s(self._head_gemms, tokens, self._model.experts, hidden)
@@ -191,37 +191,37 @@ class AiConfiguratorSource:
         )
 
     def _joined_s(self, tokens: int) -> float:
-        """Bringing together the layer's results, and residual and norm: two in, two out."""
+        """Seconds of a layer's all-reduce, and of residual and norm: two in, two out."""
         numbers = tokens * self._model.hidden_size
         if self._fused and 2 * numbers <= self._fused_bytes:
-            # Sum and norm are in one kernel, which moves the residual besides.
+            # One kernel for all-reduce and norm, which also moves the residual.
             return curve_s(self._fused, numbers) + self._memory_s(2 * numbers) - MEMORY_LATENCY_S
         return self._all_reduce_s(numbers) + self._memory_s(4 * numbers)
 
     def _shared_norm_s(self, tokens: int) -> float:
-        """What a norm across all devices' heads takes more than one within a device: a kernel that
-        squares queries and keys, and an all-reduce of two 32-bit sums of each token (vLLM's
+        """Extra seconds of a norm across the heads of all devices: a kernel that squares queries
+        and keys, and an all-reduce of two 32-bit sums per token (vLLM's
         `model_executor/layers/minimax_rms_norm`)."""
         queries_and_keys = self._part.attention_width + self._part.kv_heads * self._model.head_size
         return self._memory_s(tokens * queries_and_keys) + self._all_reduce_s(4 * tokens)
 
     def _all_reduce_s(self, numbers: int) -> float:
-        """Bringing together so many 16-bit numbers of each device."""
+        """Seconds of an all-reduce of so many 16-bit numbers."""
         return curve_s(self._all_reduce, numbers) if self._all_reduce else 0.0
 
     def _memory_s(self, elements: int) -> float:
-        """An elementwise operator that moves `elements` 16-bit numbers."""
+        """Seconds of an elementwise operator that moves `elements` 16-bit numbers."""
         rate = MEMORY_SHARE * self._device.memory_bandwidth_bytes_per_s
         return 2.0 * elements / rate + MEMORY_LATENCY_S
 
     def _gemm_s(self, m: int, n: int, k: int) -> float:
-        """At most what it takes with 16 bits: tables of 8 bits in blocks were measured without CUDA
-        graphs, and have the host's 0.2 ms of each small product."""
+        """Seconds of a product, at most those with 16 bits: blockwise 8-bit tables were measured
+        without CUDA graphs, so every small product has 0.2 ms of the host's time."""
         return min(_product_s(gemms, m, n, k) for gemms in self._gemms)
 
 
 def _product_s(gemms: Mapping[int, Mapping[float, Curve]], m: int, n: int, k: int) -> float:
-    """An (m, k) by (k, n) product: linear in n, then in k, between the table's sizes."""
+    """Seconds of an (m, k) by (k, n) product: linear in n, then in k, between the table's sizes."""
     ks = sorted(gemms)
     high = ks[min(bisect_left(ks, k), len(ks) - 1)]
     low = max((k_ for k_ in ks if k_ <= k), default=high)
@@ -232,7 +232,7 @@ def _product_s(gemms: Mapping[int, Mapping[float, Curve]], m: int, n: int, k: in
 
 
 def _fused_mib(device: str, devices: int) -> float:
-    """By vLLM's defaults; 0: nothing is fused."""
+    """The largest fused all-reduce by vLLM's defaults, in MiB; 0: none is fused."""
     name = device.removeprefix("G")
     return next(
         (sizes.get(devices, 0.0) for start, sizes in _FUSED_MIB.items() if name.startswith(start)),

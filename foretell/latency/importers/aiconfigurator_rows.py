@@ -1,4 +1,4 @@
-"""Rows of aiconfigurator's tables, as the curves of what one device has of a layer."""
+"""Turns rows of aiconfigurator's tables into curves for one device's part of a layer."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,20 +11,19 @@ from foretell.model import Curve, ModelSpec
 from foretell.model.batch import prefill_pairs
 
 SIXTEEN_BIT = "bfloat16"
-# How tokens choose experts, the likeliest first: some are chosen more often than others. What is
-# not named here comes last.
+# Distributions of tokens over experts, the most realistic first. Others are used last.
 _ROUTINGS = ("power_law_1.01", "power_law_1.2", "balanced")
-_SPARE = 1.02  # on what parameters are counted to be, for norms and biases
+_SPARE = 1.02  # tolerance of the count of parameters, for norms and biases
 
 Rows = Sequence[Mapping[str, Any]]
 Versions = Iterable[Rows]
-"""The rows of one table, of several versions of vLLM; the first that has what is needed is used."""
+"""The rows of one table for several versions of vLLM; the first with the needed rows is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Types:
-    """The types of numbers, by the tables' names: those of the layers' weights, and of the KV
-    cache. Head and embedding are 16-bit always, and beside experts of MXFP4 all else."""
+    """Number types of the layers' weights and of the KV cache, by the tables' names. Head and
+    embedding are always 16-bit; with experts in MXFP4, everything else is."""
 
     weights: str = SIXTEEN_BIT
     kv_cache: str = SIXTEEN_BIT
@@ -32,22 +31,22 @@ class Types:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one of several devices has of each layer."""
+    """The part of each layer that one of several devices has."""
 
     devices: int
     heads: int
     kv_heads: int
     attention_width: int
-    """Numbers of all its heads."""
+    """Its heads times the head size."""
     mlp_width: int
-    """Inner width of its part of the MLP; of experts that of the whole, as in their table."""
+    """Inner width of its part of the MLP; with experts that of a whole expert, as in the table."""
     vocabulary: int
 
     @classmethod
     def of(cls, model: ModelSpec, devices: int) -> "Part":
-        """ValueError for a number of devices that cannot have equal parts.
+        """The part of one of `devices` devices; ValueError if they cannot have equal parts.
 
-        Devices of which there are more than KV heads have a copy of one each.
+        If there are more devices than KV heads, each has a copy of one KV head.
         """
         many_kv = model.kv_heads % devices == 0
         even = model.attention_heads % devices == 0 and (many_kv or devices % model.kv_heads == 0)
@@ -66,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Which rows of attention are wanted; they are of exactly these heads."""
+    """Selects the rows of attention with exactly these heads."""
 
     attention_heads: int
     kv_heads: int
@@ -75,7 +74,7 @@ class Heads:
     """Type of the KV cache, by the tables' name."""
 
     def rows(self, versions: Versions, window: int) -> Rows:
-        """Those with this window, 0: of full attention, which older tables have only."""
+        """The rows with this window; 0: full attention. Older tables have no other."""
         what = f"attention with {self.attention_heads} and {self.kv_heads} heads of "
         what += f"{self.head_size} and a KV cache of {self.kv_cache}"
         return _first(versions, lambda row: self._fit(row, window), what)
@@ -96,18 +95,18 @@ class Heads:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """The attention of the layers that see equally far, in one of the devices."""
+    """The attention of layers with the same window, on one of the devices."""
 
     layers: int
     window: int
-    """Tokens that they see; 0: all."""
+    """Tokens of the window; 0: full attention."""
     is_measured: bool
-    """Whether the kernels were measured with the window; if not, a token takes what it takes with
-    full attention where there is nothing beyond the window."""
+    """Whether the kernels were measured with the window. If not, times are those of full attention
+    with as many tokens or pairs as are within the window."""
     prefill: Curve
-    """Seconds of a layer over the pairs of a prompt."""
+    """Seconds of a layer by the pairs of a prompt."""
     decode: Mapping[float, Curve]
-    """Seconds of a layer over the context, by the number of sequences."""
+    """Seconds of a layer by the context, for each number of sequences."""
 
     @classmethod
     def of(
@@ -118,7 +117,7 @@ class Attention:
         window: int,
         heads: Heads,
     ) -> "Attention":
-        """From `context_attention` and `generation_attention`; ValueError where they lack it."""
+        """Read `context_attention` and `generation_attention`; ValueError if rows are missing."""
         is_measured = all(heads.are_in(table, window) for table in (context, generation))
         seen = window if is_measured else 0
         return cls(
@@ -141,19 +140,19 @@ class Attention:
         return curve_s(self.prefill, _pairs(chunk, computed, self.window))
 
     def decode_s(self, seqs: int, context: int) -> float:
-        """Seconds of one layer: linear in the number of sequences between the table's."""
+        """Seconds of one layer, linear in the number of sequences between the table's."""
         if not self.is_measured:
             context = self.seen(context + 1) - 1
         return across_s(self.decode, seqs, context)
 
     def seen(self, context: int) -> int:
-        """How many tokens of a context a token sees."""
+        """The number of tokens of a context that a token attends to."""
         return min(context, self.window) if self.window else context
 
 
 def _pairs(chunk: int, computed: int, window: int) -> int:
-    """Query-key pairs of a chunk behind computed tokens, of which none is beyond the window."""
-    outside = 0  # what the tokens behind a full window do not see
+    """Query-key pairs within the window, of a chunk behind computed tokens."""
+    outside = 0  # pairs beyond the window
     if window:
         past = max(chunk + computed - window, 0)
         before = max(computed - window, 0)
@@ -162,7 +161,7 @@ def _pairs(chunk: int, computed: int, window: int) -> int:
 
 
 def _first(versions: Versions, wanted: Callable[[Mapping[str, Any]], bool], what: str) -> Rows:
-    """The wanted rows of the first version that has any; ValueError where none has `what`."""
+    """The wanted rows of the first version that has any; ValueError if none has `what`."""
     for rows in versions:
         found = [row for row in rows if wanted(row)]
         if found:
@@ -171,7 +170,7 @@ def _first(versions: Versions, wanted: Callable[[Mapping[str, Any]], bool], what
 
 
 def gemm_curves(versions: Versions, kind: str, least_k: int) -> dict[int, dict[float, Curve]]:
-    """Seconds over m for each k, from the last up to `least_k` on, and below it for each n."""
+    """Curves of seconds over m, by k and then n, from the greatest k up to `least_k` on."""
     rows = _first(versions, lambda row: row["gemm_dtype"] == kind, f"GEMM of {kind}")
     ks = {int(row["k"]) for row in rows}
     first = max((k for k in ks if k <= least_k), default=min(ks))
@@ -187,8 +186,8 @@ def gemm_curves(versions: Versions, kind: str, least_k: int) -> dict[int, dict[f
 
 
 def expert_curve(versions: Versions, model: ModelSpec, cut: tuple[int, int], types: Types) -> Curve:
-    """Seconds of a layer's experts over the tokens: each is cut into the first of `cut` parts, and
-    all are spread over the second's number of devices."""
+    """Seconds of a layer's experts over the tokens. Each expert is cut into `cut[0]` parts, and the
+    experts are spread over `cut[1]` devices."""
     hidden = model.hidden_size
     attention = 2 * hidden * model.head_size * (model.attention_heads + model.kv_heads)
     chosen_experts = 3 * hidden * model.mlp_width * model.experts_per_token
@@ -222,7 +221,7 @@ def expert_curve(versions: Versions, model: ModelSpec, cut: tuple[int, int], typ
 
 
 def all_reduce_curve(versions: Versions, part: Part) -> Curve:
-    """Seconds over the 16-bit numbers of each device, in a CUDA graph where both were measured."""
+    """Seconds over the 16-bit numbers of a device; with CUDA graphs if that was measured."""
     found = _first(
         versions,
         lambda row: int(row["num_gpus"]) == part.devices,

@@ -1,4 +1,4 @@
-"""Measurements of one table as curves."""
+"""Turns measurements of one table into curves."""
 
 from collections.abc import Hashable, Iterable, Mapping
 from math import isnan
@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def curve_of(points: Iterable[tuple[float, float]]) -> Curve:
-    """From unordered (x, seconds) points; the median where x repeats. NaN is no measurement."""
+    """A curve through unordered (x, seconds) points: the median of equal x; NaN is ignored."""
     grouped: dict[float, list[float]] = {}
     for x, seconds in points:
         if not isnan(seconds):
@@ -26,7 +26,7 @@ def curve_of(points: Iterable[tuple[float, float]]) -> Curve:
 
 
 def curves_by(points: Iterable[tuple[Key, float, float]]) -> dict[Key, Curve]:
-    """The curve of each key, in the order in which they come, from (key, x, seconds)."""
+    """The curve of each key, in order of first appearance, from (key, x, seconds)."""
     grouped: dict[Key, list[tuple[float, float]]] = {}
     for key, x, seconds in points:
         grouped.setdefault(key, []).append((x, seconds))
@@ -34,6 +34,6 @@ def curves_by(points: Iterable[tuple[Key, float, float]]) -> dict[Key, Curve]:
 
 
 def across_s(curves: Mapping[float, Curve], key: float, x: float) -> float:
-    """Seconds at `x` for a `key` between those of `curves`, linear between two of them."""
+    """Seconds at `x` for `key`, linear between the neighbouring keys of `curves`."""
     keys = tuple(sorted(curves))
     return curve_s(Curve(keys, tuple(curve_s(curves[k], x) for k in keys)), key)

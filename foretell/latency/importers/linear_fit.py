@@ -1,4 +1,4 @@
-"""Non-negative least squares of the relative error, and a profile's linear form by it."""
+"""Fits a profile's linear coefficients by non-negative least squares of the relative error."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,10 +19,10 @@ COMPUTED = (0, 256, 1024, 2048, 3500)
 
 
 def fit_linear(profile: GpuProfile, model: StepTimeModel) -> GpuProfile:
-    """The profile with coefficients and the median relative error of their fit to `model`.
+    """The profile with coefficients fitted to `model`, and the fit's median relative error.
 
-    Over the steps that the profile's limits (KV blocks, token budget, sequences) allow. Decode,
-    prefill and mixed steps count alike, however many there are of each.
+    It is over a grid of steps within the profile's limits (KV blocks, token budget, sequences).
+    Decode, prefill and mixed steps have equal total weights.
     """
     shapes = list(_shapes(profile))
     kinds = np.array([2 * bool(s.prefill_seqs) + bool(s.decode_seqs) for s in shapes])
@@ -52,7 +52,7 @@ def relative_fit(x: Any, seconds: Any, weights: Any = 1.0) -> tuple[float, ...]:
 
 
 def _shapes(profile: GpuProfile) -> Iterator[BatchShape]:
-    """Every step of the grid: decode, prefill (one or two chunks), and both mixed."""
+    """All steps of the grid: decode, prefill (one or two chunks), and mixed steps."""
     capacity = profile.total_blocks * profile.block_size_tokens or float("inf")
     decodes = [
         (n, context)
