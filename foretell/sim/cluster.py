@@ -313,7 +313,7 @@ class _Cluster:
         node.changed()
 
     def _tell_started(self, node: Node) -> None:
-        """Tell schedulers of first tokens so far: almost as soon as after each step, but cheaper."""
+        """Tell schedulers of new first tokens: as good as doing so at each step, but cheaper."""
         unstarted = self._unstarted[node.index]
         for engine_id in list(unstarted):
             seq = node.instance.sequence(engine_id)
