@@ -58,7 +58,7 @@ class EncoderModel:
         return [Found(*row) for row in zip(*rows, strict=True)]
 
     def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
-        """Estimates for requests that were read, as of now, within their `min` and `max_tokens`."""
+        """Current estimates for requests that were read, within their token bounds."""
         adapted = np.empty((len(read), BINS))
         alike: dict[tuple[str, str, Kind], list[int]] = {}
         for row, (question, _) in enumerate(read):

@@ -60,7 +60,7 @@ class Question:
     model_name: str
     conversation: Conversation
     tenant: str = ""
-    """Who asks; "" where that is not known."""
+    """The tenant that asks; "" if it is not known."""
 
 
 def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:

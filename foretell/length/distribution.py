@@ -70,7 +70,7 @@ def log_normal(mean_tokens: float, sigma: float) -> Row:
 
 
 def _through(quantiles: Sequence[tuple[float, float]], mean_tokens: float) -> Row:
-    """The distribution through `quantiles`, ascending in level, if possible with `mean_tokens`.
+    """The distribution through `quantiles`, ascending in level, with this mean if possible.
 
     Below the first quantile the next segment is extended. Beyond the last one an exponential makes
     up the mean; its scale stays between half and all of the average growth of tokens per hazard

@@ -83,7 +83,7 @@ class LengthHistory:
         min_tokens: int = 0,
         kind: Kind = PLAIN,
     ) -> LengthEstimate:
-        """The expected length of an answer; `max_tokens` 0 means that it has no limit.
+        """Estimate the length of an answer; `max_tokens` 0 means that it has no limit.
 
         `expected_tokens` is the mean of the length clipped to `min_tokens` and `max_tokens`, at
         least 1. The quantiles are clipped, too.

@@ -29,7 +29,7 @@ def prefix_of_text(text: bytes, key: bytes) -> tuple[int, ...]:
 
 
 def whole_name(text: bytes, key: bytes, prefix: Sequence[int]) -> int:
-    """The hash of a whole text, given its `prefix_of_text` or that of a text that it begins."""
+    """The hash of a whole text, given the `prefix_of_text` of it or of a text that extends it."""
     chunks = min(len(prefix), len(text) // CHUNK_BYTES)
     parent = prefix[chunks - 1].to_bytes(8, "little") if chunks else _digest(key)
     return int.from_bytes(_digest(b"whole" + parent + text[chunks * CHUNK_BYTES :]), "little")

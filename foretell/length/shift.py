@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 _KEPT = 1.0 - 1.0 / MEMORY
 _SHIFT_PRIOR = 5.0  # observations of no shift
-_SLOPE_PRIOR = 12.5  # of slope 1: observations with a log centre 1 off the mean; 0.5 is usual
+_SLOPE_PRIOR = 12.5  # of slope 1: observations with log centres 1 from their mean; 0.5 is usual
 _SPREAD_PRIOR = 20.0  # observations of the base's own spread
 _LEAST_SLOPE, _MOST_SLOPE = 0.0, 1.5
 _LEAST_SPREAD, _MOST_SPREAD = 0.1, 3.0

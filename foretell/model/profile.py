@@ -98,7 +98,7 @@ class ModelSpec:
         return ceil(full / self.layers_of_a_group) + self.local_kv_cache_groups
 
     def layers_attending(self, context_tokens: int) -> float:
-        """How many layers with full attention would attend to as many tokens of this context."""
+        """How many full-attention layers attend to as many tokens of such a context in total."""
         share = min(1.0, self.window_tokens / context_tokens)
         return self.layers - self.windowed_layers * (1.0 - share)
 

@@ -35,7 +35,7 @@ class Instance:
         prefix_cache: bool,
         counted_s: tuple[float, float],
     ) -> None:
-        """`index` is its place in `table`; `counted_s`: begin and end of the time over which its
+        """`index` is its place in `table`; `counted_s`: start and end of the time over which its
         free blocks are summed."""
         self.instance_id = instance_id
         self.config = config.engine

@@ -28,7 +28,7 @@ class Node:
         counted_s: tuple[float, float],
         present: bool = True,
     ) -> None:
-        """`is_awaited`: whether requests are still to come or to end. `counted_s`: begin and end of
+        """`is_awaited`: whether requests are still to come or to end. `counted_s`: start and end of
         the time over which free blocks are summed. `present`: there is an engine from the start."""
         self.index = index
         self.instance_id = f"engine-{index}"

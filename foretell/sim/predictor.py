@@ -40,7 +40,7 @@ class Camera:
         self._counts = self._taken.headers["figures"][:, REQUESTS]
 
     def take(self, index: int, most: int, now_s: float) -> tuple[bytes, bytes, bytes]:
-        """`Snapshot`'s header, requests and inputs for an engine with at most `most` requests."""
+        """Header, requests and inputs of a `Snapshot` of an engine with at most `most` requests."""
         if most > self._taken.requests.shape[1]:
             requests = np.zeros((len(self._taken.headers), 2 * most), REQUEST)
             self._taken = self._taken._replace(requests=requests)

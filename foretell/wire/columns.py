@@ -35,7 +35,7 @@ def _places(dtype: np.dtype[np.void]) -> dict[str, Place]:
 def table_to_proto(
     rows: bytes, dtype: np.dtype[np.void], names: Sequence[str] = ()
 ) -> predictor_pb2.Table:
-    """The columns `names` (default: all) of rows of `dtype`; columns of zeros are left out."""
+    """Columns `names` (default: all) of rows of `dtype`; columns of zeros are left out."""
     table = predictor_pb2.Table(rows=len(rows) // dtype.itemsize)
     if not rows:
         return table

@@ -285,7 +285,7 @@ def _encoder_cache(
 
 
 def draft_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
-    """Received ratios of draft tokens as in `EngineSnapshot`; `WireError` if they are impossible."""
+    """Received ratios of draft tokens as in `EngineSnapshot`; `WireError` if impossible."""
     if not ratios:
         return ()
     if not all(1.0 >= before >= after >= 0.0 for before, after in pairwise((1.0, *ratios))):

@@ -37,7 +37,7 @@ OUTPUTS = (
 TTFT_SLO, TPOT_SLO, PRIORITY = "ttft_slo_s", "tpot_slo_s", "priority"
 """Optional columns; an empty cell is no target, or priority 0."""
 EXPECTED = "expected_tokens"
-"""Optional column with the expected output tokens, estimated beforehand. If it is there, columns
+"""Optional column with the mean output tokens, as estimated beforehand. If it is there, columns
 `p50`, `p97.5`, ... are quantiles, with levels in percent."""
 _QUANTILE = re.compile(r"p([1-9]\d?(?:\.\d+)?|0\.\d*[1-9])")
 _NO_TIME = "XXX"  # in place of a time in NanoFlow's copies of traces
