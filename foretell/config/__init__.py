@@ -1,4 +1,4 @@
-"""The bridge to files and the environment: what operators and supervisors set."""
+"""Configuration from files and the environment, as operators and supervisors set it."""
 
 from foretell.config.cluster import Cluster, load_cluster
 from foretell.config.layout import Layout, parse_instances

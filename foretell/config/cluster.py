@@ -37,13 +37,13 @@ from foretell.config.sections import (
 
 _FIRST_PORT, _FIRST_PREDICTOR_PORT = 8100, 8200
 FRAMES_PORTS_ABOVE = 1000
-"""Predictors take streams of frames on the port so far above their own."""
+"""Predictors accept streams of frames on the port that is this much above their own."""
 _LAST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterEngine:
-    """One engine of a cluster, with everything that its section leaves to be derived."""
+    """One engine of a cluster, with everything that is derived from its section."""
 
     name: str
     section: EngineSection
@@ -58,19 +58,19 @@ class ClusterEngine:
 
     @property
     def rank_names(self) -> tuple[str, ...]:
-        """The names of its data-parallel ranks; where it has one, its own."""
+        """The names of its data-parallel ranks; with a single rank, its own name."""
         ranks = self.section.ranks
         return tuple(f"{self.name}.rank{k}" for k in range(ranks)) if ranks > 1 else (self.name,)
 
 
 def _alike(value: object) -> object:
-    """`engines: 8` is short for eight engines alike."""
+    """`engines: 8` is short for eight equal engines."""
     is_number = isinstance(value, int) and not isinstance(value, bool)
     return [{"engines": value}] if is_number else value
 
 
 def _with_number(schema: dict[str, Any]) -> None:
-    """Editors learn from the schema that a number will do."""
+    """Allow a number in the schema, too, for editors."""
     description = schema.pop("description")
     listed = {key: schema.pop(key) for key in ("items", "type", "minItems") if key in schema}
     schema["description"] = description
@@ -159,14 +159,14 @@ class Cluster(Section):
         return tuple(f"scheduler-{index}" for index in range(self.schedulers.replicas))
 
     def with_places(self) -> Self:
-        """Itself with an engine for each that a provisioner may start."""
+        """The cluster with as many engines as a provisioner may start."""
         if not self.provisioning.enabled:
             return self
         places = self.engines[0].model_copy(update={"engines": self.provisioning.maximum})
         return self.model_copy(update={"engines": [places]})
 
     def checked(self) -> Self:
-        """Itself; ClusterError if its sections contradict each other."""
+        """The cluster itself; ClusterError if its sections contradict each other."""
         problems = [f"{field_name(at)}: {what}" for at, what in _contradictions(self)]
         if problems:
             raise ClusterError("\n".join(problems))
@@ -211,7 +211,7 @@ def parse_cluster(text: str, source: str, folder: Path | None = None) -> Cluster
 
 
 def _contradictions(cluster: Cluster) -> Iterator[tuple[Location, str]]:
-    """What no section can see by itself: where it is, and what to do about it."""
+    """Contradictions between sections: where each is, and what to do about it."""
     hosts = cluster.host_names()
     for index, section in enumerate(cluster.engines):
         at = ("engines", index)

@@ -1,4 +1,4 @@
-"""The docstrings below fields as their descriptions, for display."""
+"""Use the docstrings below fields as their descriptions, for display."""
 
 import ast
 import inspect
@@ -12,8 +12,8 @@ from pydantic import BaseModel
 def describe(model: type[BaseModel]) -> None:
     """Give each field of a model, and of the models in it, the docstring below it as description.
 
-    Pydantic's own `use_attribute_docstrings` does so whenever a class is made: reading the sources
-    was half of what importing the configuration took, in every process.
+    Pydantic's own `use_attribute_docstrings` does so whenever a class is created. Reading the
+    sources then took half of the time to import the configuration, in every process.
     """
     docstrings: dict[str, str] = {}
     for base in reversed(model.__mro__):

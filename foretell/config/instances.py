@@ -1,4 +1,4 @@
-"""Who the instances of a cluster are: the list that schedulers read and a provisioner writes."""
+"""The list of a cluster's instances, which schedulers read and a provisioner writes."""
 
 import json
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from foretell.config.marks import plain
 
 def _http(url: str) -> str:
     parts = urlsplit(url)
-    _ = parts.port  # which is parsed when it is asked for
+    _ = parts.port  # raises ValueError if it is invalid
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be http://HOST[:PORT]")
     return url.rstrip("/")
@@ -26,22 +26,22 @@ class InstanceConfig:
     __pydantic_config__ = ConfigDict(extra="forbid", strict=True)
 
     instance_id: Annotated[str, Field(pattern="^[!-~]+$")]
-    """It is a value of HTTP headers."""
+    """Printable ASCII, because HTTP headers contain it."""
     url: Annotated[str, AfterValidator(_http)]
     predictor: str = ""
     draining: bool = False
-    """It ends what it has and gets nothing new."""
+    """Whether it finishes its requests and gets no new ones."""
     model: str = ""
-    """The model that it will serve, which counts until it says so itself; "": not known."""
+    """The model that it will serve, used until it reports one itself; "": not known."""
     rank: int | None = None
-    """The data-parallel rank of the server at `url` that it is; None: the whole server."""
+    """Its data-parallel rank in the server at `url`; None: it is the whole server."""
     kind: Literal["", "openai", "sglang", "tensorrt-llm", "vllm"] = ""
-    """What an engine is that somebody else starts; "": its model cards say."""
+    """The kind of an engine that is not started with the cluster; "": its model cards say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The instances, and what stays listed while none of them serves it."""
+    """The instances, and the models that stay listed while no instance serves them."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
@@ -80,6 +80,6 @@ def parse_members(text: str) -> Members:
 
 
 def members_json(members: Members) -> str:
-    """What `parse_members` reads."""
+    """The JSON that `parse_members` reads."""
     instances = _members().dump_python(members, exclude_defaults=True).get("instances", ())
     return json.dumps({"instances": instances, "models": members.models}, indent=1)

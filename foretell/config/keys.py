@@ -1,4 +1,4 @@
-"""The file of named API keys: who may call, what, and how much."""
+"""The file of named API keys: which callers may use which models, and how much."""
 
 import yaml
 from pydantic import Field, ValidationError

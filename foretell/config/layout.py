@@ -1,4 +1,4 @@
-"""Where everything of a cluster is, and the settings of each of its processes.
+"""The addresses of a cluster, and the settings of each of its processes.
 
 Names, ports and sockets are derived from the cluster file, so that none of them is written twice.
 """
@@ -33,9 +33,9 @@ EMULATED_PROFILE = "A30/Llama-2-7b-hf"
 """Profile of emulated engines whose section names none."""
 _CO_SCHEDULER = "foretell.services.backend.vllm.cosched.scheduler.CoScheduler"
 INSTANCES_FILE = "instances.json"
-"""The engines of a cluster where they come and go, in the provisioner's folder."""
+"""File with the engines of a cluster where they come and go, in the provisioner's folder."""
 ENGINES_FILE = "engines.json"
-"""The engines that such a cluster is to run, beside it."""
+"""File with the engines that such a cluster is to run, beside `INSTANCES_FILE`."""
 CONTAINER_RUN_DIR = "/run/foretell"
 CONTAINER_FILES = "/etc/foretell"
 CONTAINER_BATCHES = "/var/lib/foretell/batches"
@@ -51,7 +51,7 @@ class Layout:
 
     cluster: Cluster
     contained: bool = False
-    """Each process has a container of its own, whose name is the process's."""
+    """Whether each process has its own container, which has the name of the process."""
 
     @property
     def run_dir(self) -> str:
@@ -125,9 +125,9 @@ class Layout:
         return f"shm://{self.run_dir}/{engine.name}.snapshots"
 
     def instances(self) -> list[dict[str, str | int]]:
-        """What schedulers know of the engines; of one with data-parallel ranks, each of these.
+        """The engines as schedulers list them; each data-parallel rank is an instance.
 
-        ClusterError for ranks, or engines that somebody else starts, in containers.
+        ClusterError in containers for ranks, or for engines that are not started with the cluster.
         """
         for section in self.cluster.engines if self.contained else ():
             if section.ranks > 1 or not section.is_started:
@@ -153,7 +153,7 @@ class Layout:
         return json.dumps(self.instances())
 
     def listen(self, address: str) -> str:
-        """Where a predictor or tagger listens that others reach at `address`."""
+        """Where a predictor or tagger listens that other processes reach at `address`."""
         inside = self.contained and self.several_hosts
         return f"0.0.0.0:{CONTAINER_GRPC_PORT}" if inside else address
 
@@ -206,7 +206,7 @@ class Layout:
             **self._files(section, "https_certificate", "https_key"),
             **self._folder(section, "length_model"),
         }
-        if cluster.provisioning.enabled:  # a request may wait until an engine was started for it
+        if cluster.provisioning.enabled:  # a request may wait until an engine has been started
             longest_s = cluster.provisioning.give_up_s
             values["engine_wait_s"] = max(section.engine_wait_s, longest_s)
         if section.https_port:
@@ -231,7 +231,7 @@ class Layout:
         return values | {"listen": self.listen(self.tagger_address())}
 
     def provisioner(self) -> Values:
-        """Settings of what decides how many engines there should be."""
+        """Settings of the provisioner."""
         section = self.cluster.provisioning
         driver = "docker" if self.contained else "process"
         return {
@@ -246,7 +246,7 @@ class Layout:
 
     @property
     def provisioner_folder(self) -> str:
-        """Where the provisioner keeps what it knows."""
+        """Folder of the provisioner's state."""
         return f"{self.run_dir}/provisioner"
 
     @property
@@ -294,7 +294,7 @@ class Layout:
         } | _flag_values(engine_args(engine))
 
     def launcher(self, engine: ClusterEngine) -> Values:
-        """Settings of what starts an engine with its sidecar."""
+        """Settings of the launcher, which starts an engine with its sidecar."""
         return {
             "engine": engine.section.kind,
             "name": engine.name,
@@ -352,7 +352,7 @@ def engine_args(engine: ClusterEngine) -> list[str]:
     if engine.section.kind == "vllm" and engine.section.gpus > 1:
         args = [f"--tensor-parallel-size={engine.section.gpus}", *args]
     if engine.section.ranks > 1:
-        ranks = engine.section.ranks  # of all nodes there may be more: later flags count
+        ranks = engine.section.ranks  # several nodes may have more in all: later flags override
         args = [f"--data-parallel-size={ranks}", f"--data-parallel-size-local={ranks}", *args]
     if engine.section.offline:
         emulated = engine.section.kind == "emulated"

@@ -67,12 +67,12 @@ def field_name(location: Location) -> str:
 
 
 def plain(message: str) -> str:
-    """A message of pydantic's without what it says about itself."""
+    """A message of pydantic without its prefix."""
     return message.removeprefix("Value error, ")
 
 
 def nearest(name: str, known: Sequence[str], *, cutoff: float = 0.0) -> str:
-    """Which of the known names was meant. Without a cutoff all are listed if none is near."""
+    """A hint which known name was meant; if none is near, all of them, or "" with a cutoff."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=cutoff or _NEAR)
     if near:
         return f"did you mean {near[0]}?"

@@ -36,7 +36,7 @@ def build_strategy(name: str, parameters: dict[str, Any]) -> Strategy:
 
 
 def setting_of(bare_name: str) -> str:
-    """What names that policy in a setting or a cluster file."""
+    """The name of that policy in a setting or a cluster file."""
     return bare_name if bare_name in POLICIES else f"{_LABORATORY}{bare_name}"
 
 

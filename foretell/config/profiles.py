@@ -1,4 +1,4 @@
-"""The GPU profiles that ship with the package, and which names of profiles are understood."""
+"""The GPU profiles that ship with the package, and checks of profile names."""
 
 import json
 from importlib import resources
@@ -16,14 +16,14 @@ def list_profiles() -> tuple[str, ...]:
 
 
 def load_profile(name: str) -> GpuProfile:
-    """The shipped GPU profile `name`; ValueError that lists the known names otherwise."""
+    """The shipped GPU profile `name`; otherwise ValueError that lists the known names."""
     path = resources.files("foretell.latency") / "profiles"
     path /= f"{check_shipped_profile(name).replace('/', '__')}.json"
     return profile_from_json(json.loads(path.read_text(encoding="utf-8")))
 
 
 def check_shipped_profile(name: str) -> str:
-    """`name`, if a profile of this name ships; ValueError that lists those that do otherwise."""
+    """`name`, if a profile of this name ships; otherwise ValueError that lists those that do."""
     if name not in list_profiles():
         raise ValueError(f"unknown GPU profile {name!r}; known: {', '.join(list_profiles())}")
     return name
@@ -32,7 +32,7 @@ def check_shipped_profile(name: str) -> str:
 def check_profile(name: str) -> str:
     """`name`, if a predictor can start from it: a shipped profile, a datasheet, or nothing ("").
 
-    ValueError that lists what there is otherwise.
+    Otherwise ValueError that lists the choices.
     """
     device, _, model = name.partition("/")
     if not name or name in list_profiles() or (device in DEVICES and model in MODELS):

@@ -30,13 +30,13 @@ Profile = Annotated[str, AfterValidator(check_profile)]
 
 
 def _from_its_folder(path: str, info: ValidationInfo) -> str:
-    """Paths in a cluster file are relative to the file's folder, others to where we stand."""
+    """Resolve a path of a cluster file from the file's folder; leave other paths as they are."""
     folder = (info.context or {}).get("folder")
     return str(folder / path) if folder and path else path
 
 
 def _if_a_folder(name: str, info: ValidationInfo) -> str:
-    """The folder of that name beside the cluster file, where there is one; else the name."""
+    """The folder of that name beside the cluster file, if there is one; else the name."""
     path = _from_its_folder(name, info)
     return path if name and Path(path).is_dir() else name
 
@@ -103,12 +103,12 @@ class TargetsSection(Section):
 
 
 def bracketed(host: str) -> str:
-    """A host as addresses with a port have it."""
+    """A host as it is written before a port: IPv6 addresses in brackets."""
     return f"[{host}]" if ":" in host else host
 
 
 def check_https(listening: object, certificate: str, key: str) -> None:
-    """ValueError unless there are the files that TLS needs, where there is TLS."""
+    """ValueError if TLS is used without the files that it needs."""
     if listening and not (certificate and key):
         raise ValueError("TLS needs https_certificate and https_key")
 

@@ -33,7 +33,7 @@ from foretell.config.sections import (
 
 
 class _ClusterSource(PydanticBaseSettingsSource):
-    """What the cluster file says about a process: less than its flags and its environment."""
+    """What the cluster file says about a process; its flags and its environment come first."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """Unused: all values are derived together."""
@@ -122,7 +122,7 @@ class ListeningSettings(TrafficSettings):
 
 
 def _or_from_file(given: SecretStr, setting: str, path: str) -> SecretStr:
-    """What was given, else the lines of a file, comma-separated."""
+    """The `given` value, else the lines of a file, comma-separated."""
     if given.get_secret_value() or not path:
         return given
     try:
@@ -139,7 +139,7 @@ def _has_named_keys(path: str) -> bool:
     try:
         text = Path(path).read_text(encoding="utf-8") if path else ""
     except (OSError, UnicodeDecodeError):
-        return False  # what reads it next says so
+        return False  # `_or_from_file` reports it
     if not is_key_file(text):
         return False
     read_api_keys(text)

@@ -1,4 +1,4 @@
-"""Variables that no setting reads: a misspelt one is refused, as a misspelt field of a file is."""
+"""Find misspelt environment variables, which are refused as misspelt fields of a file are."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,13 +7,13 @@ from pydantic_settings import BaseSettings
 from foretell.config.marks import nearest
 from foretell.config.settings import ALL_SETTINGS
 
-_NEAR = 0.8  # ENGINE is no EMULATOR, SHEDULER is SCHEDULER
+_NEAR = 0.8  # ENGINE is not near EMULATOR, SHEDULER is near SCHEDULER
 
 
 def misspelt(settings: type[BaseSettings], variables: Iterable[str]) -> Iterator[str]:
-    """What is wrong with the names of the variables that a process with these settings finds.
+    """Errors in the names of the environment variables of a process with these settings.
 
-    Those of other services are theirs to judge: they may be of another version.
+    Variables of other services are not checked: these may be of another version.
     """
     own = _prefix(settings)
     known = [f"{own}{name.upper()}" for name in settings.model_fields]

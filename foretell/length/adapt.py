@@ -1,15 +1,15 @@
-"""A base model's length distributions, made right for each serving model by what it answered.
+"""Adapt a base model's length distributions to the answers of each serving model.
 
-A base model is trained on one serving model's answers. Another answers twice as long, and to other
-requests. Per serving model five distributions are mixed for each request, by how well each has
-done of late: the base's own; that, moved to where the answers were (`Shift`); what the model has
-answered (`Experience`); what it has answered this group of requests; and what its answers have to
-do with the features of requests (`Regression`). The mixture, which is wider than its parts, is last
-recalibrated (`Recalibration`). No step needs training.
+A base model is trained on one serving model's answers. Another may answer at twice the length, and
+get other requests. For each request five distributions are mixed, weighted by how well they have
+predicted the serving model's latest answers: the base's own; the base's, moved to where the answers
+were (`Shift`); the model's answers (`Experience`); its answers to this group of requests; and the
+regression of its answers on the features of requests (`Regression`). The mixture is wider than its
+parts, so it is recalibrated in the end (`Recalibration`). No step needs offline training.
 
-Requests of another kind than plain, such as those that must follow a schema, are taken to be like
-plain ones until their own answers show how they differ: what was learnt of them starts from the
-plain ones' distribution, and teaches nothing of those.
+Requests that are not plain, such as those that must follow a schema, start from the distribution
+adapted to plain requests, and only the difference is learned for their kind. Their answers teach
+nothing about plain requests.
 """
 
 import math
@@ -30,18 +30,18 @@ Floats = NDArray[np.float64]
 MAX_MODELS = 64
 MAX_GROUPS = 64
 """Groups that are kept for one kind of a model's requests."""
-_PRIOR_ANSWERS = 20.0  # that the moved base counts for beside those of a model or a group
+_PRIOR_ANSWERS = 20.0  # weight of the moved base beside the answers of a model or a group
 _BASE, _MOVED, _MODEL, _GROUP, _REGRESSED = range(5)  # parts of the mixture
-_RATE = 0.3  # of learning from a likelihood; below 1 as all of them may be wrong
-_KEPT = 0.98  # of what was learnt of the weights, from one answer to the next
+_RATE = 0.3  # of learning from a likelihood; below 1 because all parts may be wrong
+_KEPT = 0.98  # share of the learned log weights that is kept from one answer to the next
 _LEAST_LIKELIHOOD = 1e-4
 
 
 class Adapter:
-    """Adapted distributions per serving model; the identity for one never observed.
+    """Adapted distributions per serving model; unchanged for a model that was never observed.
 
-    Memory is bounded: of models, and of groups within a model, those observed least recently make
-    room. Deterministic; not thread-safe.
+    Memory is bounded: the least recently observed models, and groups of a model, are evicted.
+    Deterministic; not thread-safe.
     """
 
     def __init__(self, max_models: int = MAX_MODELS, max_groups: int = MAX_GROUPS) -> None:
@@ -59,11 +59,11 @@ class Adapter:
         seen: Floats | None = None,
         kind: Kind = PLAIN,
     ) -> Floats:
-        """The base's `probabilities`, (`BINS`,) or (n, `BINS`), as `model_name` answers.
+        """The base's `probabilities`, (`BINS`,) or (n, `BINS`), adapted to `model_name`.
 
-        Rows add up to 1. `group`: those whose answers are alike, such as one tenant's or those
+        Rows add up to 1. `group`: requests whose answers are alike, such as one tenant's or those
         with one system prompt; "" is none. `seen`: standardised features of the requests,
-        (features,) or (n, features), as many as were observed; None: not known.
+        (features,) or (n, features), as many as `observe` gets; None: not known.
         """
         adjusted = self._plain(model_name, probabilities, group, seen)
         if kind != PLAIN:
@@ -80,10 +80,10 @@ class Adapter:
         seen: Floats | None = None,
         kind: Kind = PLAIN,
     ) -> None:
-        """Learn from one answer of which the base said `probabilities`, (`BINS`,).
+        """Learn from one answer for which the base predicted `probabilities`, (`BINS`,).
 
-        `censored`: something else than the model ended it, so its own length is at least
-        `output_tokens`. An answer without a token says nothing of length and is ignored.
+        `censored`: something other than the model ended it, so its own length is at least
+        `output_tokens`. An answer without a token says nothing about length and is ignored.
         """
         if output_tokens <= 0:
             return
@@ -120,9 +120,9 @@ class Adapter:
 
 
 class _Learnt:
-    """What was learnt of one kind of a serving model's requests.
+    """What was learned about one kind of a serving model's requests.
 
-    Distributions are here (n, `BINS`) of P(length <= upper edge) of each bin.
+    Distributions inside are cumulative: (n, `BINS`) of P(length <= upper edge) of each bin.
     """
 
     __slots__ = (
@@ -183,7 +183,7 @@ class _Learnt:
             self._regression.observe(probabilities[0], seen[0], tokens, censored)
 
     def _parts(self, probabilities: Floats, group: str, seen: Floats | None) -> dict[int, Floats]:
-        """Those of the mixture that there are for this request."""
+        """The parts of the mixture that exist for these requests."""
         base = probabilities.cumsum(axis=1)
         base[:, -1] = 1.0
         moved = self._shift.move(probabilities, base)

@@ -21,7 +21,7 @@ REMEMBERED = 16_384
 
 
 class TextEncoder(Protocol):
-    """What reads conversations: the tagger's encoder, or `small.SmallModel`."""
+    """Reads conversations: the tagger's encoder, or `small.SmallModel`."""
 
     def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
@@ -31,7 +31,7 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the encoder says of one request, whatever its serving model was seen to answer."""
+    """The encoder's output for one request, before it is adapted to the serving model."""
 
     probabilities: Floats
     """(`bins.BINS`,)."""
@@ -40,17 +40,17 @@ class Found:
 
 
 class EncoderModel:
-    """What an encoder says, and what it has learnt of each serving model's answers."""
+    """An encoder, and what was learned from each serving model's answers."""
 
     def __init__(self, encoder: TextEncoder, source: str = "model") -> None:
-        """`source` is what its estimates name as theirs."""
+        """`source` is the `LengthEstimate.source` of its estimates."""
         self._encoder = encoder
         self._source = source
         self._adapter = Adapter()
         self._said: OrderedDict[str, tuple[Found, str, Kind]] = OrderedDict()
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
-        """What the encoder says of a batch, in its order."""
+        """The encoder's output for a batch, in its order."""
         rows = self._encoder.read(
             [question.conversation for question in questions],
             [question.model_name for question in questions],
@@ -58,7 +58,7 @@ class EncoderModel:
         return [Found(*row) for row in zip(*rows, strict=True)]
 
     def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
-        """What is to be expected of requests that were read, as of now, within their bounds."""
+        """Current estimates for requests that were read, within their token bounds."""
         adapted = np.empty((len(read), BINS))
         alike: dict[tuple[str, str, Kind], list[int]] = {}
         for row, (question, _) in enumerate(read):
@@ -77,14 +77,14 @@ class EncoderModel:
         return estimates(adapted, bounds, self._source)
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
-        """A request is under way, and its answer will be given to `observe`."""
+        """Remember a request whose answer will be given to `observe`."""
         if request_id:
             self._said[request_id] = (found, group_of(question), question.conversation.kind)
             if len(self._said) > REMEMBERED:
                 self._said.popitem(last=False)
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
-        """Learn from the answer to a request that is remembered."""
+        """Learn from the answer to a request, if it is remembered."""
         said = self._said.pop(request_id, None)
         if said is not None:
             found, group, kind = said
@@ -100,7 +100,7 @@ class EncoderModel:
 
 
 def group_of(question: Question) -> str:
-    """Requests of one application have one system prompt, or else one tenant; "" is none."""
+    """The application that a request belongs to: its system prompt or else tenant; "" is none."""
     system, tenant = question.conversation.system, question.tenant
     if not system:
         return tenant and f"tenant {tenant}"

@@ -1,7 +1,7 @@
-"""An output length as one of some bins, evenly spaced in its logarithm.
+"""Bins of output lengths, evenly spaced in the logarithm.
 
-A model gives a probability to each bin. Within a bin lengths are taken to be equally likely, and in
-the last one, which has no end, to fall off exponentially.
+A model gives a probability to each bin. Within a bin all lengths count as equally likely; in the
+last bin, which has no end, they fall off exponentially.
 """
 
 import math
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 LONGEST_TOKENS = 16_384
 """Where the last bin begins."""
-_BINS_PER_FACTOR = 5.0  # in which lengths grow by e
+_BINS_PER_FACTOR = 5.0  # bins over which lengths grow by a factor of e
 
 
 def _edges() -> Floats:
@@ -36,12 +36,11 @@ _EDGE_LIST: list[float] = EDGES.tolist()
 _WIDTHS = np.diff(EDGES)
 _TAIL_MEAN = LONGEST_TOKENS / 2.0
 CENTRE_LOGS: Floats = np.log((EDGES + np.append(EDGES[1:], EDGES[-1] + _TAIL_MEAN) + 1.0) / 2.0)
-"""Logarithms of the mean of each bin's lengths; of the last one, of a length somewhat within."""
+"""Logarithm of each bin's mean length; for the last bin, of a length inside it."""
 BEYOND: Floats = np.array([0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
-"""Where the last bin is divided, in means of its exponential."""
+"""Points that divide the last bin, in means of its exponential."""
 KNOTS: Floats = np.concatenate((EDGES, LONGEST_TOKENS + _TAIL_MEAN * BEYOND))
-"""Lengths between which distributions are straight: also those into which the last bin's
-exponential is divided."""
+"""Lengths between which cumulative distributions are linear: edges, and points of the last bin."""
 
 
 def bin_of(tokens: NDArray[np.int64] | int) -> NDArray[np.int64]:
@@ -63,13 +62,13 @@ def bin_at(tokens: int) -> int:
 
 
 def share_of_bin(at: int, tokens: float) -> float:
-    """The share of the lengths in bin `at` that are up to `tokens`, a length in that bin."""
+    """The share of the lengths in bin `at` that are at most `tokens`, a length in that bin."""
     inside = tokens - _EDGE_LIST[at]
     return inside / float(_WIDTHS[at]) if at < BINS - 1 else -math.expm1(-inside / _TAIL_MEAN)
 
 
 def level_at(below: Floats, at: int, share: float) -> float:
-    """P(length <= one in bin `at`, of whose lengths it is above a `share`); `below` (`BINS`,)."""
+    """P(length <= x), where `share` of the lengths in bin `at` are at most x; `below` (`BINS`,)."""
     before = float(below[at - 1]) if at else 0.0
     return before + share * (float(below[at]) - before)
 
@@ -84,15 +83,15 @@ def means(probabilities: Floats, limits: Floats) -> Floats:
 def estimates(
     probabilities: Floats, bounds: Sequence[tuple[int, int]], source: str
 ) -> list[LengthEstimate]:
-    """The rows of `probabilities` as estimates, none outside its `bounds`.
+    """The rows of `probabilities` as estimates within `bounds`.
 
-    Those are the fewest tokens and the most (0: no limit) of each row.
+    `bounds`: the fewest and the most tokens (0: no limit) of each row.
     """
     least = np.array([float(fewest) for fewest, _ in bounds])
     limits = np.array([float(most) if most > 0 else np.inf for _, most in bounds])
     tokens = np.clip(quantiles(probabilities), least[:, None], limits[:, None])
     expected = means(probabilities, limits)
-    if least.any():  # E[max(length, least)], with what lies below brought up to it
+    if least.any():  # E[max(length, least)]: shorter lengths are raised to `least`
         expected += least - means(probabilities, least)
     return [
         LengthEstimate(

@@ -1,19 +1,19 @@
-"""What the length of an answer is guessed from."""
+"""The parts of a request from which the length of its answer is predicted."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 MOST_EXCHANGES = 4
-"""Earlier exchanges that are looked at: the latest."""
+"""How many of the latest exchanges are used."""
 ASSISTANT = "assistant"
 KEPT_CHARACTERS = 4096
 """Characters that are kept of a text, half from its head and half from its tail."""
 
 
 Kind = Literal["plain", "stop", "structured", "tools"]
-"""What a request asks for beside text: stop strings or tokens, an answer that follows a schema or
-grammar, or calls of tools. Answers of one kind have lengths of their own."""
+"""What a request asks for besides text: stop strings or tokens, an answer that follows a schema or
+grammar, or tool calls. Answer lengths differ between kinds."""
 PLAIN: Kind = "plain"
 
 INSTRUCTING = ("system", "developer")
@@ -21,7 +21,7 @@ INSTRUCTING = ("system", "developer")
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """An earlier prompt of the conversation and what was answered; texts may be cut."""
+    """An earlier prompt of the conversation and its answer; texts may be cut."""
 
     prompt: str
     answer: str
@@ -31,7 +31,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A request as its text shows it. Texts may be cut in the middle; the counts are of all."""
+    """The text of a request. Texts may be cut in the middle; counts are of the whole texts."""
 
     prompt: str
     """What is to be answered: the last message of the user, or the prompt of a completion."""
@@ -43,28 +43,28 @@ class Conversation:
     earlier: tuple[Exchange, ...] = ()
     """The latest `MOST_EXCHANGES`, oldest first."""
     exchanges: int = 0
-    """How many there were in all."""
+    """Number of all earlier exchanges."""
     max_tokens: int = 0
     """0: not limited by the client."""
     stops: int = 0
-    """Stop strings."""
+    """Number of stop strings."""
     min_tokens: int = 0
-    """The engine does not end the answer before."""
+    """Tokens before which the engine does not end the answer."""
     kind: Kind = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """How many tokens will the answer of `model_name` have?"""
+    """The question how many tokens `model_name` will answer to a conversation."""
 
     model_name: str
     conversation: Conversation
     tenant: str = ""
-    """Who asks; "" where that is not known."""
+    """The tenant that asks; "" if it is not known."""
 
 
 def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:
-    """At most so many characters of `text`: instructions stand at either end, seldom between."""
+    """Both ends of `text`, `most_characters` at most: instructions are seldom in the middle."""
     if len(text) <= most_characters:
         return text
     tail = most_characters // 2
@@ -72,11 +72,11 @@ def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:
 
 
 def split_chat(messages: Iterable[tuple[str, str]]) -> tuple[str, list[Exchange], str]:
-    """System prompt, exchanges, and what is to be answered, of (role, text) pairs; uncut but for
-    the exchanges.
+    """System prompt, exchanges, and text to be answered, from (role, text) pairs; only exchanges
+    are cut.
 
-    Messages between two answers make up one prompt. Those that were not answered, and the beginning
-    of an answer where the last message is one, belong to what is to be answered.
+    Messages between two answers form one prompt. The text to be answered is the messages after the
+    last answer; if there are none, the last prompt with its answer, which is to be continued.
     """
     system: list[str] = []
     asked: list[str] = []

@@ -1,6 +1,6 @@
-"""From what is believed of a length to the row of numbers that the kernel draws from.
+"""Convert length estimates to the rows of numbers that the kernel draws from.
 
-Apart from `foretell.length`'s other names: this one needs the compiled kernel.
+`foretell.length` does not export this module, because it needs the compiled kernel.
 """
 
 import math
@@ -13,7 +13,7 @@ from foretell.kernel.lengths import LEVELS, WIDTH
 from foretell.model import LengthEstimate
 
 LengthRule = Literal["survival", "block"]
-"""How a length is believed: "survival" as a distribution, "block" as Block's point estimate."""
+"""How an estimate is read: "survival" as a distribution, "block" as Block's point estimate."""
 
 Row = tuple[float, ...]
 """`WIDTH` numbers: tokens at each of `LEVELS`, then the tail; see `foretell.kernel.lengths`."""
@@ -29,9 +29,9 @@ _TAIL_FROM = 0.75
 def knots(estimate: LengthEstimate, rule: LengthRule = "survival") -> Row:
     """The distribution that `estimate` stands for.
 
-    Quantiles are followed. Without them a prior is an exponential, a hint is taken at its word and
-    any other point estimate gets a spread, `SPREAD_SIGMA`. Under the rule "block" every estimate
-    is its `expected_tokens`, outlived by Block's rule. `max_tokens` is not applied.
+    It goes through the quantiles. Without them a prior is an exponential, and other point estimates
+    get the spread `SPREAD_SIGMA`. A hint is exact. Under the rule "block" every estimate is exactly
+    its `expected_tokens`; Block's rule applies to longer answers. `max_tokens` is not applied.
     """
     if rule == "block" or estimate.source == "hint":
         return certain(estimate.expected_tokens)
@@ -43,7 +43,7 @@ def knots(estimate: LengthEstimate, rule: LengthRule = "survival") -> Row:
 
 
 def certain(tokens: float) -> Row:
-    """A length that is known."""
+    """The distribution of a known length."""
     return (tokens,) * len(LEVELS) + (0.0,)
 
 
@@ -54,15 +54,15 @@ def mean_of(row: Row) -> float:
 
 
 def exponential(mean_tokens: float) -> Row:
-    """A length that ends with the same probability after every token."""
+    """The exponential distribution: the same probability of an end after every token."""
     return (*(hazard * mean_tokens for hazard in _HAZARDS), mean_tokens)
 
 
 def log_normal(mean_tokens: float, sigma: float) -> Row:
-    """A length whose logarithm is normal around that of a point estimate.
+    """The log-normal distribution around a point estimate.
 
-    `sigma` is the standard deviation of the logarithm; `mean_tokens` is kept where the bounds on
-    the tail permit it, for `sigma` up to 0.7.
+    `sigma` is the standard deviation of the logarithm. The mean is `mean_tokens` for `sigma` up to
+    0.7; beyond, the bounds on the tail do not permit it.
     """
     normal = NormalDist(-sigma * sigma / 2, sigma)
     quantiles = [(level, mean_tokens * math.exp(normal.inv_cdf(level))) for level in LEVELS[1:]]
@@ -70,11 +70,11 @@ def log_normal(mean_tokens: float, sigma: float) -> Row:
 
 
 def _through(quantiles: Sequence[tuple[float, float]], mean_tokens: float) -> Row:
-    """Through `quantiles`, ascending in level, with the mean `mean_tokens` where they permit it.
+    """The distribution through `quantiles`, ascending in level, with this mean if possible.
 
-    Below the first quantile the second segment goes on. Beyond the last one an exponential makes
+    Below the first quantile the next segment is extended. Beyond the last one an exponential makes
     up the mean; its scale stays between half and all of the average growth of tokens per hazard
-    from level `_TAIL_FROM` on, as an error of a few tokens in the mean is many in the tail.
+    from level `_TAIL_FROM` on, because a small error in the mean is a large one in the tail.
     """
     hazards = [0.0]
     tokens = [0.0]
@@ -91,7 +91,7 @@ def _through(quantiles: Sequence[tuple[float, float]], mean_tokens: float) -> Ro
 
 
 def _mean_within(hazards: Sequence[float], tokens: Sequence[float]) -> float:
-    """E[min(length, last of `tokens`)]: where the hazard is constant, area is the fall over it."""
+    """E[min(length, last of `tokens`)]: the area under S, which is its fall / a constant hazard."""
     area = tokens[0]
     for i in range(len(tokens) - 1):
         fall = math.exp(-hazards[i]) - math.exp(-hazards[i + 1])
@@ -104,7 +104,7 @@ def _tokens_at(hazards: list[float], tokens: list[float], tail: float, hazard: f
         return tokens[-1] + (hazard - hazards[-1]) * tail
     i = max(1, bisect_left(hazards, hazard))
     short = (hazards[i] - hazard) / (hazards[i] - hazards[i - 1])
-    # At a given quantile exactly that, and never below the one before by a rounding.
+    # Exact at a given quantile, and never below the previous one by a rounding error.
     return max(tokens[i - 1], tokens[i] - short * (tokens[i] - tokens[i - 1]))
 
 

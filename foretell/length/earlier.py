@@ -1,4 +1,4 @@
-"""What the earlier answers of a conversation say about the next: how long they were, to what."""
+"""Features of a conversation's earlier answers: how long they were, and to which prompts."""
 
 import re
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange
 
 _LATEST = 3
 _LOOKED_AT = 400
-"""Characters of an answer that its alphabet is recognised from."""
+"""Characters of an answer from which its alphabet is recognised."""
 _COMPARED_WORDS, _COMPARED_CHARACTERS = 150, 200
 """How much of the beginnings of two prompts is compared."""
 _RECENT, _REMEMBERED = (
     [exp(-ago / exchanges) for ago in range(MOST_EXCHANGES)] for exchanges in (3.0, 8.0)
 )
-"""Weights of answers, the latest first: they fall by a factor of e within so many exchanges."""
+"""Weights of answers, the latest first: they fall by a factor of e in 3 or in 8 exchanges."""
 _SENTENCE_ENDS, _ENDS = frozenset(".!?"), frozenset(".!?`")
 _NEAR = 0.5
 """Difference of the logarithms of two prompts' lengths up to which they count as near."""
@@ -38,7 +38,7 @@ NAMES = (
 
 
 def features(conversation: Conversation) -> tuple[float, ...]:
-    """One number for each of `NAMES`; all 0 where nothing was answered yet."""
+    """One number for each of `NAMES`; all 0 if there is no earlier answer."""
     if not conversation.earlier:
         return (0.0,) * len(NAMES)
     exchanges = conversation.earlier[: -MOST_EXCHANGES - 1 : -1]  # the latest first
@@ -59,7 +59,7 @@ QUICK_NAMES = tuple(
         "answer_log_numbered", "answer_log_bullets", "answer_not_ascii",
     }
 )  # fmt: skip
-"""Those that take little time: words are not compared, and the answer is not read line by line."""
+"""The cheap ones: words are not compared, and the answer is not read line by line."""
 
 
 def quick_features(conversation: Conversation) -> tuple[float, ...]:
@@ -92,7 +92,7 @@ def share_cjk(text: str) -> float:
 
 
 def _tokens(exchange: Exchange) -> float:
-    """About how many the answer had: a token is some 4 ASCII characters, 2 other, or 1 CJK."""
+    """Estimated tokens of the answer: one per 4 ASCII characters, 2 others, or 1 CJK character."""
     seen = exchange.answer[:_LOOKED_AT]
     other, cjk = share_not_ascii(seen), share_cjk(seen)
     return exchange.answer_characters * (0.25 + 0.25 * other + 0.5 * cjk)
@@ -120,7 +120,7 @@ def _lengths(
 def _alike(
     conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
 ) -> list[float]:
-    """What was answered to prompts like this one: means weighted by likeness, and the likest."""
+    """Answers to similar prompts: means weighted by similarity, and that to the most similar."""
     recent, near, nearest = _by_length(conversation, exchanges, logs)
     similar, most_similar, most, to_it = _by_words(conversation, exchanges, logs)
     beginning, longest, to_that = _by_beginning(conversation, exchanges, logs)
@@ -228,18 +228,18 @@ def _words(text: str) -> set[str]:
 
 
 def _overlap(a: set[str], b: set[str]) -> float:
-    """Jaccard's."""
+    """The Jaccard similarity."""
     return len(a & b) / max(1, len(a | b))
 
 
 def _same_beginning(begins: str, other: str) -> float:
-    """Share of the shorter text, each cut to `_COMPARED_CHARACTERS`."""
+    """Common beginning as a share of the shorter text; both are cut to `_COMPARED_CHARACTERS`."""
     compared = min(len(begins), len(other), _COMPARED_CHARACTERS)
     same = next((i for i in range(compared) if begins[i] != other[i]), compared)
     return same / max(1, compared)
 
 
 def _mean(values: list[float], weights: list[float]) -> float:
-    """Weighted; nearly all weights may be 0."""
+    """The weighted mean; all weights may be 0."""
     total = sum(weights) + 1e-9
     return sum(v * (w + 1e-9 / len(values)) for v, w in zip(values, weights, strict=True)) / total

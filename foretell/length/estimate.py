@@ -6,17 +6,17 @@ from foretell.model import LengthEstimate
 
 
 def from_hint(hint_tokens: int) -> LengthEstimate:
-    """The client's own estimate, taken at its word; raises `ValueError` unless positive."""
+    """The client's own estimate, taken as exact; `ValueError` unless it is positive."""
     if hint_tokens <= 0:
         raise ValueError(f"hint_tokens must be positive, got {hint_tokens}")
     return LengthEstimate(expected_tokens=float(hint_tokens), source="hint")
 
 
 def clip(estimate: LengthEstimate, max_tokens: int, min_tokens: int = 0) -> LengthEstimate:
-    """`estimate` with no figure above `max_tokens`, 0 for no limit, or below `min_tokens`.
+    """`estimate` with mean and quantiles clipped to `min_tokens` and `max_tokens`, 0 for no limit.
 
-    The mean is only cut, which leaves it wrong where much of the distribution lies beyond a bound.
-    `LengthHistory.estimate` knows the distribution and takes the bounds itself.
+    The clipped mean is wrong if much of the distribution lies beyond a bound.
+    `LengthHistory.estimate` knows the distribution and applies the bounds itself.
     """
     if max_tokens <= 0 and min_tokens <= 0:
         return estimate
@@ -30,10 +30,10 @@ def clip(estimate: LengthEstimate, max_tokens: int, min_tokens: int = 0) -> Leng
 
 
 def says_more(later: LengthEstimate, former: LengthEstimate) -> bool:
-    """Whether a later, better estimate differs enough to be worth telling.
+    """Whether a later, better estimate differs enough from the `former` to be worth sending.
 
-    That is by more than the factor that half of the lengths are within, as the `former` has it: the
-    root of the ratio of its quartiles. One without quartiles claims to be exact.
+    The threshold is a factor within which half of the lengths lie according to the `former`: the
+    square root of the ratio of its quartiles. An estimate without quartiles counts as exact.
     """
     quantiles = dict(former.quantiles)
     low, high = quantiles.get(0.25, 1.0), quantiles.get(0.75, 1.0)

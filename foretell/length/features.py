@@ -1,6 +1,6 @@
-"""What can be seen of a conversation without understanding it, as numbers for a model.
+"""Surface features of a conversation, as numbers for a model.
 
-The order is that of `NAMES`, and is part of a trained model: change it and train anew.
+Their order is that of `NAMES`, and part of a trained model: after a change, train again.
 """
 
 import re
@@ -16,7 +16,7 @@ _TELLING = (
     "rewrite", "short", "brief", "detail", "essay", "article", "story", "step", "word", "sentence",
     "json", "only", "yes or no", "please", "why", "how", "what", "more", "next", "again", "thank",
 )  # fmt: skip
-"""Looked for in the prompt, as parts of words too."""
+"""Searched for in the prompt, also as parts of words."""
 _COUNTED = {
     name: (words, re.compile(rf"(\d{{1,5}})[ -]*(?:{'|'.join(words)})"))
     for name, words in {
@@ -29,7 +29,7 @@ _COUNTED = {
         ),
     }.items()
 }  # fmt: skip
-"""How much the prompt asks for."""
+"""Units in which a prompt says how much it asks for."""
 _DIGITS, _CAPITALS = string.digits.encode(), string.ascii_uppercase.encode()
 _GO_ON = re.compile(r"\W*(?:(?:please )?(?:continue|go on|keep going)|more|next|yes|ok(?:ay)?)\W*")
 
@@ -118,7 +118,7 @@ def _of_prompt(text: str) -> list[float]:
 
 
 def _digits_and_capitals(text: str) -> tuple[int, int]:
-    """How many there are."""
+    """The numbers of digits and capitals."""
     if not text.isascii():
         return sum(map(str.isdigit, text)), sum(map(str.isupper, text))
     raw = text.encode()
@@ -127,7 +127,7 @@ def _digits_and_capitals(text: str) -> tuple[int, int]:
 
 
 def _count(words: Sequence[str], pattern: re.Pattern[str], text: str) -> float:
-    """log(1 + the number found); 0 where none is."""
+    """log(1 + the number found); 0 if none is."""
     if not any(word in text for word in words):  # quicker than the pattern
         return 0.0
     found = pattern.search(text)

@@ -1,4 +1,4 @@
-"""What recent answers say about the length of the next one."""
+"""Estimates of the length of the next answer, from recent answers."""
 
 import math
 from array import array
@@ -11,10 +11,10 @@ from foretell.model import LengthEstimate
 
 QUANTILE_LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 PRIOR_TOKENS = 256.0
-"""Mean output length assumed of a cluster that nothing is known about."""
+"""Mean output length assumed of a cluster before anything is known."""
 
 _LONGEST_BUCKET = 20  # prompts of 2**19 tokens and more share it
-_REFIT_RATIO = 0.05  # share of a window that may be new before its curve is fitted again
+_REFIT_RATIO = 0.05  # share of a window that may be new before its curve is refitted
 
 
 def prompt_bucket(prompt_tokens: int) -> int:
@@ -26,10 +26,10 @@ class LengthHistory:
     """Output lengths per model, kind of request and prompt-length bucket, and the estimates they
     support.
 
-    The narrowest window with enough observations answers: the bucket, the kind, the same of plain
-    requests, all models, and last the prior, an exponential of mean `prior_tokens`. Memory is
-    bounded: each window keeps its `window` latest observations, and the model unheard of for
-    longest makes room for a new one beyond `max_models`. Deterministic; not thread-safe.
+    An estimate comes from the narrowest window with enough observations: the bucket, the kind, the
+    same two of plain requests, all models, and last the prior, an exponential of mean
+    `prior_tokens`. Memory is bounded: each window keeps its `window` latest observations, and
+    beyond `max_models` the least recently observed is evicted. Deterministic; not thread-safe.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class LengthHistory:
         """Learn from one answer of `output_tokens` tokens.
 
         `censored`: `max_tokens` or an abort ended it, so its own length is only known to exceed
-        `output_tokens`. An answer without a token says nothing of length and is ignored.
+        `output_tokens`. An answer without a token says nothing about length and is ignored.
         """
         if output_tokens <= 0:
             return
@@ -83,10 +83,10 @@ class LengthHistory:
         min_tokens: int = 0,
         kind: Kind = PLAIN,
     ) -> LengthEstimate:
-        """The length to expect of a request; `max_tokens` 0 means that it has no limit.
+        """Estimate the length of an answer; `max_tokens` 0 means that it has no limit.
 
-        `expected_tokens` is the mean of the length brought between `min_tokens` and `max_tokens`,
-        at least 1, and so are the quantiles.
+        `expected_tokens` is the mean of the length clipped to `min_tokens` and `max_tokens`, at
+        least 1. The quantiles are clipped, too.
         """
         for window in self._windows(model_name, prompt_bucket(prompt_tokens), kind):
             if window is not None and len(window) >= self._min_observations:
@@ -94,7 +94,7 @@ class LengthHistory:
         return self._prior.estimate(max_tokens, min_tokens, "prior")
 
     def _windows(self, model_name: str, bucket: int, kind: Kind) -> Iterator["_Window | None"]:
-        """The narrowest first."""
+        """The windows for a request, the narrowest first."""
         kinds = self._models.get(model_name, {})
         for each in dict.fromkeys((kind, PLAIN)):
             if each in kinds:
@@ -104,7 +104,7 @@ class LengthHistory:
 
 
 class _Fit:
-    """A curve with the quantiles that every estimate from it repeats."""
+    """A curve, and its quantiles, which are the same for every estimate."""
 
     __slots__ = ("_curve", "_quantiles")
 
@@ -115,7 +115,7 @@ class _Fit:
     def estimate(self, max_tokens: int, min_tokens: int, source: str) -> LengthEstimate:
         limit = float(max_tokens) if max_tokens > 0 else math.inf
         mean = self._curve.mean(limit)
-        if min_tokens > 0:  # what lies below is brought up to it
+        if min_tokens > 0:  # shorter lengths are raised to it
             mean += min_tokens - self._curve.mean(float(min_tokens))
         return clip(LengthEstimate(max(1.0, mean), self._quantiles, source), max_tokens, min_tokens)
 

@@ -2,11 +2,11 @@
 
 PRIOR_TOKENS_PER_CHARACTER = 0.25
 PRIOR_TOKENS_PER_MESSAGE = 4.0
-"""What a chat template puts around one message: role, separators."""
+"""Tokens that a chat template adds to a message: role, separators."""
 
-_REPEATED = 0.9  # of what was sent: clients trim answers, and text is other tokens read again
+_REPEATED = 0.9  # below 1: clients trim answers, and text read again may become other tokens
 _MOST_FORGETFUL = 64
-_DECAY = 0.98  # per observation: the latest fifty prompts or so decide
+_DECAY = 0.98  # per observation: about the latest fifty prompts count
 _PRIOR_CHARACTERS = 100.0  # the prior on the ratio weighs as much as a prompt of this length
 _PRIOR_MESSAGE_WEIGHT = 0.005  # and that on a message as much as one message in 200 characters
 
@@ -16,8 +16,8 @@ class PromptTokenEstimator:
 
     Exponentially weighted least squares with weights 1 / characters (a prompt's deviation grows
     like the root of its length), pulled towards the priors above. For plain completions
-    (`messages` 0) this is the exponentially weighted ratio of tokens to characters. The model
-    unheard of for longest makes room for a new one beyond `max_models`.
+    (`messages` 0) this is the exponentially weighted ratio of tokens to characters. Beyond
+    `max_models` the least recently observed model is evicted.
     """
 
     def __init__(self, *, max_models: int = 64) -> None:
@@ -32,7 +32,7 @@ class PromptTokenEstimator:
         return max(1, round(per_character * characters + per_message * messages))
 
     def observe(self, model: str, characters: int, messages: int, prompt_tokens: int) -> None:
-        """Learn what an engine counted. A prompt without text or tokens teaches nothing."""
+        """Learn from an engine's count. A prompt without text or tokens is ignored."""
         if characters <= 0 or prompt_tokens <= 0:
             return
         fit = self._models.pop(model, None) or _Fit()
@@ -43,31 +43,31 @@ class PromptTokenEstimator:
 
 
 class ConversationTokens:
-    """Tokens of prompts together with their answers, as engines counted them, by their names.
+    """Tokens of prompts together with their answers, as engines counted them, by prompt hash.
 
-    With it a later turn's length is known but for what is new. The prompt unheard of for longest
-    makes room for a new one beyond `most`.
+    So of a later turn, only the length of its new text has to be estimated. Beyond `most` the least
+    recently noted prompt is evicted.
     """
 
     def __init__(self, *, most: int = 10_000) -> None:
         self._most = most
-        self._tokens: dict[int, int] = {}  # unheard of for longest first
-        self._forgetful: dict[str, None] = {}  # models, the one found out first at the front
+        self._tokens: dict[int, int] = {}  # least recently noted first
+        self._forgetful: dict[str, None] = {}  # models, the first found first
 
     def note(self, prompt: int, tokens: int) -> None:
-        """A prompt and its answer had so many tokens."""
+        """Note how many tokens a prompt and its answer had."""
         self._tokens.pop(prompt, None)
         self._tokens[prompt] = tokens
         if len(self._tokens) > self._most:
             del self._tokens[next(iter(self._tokens))]
 
     def of(self, model: str, prompt: int) -> int:
-        """The tokens of a prompt to `model` and its answer; 0 where they tell nothing."""
+        """The tokens of a prompt to `model` and its answer; 0 if not known or not usable."""
         return 0 if model in self._forgetful else self._tokens.get(prompt, 0)
 
     def check(self, model: str, before: int, prompt_tokens: int) -> None:
-        """The turn behind the prompt `before` had so many tokens: if fewer than were sent, the
-        model's thoughts are left out of prompts, and what was sent tells nothing any more."""
+        """Compare the next turn's tokens with those of the prompt `before` and its answer. If they
+        are clearly fewer, prompts leave out the model's thoughts: its counts are not used again."""
         if prompt_tokens < _REPEATED * self.of(model, before):
             self._forgetful[model] = None
             if len(self._forgetful) > _MOST_FORGETFUL:

@@ -1,4 +1,4 @@
-"""Distributions made as wide and as skewed as the answers have shown them to be."""
+"""Correct the width and skew of distributions by where actual lengths lay in them."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,23 +10,23 @@ Floats = NDArray[np.float64]
 
 _CELLS = 20
 _EDGES: Floats = np.linspace(0.0, 1.0, _CELLS + 1)
-_PRIOR_ANSWERS = 80.0  # that showed nothing wrong
+_PRIOR_ANSWERS = 80.0  # answers that agree with the distributions
 _NARROWEST = 1e-6
 
 
 class Recalibration:
     """Where in their distributions the actual lengths lay, and the correction that follows.
 
-    A length at F(length) = u has probability integral transform u; were the distributions right,
-    u would be uniform (Dawid, 1984). The distribution function G of the u observed corrects the
-    next distribution to G(F(length)).
+    u = F(length) is the probability integral transform of a length; if the distributions are right,
+    it is uniform (Dawid, 1984). The distribution function G of the observed u corrects the next
+    distribution to G(F(length)).
     """
 
     __slots__ = ("_levels", "_seen")
 
     def __init__(self) -> None:
         self._seen = Experience(_CELLS)
-        self._levels: Floats | None = None  # G at _EDGES, while it is up to date
+        self._levels: Floats | None = None  # G at _EDGES; None: out of date
 
     def correct(self, below: Floats) -> Floats:
         """P(length <= upper edge) of each bin, corrected; (..., `BINS`)."""
@@ -38,7 +38,7 @@ class Recalibration:
         return corrected
 
     def end(self, lower: float, upper: float) -> None:
-        """An answer's last token lay between F = `lower` and `upper`: anywhere there."""
+        """Count an answer that ended somewhere between F = `lower` and `upper`."""
         lower = min(max(lower, 0.0), 1.0 - _NARROWEST)
         upper = min(max(upper, lower + _NARROWEST), 1.0)
         self._seen.forget()
@@ -48,7 +48,7 @@ class Recalibration:
             self._seen.end(cell, max(0.0, inside) / (upper - lower))
 
     def cut(self, lower: float) -> None:
-        """An answer was cut when it had passed F = `lower`."""
+        """Count an answer that was cut after it had passed F = `lower`."""
         position = min(max(lower, 0.0), 1.0) * _CELLS
         cell = min(int(position), _CELLS - 1)
         self._seen.forget()

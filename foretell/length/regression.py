@@ -1,4 +1,4 @@
-"""What a serving model makes of what can be seen of a request, learnt from its answers alone."""
+"""How a serving model's answer lengths depend on features of requests, learned from answers."""
 
 import math
 
@@ -11,25 +11,25 @@ from foretell.length.experience import MEMORY
 
 Floats = NDArray[np.float64]
 
-_DEVIATION_OF_WEIGHTS = 0.06  # believed before any answer; features are standardised
-_INTERCEPT = 16.0  # as a feature: the base may be wrong by a factor of e
+_DEVIATION_OF_WEIGHTS = 0.06  # prior; features are standardised
+_INTERCEPT = 16.0  # constant feature; with its prior the base may be wrong by a factor of e
 _MOST_FEATURE = 4.0
 _START_DEVIATION = 0.6  # of log length
 _DEVIATION_PRIOR = 20.0  # answers
 _DEVIATION_MEMORY = 100.0
 _LEAST_DEVIATION = 0.05
-_ROBUST = 3.0  # deviations beyond which an error counts no more
+_ROBUST = 3.0  # deviations to which errors are clipped
 _SCALE = math.sqrt(3.0) / math.pi  # of a logistic distribution whose standard deviation is 1
 _FORGOTTEN = 1.0 / MEMORY
 _UPPER_LOGS: Floats = np.log(EDGES[1:] + 0.5)
 
 
 class Regression:
-    """Linear in the features: what log length is beyond the centre of the base's distribution.
+    """Linear model of log length relative to the centre of the base's distribution.
 
-    Bayesian, recursive least squares. The weights drift and are drawn back to 0 as an
-    Ornstein-Uhlenbeck process is, so that what is old fades to what was believed before any
-    answer. Errors count at most as in Huber's M-estimator. Lengths are spread logistically.
+    Bayesian recursive least squares. The weights drift and are drawn back to 0 as in an
+    Ornstein-Uhlenbeck process, so that old answers fade and the prior comes back. Errors are
+    clipped as in Huber's M-estimator. Log lengths are spread logistically.
     """
 
     __slots__ = ("_answers", "_covariance", "_square", "_weights")
@@ -60,9 +60,9 @@ class Regression:
         return found
 
     def observe(self, probabilities: Floats, seen: Floats, tokens: int, censored: bool) -> None:
-        """One answer; `probabilities` (`BINS`,), `seen` (features,).
+        """Learn from one answer; `probabilities` (`BINS`,), `seen` (features,).
 
-        Of one that was cut, the mean of what is longer is learnt from.
+        For one that was cut, the mean of all longer log lengths is used.
         """
         inputs = _inputs(seen[None, :])[0]
         believed = float(probabilities @ CENTRE_LOGS + inputs @ self._weights)
@@ -76,7 +76,7 @@ class Regression:
         self._weights += toward * (error / variance)
         self._covariance -= np.outer(toward, toward / variance)
         self._answers = min(self._answers + 1.0, _DEVIATION_MEMORY)
-        # How far off it was, less what was not known of the weights.
+        # The squared error, less the part that the uncertainty of the weights explains.
         surprise = error * error * self._square / variance
         self._square += (surprise - self._square) / self._answers
         self._square = max(self._square, _LEAST_DEVIATION**2)
@@ -90,7 +90,7 @@ class Regression:
 
 
 def _inputs(seen: Floats) -> Floats:
-    """With the intercept."""
+    """Clipped features with the intercept."""
     found = np.empty((len(seen), seen.shape[1] + 1))
     np.clip(seen, -_MOST_FEATURE, _MOST_FEATURE, out=found[:, :-1])
     found[:, -1] = _INTERCEPT

@@ -1,4 +1,4 @@
-"""How much is learnt from, where there is more than enough."""
+"""A sample of the answers to learn from, if there are too many."""
 
 import math
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 class Sample:
-    """Evenly spaced ones of many, so that learning takes a bounded share of the processor.
+    """Chooses evenly spaced items, so that learning takes a bounded share of the CPU.
 
-    What was learnt of an answer is half forgotten some 700 answers later: at a high rate most of
-    them would only displace each other.
+    An answer is half forgotten about 700 answers later, so at a high rate most answers would only
+    displace each other.
     """
 
     _PER_S = 20.0
@@ -22,7 +22,7 @@ class Sample:
         self._then_s = -math.inf
 
     def of(self, many: Sequence[T], now_s: float) -> Sequence[T]:
-        """Some of `many`, all of them where they are few."""
+        """Evenly spaced items of `many`, or all of them if they are few."""
         self._allowed = min(self._AT_ONCE, self._allowed + (now_s - self._then_s) * self._PER_S)
         self._then_s = now_s
         if self._allowed < 1.0 or not many:

@@ -1,7 +1,7 @@
-"""A small length model: words by number and a few features, through two layers.
+"""A small length model: hashed words and a few features, through two hidden layers.
 
-It takes a hundredth of the time of the tagger's encoder, from which it has learnt.
-`tools/train/small.py` makes it.
+It takes a hundredth of the time of the tagger's encoder, from which it has learned.
+`tools/train/small.py` trains it.
 """
 
 from collections.abc import Sequence
@@ -28,22 +28,22 @@ _MOST_FEATURE = 8.0
 
 
 def shipped() -> Traversable:
-    """Where the small model lies that comes with the package."""
+    """The folder of the small model that ships with the package."""
     return resources.files("foretell.length")
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What was trained; w is the width of words, h that of the layers, F the features."""
+    """The trained arrays; w: width of a word's vector, h: of the layers, F: number of features."""
 
     mean: Array
     """(F,), of the features."""
     scale: Array
-    """(F,): what a feature's distance from its mean is multiplied with; 0: it never varied."""
+    """(F,): factors on the features' distances from their means; 0: the feature never varied."""
     words: Array
     """(`words.BUCKETS`, w)."""
     first: Array
-    """(F + w + 1, h), the last row being the bias, as below."""
+    """(F + w + 1, h); here and in the next two, the last row is the bias."""
     second: Array
     """(h + 1, h)."""
     last: Array
@@ -52,7 +52,7 @@ class Weights:
     """What log probabilities are divided by."""
 
     def write(self, folder: str) -> None:
-        """Into `folder`, in half precision."""
+        """Write the arrays into `folder`, in half precision."""
         arrays: dict[str, Any] = {
             each.name: np.asarray(getattr(self, each.name), np.float16) for each in fields(self)
         }
@@ -61,7 +61,7 @@ class Weights:
 
     @classmethod
     def read(cls, folder: Traversable) -> "Weights":
-        """ValueError or OSError for something else than this version's small model."""
+        """Read the arrays; ValueError or OSError unless they are a small model of this version."""
         path = folder / SMALL
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
@@ -92,7 +92,7 @@ class Weights:
 
 
 class SmallModel:
-    """Implements `adapted.Encoder`."""
+    """Implements `adapted.TextEncoder`."""
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -101,7 +101,7 @@ class SmallModel:
     def read(
         self, conversations: Sequence[Conversation], models: Sequence[str]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Probabilities (n, `BINS`), standardised features (n, F); `models` say nothing to it."""
+        """Probabilities (n, `BINS`), standardised features (n, F); `models` are ignored."""
         rows = standardised(self._weights, conversations)
         words = mean_of_words(self._weights.words, [word_numbers(each) for each in conversations])
         shares = np.empty((len(rows), BINS))
@@ -112,14 +112,14 @@ class SmallModel:
 def standardised(
     weights: Weights, conversations: Sequence[Conversation], most: float = _MOST_FEATURE
 ) -> Array:
-    """Features (n, F), none further than `most` from 0."""
+    """Standardised features (n, F), clipped to `most` either way from 0."""
     rows = np.array([quick_features(each) for each in conversations], np.float32)
     standardise(rows, weights.mean, weights.scale, most)
     return rows
 
 
 def mean_of_words(words: Array, numbers: list[list[int]]) -> Array:
-    """(n, w): the sum of a row's words over the root of their number; each row has some."""
+    """(n, w): sums of each row's word vectors over the square root of their number, never 0."""
     counts = np.array([len(row) for row in numbers])
     flat = np.fromiter(chain.from_iterable(numbers), np.int64)
     means = np.zeros((len(numbers), words.shape[1]), np.float32)

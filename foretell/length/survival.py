@@ -16,9 +16,9 @@ class SurvivalCurve:
     ended, S is multiplied by 1 - ended(t) / at_risk(t). An answer cut at t by `max_tokens` or an
     abort counts as at risk at t, and leaves afterwards.
 
-    Where the longest observation is censored the estimator says nothing beyond it. There the
-    tail is closed by an exponential of mean `tail_mean_tokens`; with no observation at all the
-    curve is that exponential from 0 on.
+    If the longest observation is censored, the estimator says nothing beyond it. The tail there is
+    an exponential of mean `tail_mean_tokens`; without any observation the whole curve is that
+    exponential.
     """
 
     __slots__ = ("_areas", "_horizon", "_lengths", "_survival", "_tail_mean")

@@ -8,13 +8,13 @@ Ids = list[int]
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """Most tokens from the head and from the tail of each text; part of a trained model."""
+    """The most tokens of the head and of the tail of each text; part of a trained model."""
 
     prompt: tuple[int, int] = (64, 32)
     asked: tuple[int, int] = (20, 6)
     """The latest earlier prompt of the conversation."""
     answered: tuple[int, int] = (10, 16)
-    """What was answered to that."""
+    """The answer to that prompt."""
 
     def __post_init__(self) -> None:
         if min(*self.prompt, *self.asked, *self.answered) < 0:
@@ -22,7 +22,7 @@ class ReadWindow:
 
     @property
     def tokens(self) -> int:
-        """The longest sequence, with what stands between the texts."""
+        """Tokens of the longest sequence, with the marks around the texts."""
         return sum(self.prompt) + sum(self.asked) + sum(self.answered) + 4
 
 

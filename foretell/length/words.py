@@ -1,6 +1,6 @@
 """The words at the ends of a conversation's texts, as numbers for a small model.
 
-Which words and which numbers is part of a trained model: change it and train anew.
+The choice of words and their numbers is part of a trained model: after a change, train again.
 """
 
 from itertools import pairwise
@@ -11,14 +11,14 @@ from foretell.length.conversation import Conversation
 BUCKETS = 1 << 13
 """Numbers are below this; different words may share one."""
 
-_CHARACTERS_PER_WORD = 10  # that are looked at
+_CHARACTERS_PER_WORD = 10  # for the part of a text that is split
 _HEAD, _TAIL = 24, 24  # words of the prompt
 _PAIRS_HEAD, _PAIRS_TAIL = 12, 8  # words of it that also count as pairs
 _ASKED, _ANSWER_HEAD, _ANSWER_TAIL = 12, 4, 8  # words of the exchange before
 
 
 def word_numbers(conversation: Conversation) -> list[int]:
-    """The number of each word, and of each pair of words, by the place where it stands."""
+    """The number of each word and of each pair of words, which depends on its place, too."""
     mask, prompt = BUCKETS - 1, conversation.prompt
     head = _first(prompt, _HEAD)
     tail = _last(prompt, _TAIL) if len(head) == _HEAD else []

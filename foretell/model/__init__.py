@@ -1,4 +1,4 @@
-"""Frozen nouns shared by every room. Nothing here computes more than a derived field."""
+"""Frozen data types that all packages share. They compute derived fields, and nothing else."""
 
 from foretell.model.batch import BatchShape, Step
 from foretell.model.prediction import (

@@ -1,4 +1,4 @@
-"""The shape of one engine step: everything step time is predicted from."""
+"""The shape of one engine step, from which its step time is predicted."""
 
 from dataclasses import dataclass
 
@@ -18,9 +18,9 @@ class BatchShape:
     decode_seqs: int = 0
     decode_pairs: int = 0
     draft_tokens: int = 0
-    """Tokens that were drafted for those who decode, and are verified beside the one of each.
+    """Draft tokens of decoding sequences, verified in addition to one token of each sequence.
 
-    They count as pairs of nobody: the keys that they attend to are read for the decode's token.
+    They add no pairs, because the keys that they attend to are read for that one token anyway.
     """
 
     @property

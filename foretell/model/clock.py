@@ -1,25 +1,25 @@
-"""The time that pure code goes by: asyncio's in services, a made-up one in the simulator."""
+"""The clock of code without I/O: asyncio's in services, a virtual one in the simulator."""
 
 from collections.abc import Callable
 from typing import Protocol
 
 SNAPSHOT_INTERVAL_S = 0.1
-"""Least time between two snapshots of a predictor, where nothing is urgent."""
+"""Minimum time between two snapshots of a predictor, unless one is urgent."""
 
 
 class Timer(Protocol):
-    """A time that will come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It need not be told any more."""
+        """Do not make the call."""
         ...
 
 
 class Clock(Protocol):
-    """Seconds that never go back."""
+    """A monotonic clock, in seconds."""
 
     def now_s(self) -> float: ...
 
     def at(self, at_s: float, action: Callable[[], None]) -> Timer:
-        """`action` at that time."""
+        """Call `action` at that time."""
         ...

@@ -22,7 +22,7 @@ _FLAGS = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is known of an engine's limits; 0: nothing."""
+    """The known limits of an engine; 0: not known."""
 
     max_num_seqs: int = 0
     max_num_batched_tokens: int = 0
@@ -31,7 +31,7 @@ class Limits:
     total_blocks: int = 0
 
     def beside(self, other: "Limits") -> "Limits":
-        """These, and where they say nothing the others."""
+        """These limits, with those that are not known taken from `other`."""
         names = self.__slots__
         return Limits(*(getattr(self, name) or getattr(other, name) for name in names))
 
@@ -40,9 +40,9 @@ NO_LIMITS = Limits()
 
 
 def limits_of(flags: str) -> Limits:
-    """The limits that an engine's flags state; the other flags are not looked at.
+    """The limits that an engine's flags state; other flags are ignored.
 
-    ValueError for a limit that is no positive number.
+    ValueError for a limit that is not a positive number.
     """
     found: dict[str, int] = {}
     words = shlex.split(flags)

@@ -1,4 +1,4 @@
-"""Speed of a GPU with a model, as data."""
+"""The speed of a GPU with a model, as data."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -7,9 +7,9 @@ from typing import Any
 from foretell.model.snapshot import EngineConfig
 
 PROFILE_VERSION = 3
-"""Version of the file format; files without one are of version 1 and hold no tables, those of
-version 2 know no groups of layers."""
-_NEARLY = 1.5  # times the rarer kind of layers: below, groups are as large as the other kind
+"""Version of the file format. Files without a version are version 1, which has no tables; version 2
+has no groups of layers."""
+_NEARLY = 1.5  # times the layers of the rarer kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """What a roofline needs to know of a decoder-only model."""
+    """The figures of a decoder-only model that a roofline needs."""
 
     name: str
     parameters: float
@@ -39,27 +39,27 @@ class ModelSpec:
     """Experts of a mixture-of-experts layer; 0: a dense model."""
     experts_per_token: int = 0
     active_parameters: float = 0.0
-    """Parameters a token is multiplied with; 0: all of them."""
+    """Parameters that each token is multiplied with; 0: all of them."""
     mlp_width: int = 0
     """Inner width of a gated MLP, or of one expert; 0: not known."""
     vocabulary: int = 0
     """Rows of the LM head; 0: not known."""
     kv_latent_size: int = 0
-    """Numbers that a layer keeps of a token with multi-head latent attention; 0: it keeps the keys
+    """Numbers that a layer caches per token with multi-head latent attention; 0: it caches the keys
     and values of all KV heads."""
     kv_bytes_per_number: float = 2.0
     """Size of a number in the KV cache, in bytes; 1 where it is 8-bit."""
     windowed_layers: int = 0
     """Layers that attend only to a sliding window; the others attend to everything."""
     window_tokens: int = 0
-    """Tokens that these see, the next one included."""
+    """Tokens that these layers attend to, the one that is computed included."""
     norms_across_heads: bool = False
-    """Whether queries and keys are normed over all heads together, as in MiniMax-M2: devices that
-    share the heads must then bring their sums together."""
+    """Whether queries and keys are normalised over all heads together, as in MiniMax-M2: with
+    tensor parallelism, devices must then add up their sums."""
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of keys and values that one token keeps, all layers."""
+        """Bytes of the keys and values of one token, over all layers."""
         if self.kv_latent_size:
             return self.layers * self.kv_latent_size * self.kv_bytes_per_number
         return 2.0 * self.layers * self.kv_heads * self.head_size * self.kv_bytes_per_number
@@ -74,15 +74,16 @@ class ModelSpec:
 
     @property
     def layers_of_a_group(self) -> int:
-        """Layers whose keys and values one KV block holds: as many of either kind of attention as
-        there are of the rarer (vLLM's `_get_kv_cache_groups_uniform_page_size`, 0.32)."""
+        """Layers whose keys and values one KV block holds: the number of layers of the rarer kind
+        of attention, or of the commoner one if that is less than `_NEARLY` times as many (vLLM's
+        `_get_kv_cache_groups_uniform_page_size`, 0.32)."""
         full, windowed = self.layers - self.windowed_layers, self.windowed_layers
         few, many = sorted((full or windowed, windowed or full))
         return many if many < _NEARLY * few else few
 
     @property
     def kv_block_bytes_per_token(self) -> float:
-        """Bytes of a token in a KV block, which holds the layers of one group."""
+        """Bytes of one token in a KV block, which holds the layers of one group."""
         return self.kv_bytes_per_token / self.layers * self.layers_of_a_group
 
     @property
@@ -97,7 +98,7 @@ class ModelSpec:
         return ceil(full / self.layers_of_a_group) + self.local_kv_cache_groups
 
     def layers_attending(self, context_tokens: int) -> float:
-        """To how many layers, each attending to all of a context, its attention amounts."""
+        """How many full-attention layers attend to as many tokens of such a context in total."""
         share = min(1.0, self.window_tokens / context_tokens)
         return self.layers - self.windowed_layers * (1.0 - share)
 
@@ -131,13 +132,13 @@ class StepTables:
     decode: Grid
     """Attention of a batch of decodes over (sequences, mean context)."""
     mixed: Grid | None = None
-    """Attention of one chunk with decodes over all four; None: the sum of the two."""
+    """Attention of one chunk with decodes over all four variables; None: `prefill` + `decode`."""
     ranks: Curve | None = None
     """What data-parallel ranks do together, over the mean tokens of a rank; None: nothing."""
     graph_sizes: tuple[int, ...] = ()
     """Token counts that CUDA graphs were captured for, ascending: smaller steps are padded."""
     overhead_s: float = 0.0
-    """What the host adds to every step."""
+    """Seconds that the host adds to every step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +165,14 @@ class GpuProfile:
     kv_cache_groups: int = 1
     """Groups of layers; a block of tokens takes one KV block of each."""
     local_kv_cache_groups: int = 0
-    """Those of them that attend only to a sliding window of `sliding_window_tokens`."""
+    """The groups that attend only to a sliding window of `sliding_window_tokens`."""
     sliding_window_tokens: int = 0
     tables: StepTables | None = None
 
     def engine(self, **settings: Any) -> EngineConfig:
-        """An engine with the profile's limits, but for those of `settings` that are not 0.
+        """An engine with the profile's limits, overridden by those of `settings` that are not 0.
 
-        ValueError if nobody says how many KV blocks it has.
+        ValueError if neither says how many KV blocks it has.
         """
         limits: dict[str, Any] = {
             "model_name": self.name,

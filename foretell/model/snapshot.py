@@ -1,4 +1,4 @@
-"""An engine's scheduler at one instant, as published by the backend."""
+"""The state of an engine's scheduler at one moment, as the backend publishes it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -11,27 +11,27 @@ from typing import Any, NamedTuple, overload
 from foretell.model.batch import Step
 
 MOST_DRAFT_TOKENS = 16
-"""The most draft tokens of a request in one step; of engines with more the twin knows nothing."""
+"""The most draft tokens of a request in one step; the twin does not model engines with more."""
 
 
 class SchedulerRule(IntFlag):
-    """In what the versions of vLLM's scheduler differ that the twin knows; 0 is what 0.32 does."""
+    """Differences between versions of vLLM's scheduler that the twin models; 0 is vLLM 0.32."""
 
     OWN_PREEMPTION_GOES_ON = 1
-    """Who runs and preempts itself by its priority does not end the turn of those behind it."""
+    """After a running request preempts itself by priority, those behind it are still scheduled."""
     ADAPTERS_OF_ALL_RUNNING = 2
-    """Those who run and are left out of a step count for `max_loras`, too."""
+    """Running requests that a step leaves out count towards `max_loras`, too."""
     UNENCODABLE_IS_PASSED_OVER = 4
-    """Who waits, and whose multimodal inputs find no room, lets those behind it go first."""
+    """A waiting request whose multimodal inputs find no room does not block those behind it."""
     WHOLE_INPUT_FROM_ITS_START = 8
-    """`disable_chunked_mm_input` holds for a step that begins with an input, too."""
+    """`disable_chunked_mm_input` also holds for a step that begins at the start of an input."""
     STOPS_AT_INPUT = 16
-    """A step reaches up to an input that finds no room, also where drafting reads ahead."""
+    """A step ends at an input that finds no room, not `num_prefill_lookahead_tokens` before it."""
     FREES_INPUTS_WHEN_COMPUTED = 32
-    """Inputs are let go of when they are computed, also where drafting reads ahead."""
+    """Inputs are freed when they are computed, not `num_prefill_lookahead_tokens` later."""
     COMMITS_CONFIRMED = 64
-    """Blocks can be hit as soon as the output of their step is known, also without async
-    scheduling where tokens are drafted."""
+    """Blocks can be hit as soon as the output of their step is known; without async scheduling,
+    this applies where tokens are drafted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class EngineConfig:
     max_num_active_seqs: int = 0
     """Admission limit where it differs from `max_num_seqs`; 0 means it does not."""
     max_num_batched_tokens: int = 0
-    """Tokens one step has room for where that is not the budget; 0 means it is."""
+    """Tokens that one step has room for; 0: `max_num_scheduled_tokens`."""
     long_prefill_token_threshold: int = 0
     long_prefill_token_threshold_adaptive: bool = False
     """The threshold is at least an equal share of `max_num_batched_tokens`."""
     long_prefill_threshold_when_alone: bool = False
-    """The threshold binds a request that has the engine to itself too (vLLM before 0.31)."""
+    """The threshold also applies to a request that is alone in the engine (vLLM before 0.31)."""
     policy: str = "fcfs"
     enable_prefix_caching: bool = True
     enable_chunked_prefill: bool = True
@@ -66,41 +66,41 @@ class EngineConfig:
     kv_cache_groups: int = 1
     """Groups of layers; a block of tokens takes one KV block of each."""
     local_kv_cache_groups: int = 0
-    """Those of them whose layers attend only to a sliding window, or to their own chunk."""
+    """The groups whose layers attend only to a sliding window, or to the current chunk."""
     sliding_window_tokens: int = 0
-    """Tokens that local attention sees, the next one included; 0 where it goes by chunks."""
+    """Window of local attention, the token that is computed included; 0 for chunked attention."""
     attention_chunk_tokens: int = 0
-    """0 where local attention has a sliding window; otherwise a multiple of the block size."""
+    """Chunk of local attention, a multiple of the block size; 0 for a sliding window."""
     num_speculative_tokens: int = 0
     """Draft tokens that a step may verify for each request; 0 without speculative decoding."""
     num_lookahead_tokens: int = 0
-    """Tokens behind a step's own for which the drafting model needs KV blocks."""
+    """Tokens after those of a step for which the draft model needs KV blocks."""
     drops_last_hit: bool = False
     """The last cached block of a prompt is computed again (vLLM's `use_eagle_block_drop`)."""
     max_loras: int = 0
     """LoRA adapters in one step; 0: there are none."""
     max_num_encoder_input_tokens: int = 0
-    """Embeddings of multimodal inputs that one step may encode; 0: there are no such inputs, or it
-    is not known how they are scheduled."""
+    """Embeddings of multimodal inputs that one step may encode; 0: there are no multimodal inputs,
+    or it is not known how they are scheduled."""
     encoder_cache_size: int = 0
     """Embeddings that the encoder cache has room for."""
     disable_chunked_mm_input: bool = False
-    """A step that cannot compute a multimodal input to its end stops before it."""
+    """Whether a step that cannot compute a multimodal input to its end stops before it."""
     num_prefill_lookahead_tokens: int = 0
-    """Tokens behind a step's own that the drafting model reads, embeddings included."""
+    """Tokens after those of a step that the draft model reads, embeddings included."""
     num_hash_lookahead_tokens: int = 0
-    """Tokens behind a block that decide, too, whether it is found cached."""
+    """Tokens after a block that must be equal, too, for the block to be found cached."""
     rules: int = 0
     """The bits of `SchedulerRule` that hold."""
     steps_with: str = ""
-    """The name of the data-parallel ranks that step together, this one among them; empty: alone."""
+    """Name of the group of data-parallel ranks that steps together with this one; empty: none."""
     prefill_schedule_interval: int = 0
-    """Prompts are computed in one of so many steps, where others decode; 0: in each."""
+    """While requests decode, only every n-th step computes prompts; 0: every step may."""
     co_schedules: bool = False
-    """Requests of the last priority are offline: they get what the others leave."""
+    """Whether requests of the last priority are offline and get what the others leave."""
     told_within_s: float = 0.0
-    """While the same requests decode one token each, steps are reported this late at most, several
-    in one snapshot; others as `told_soon_s` says. 0: every step is reported at its start."""
+    """Longest delay until a step is reported in which the same requests decode one token each; a
+    snapshot reports several. Other steps: `told_soon_s`. 0: each step is reported at its start."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
@@ -114,18 +114,18 @@ class EngineConfig:
 
     @property
     def told_soon_s(self) -> float:
-        """How late a step at which requests come or go, or compute a prompt, is reported."""
+        """Longest delay until a step is reported in which requests come, go or compute a prompt."""
         return self.told_within_s / 5
 
     @property
     def attends_locally(self) -> bool:
-        """Whether some layers give up blocks before a request ends."""
+        """Whether some layers free blocks before a request ends."""
         sees = self.attention_chunk_tokens or self.sliding_window_tokens
         return self.local_kv_cache_groups > 0 and sees < self.max_model_len
 
     @property
     def most_local_blocks(self) -> int:
-        """The blocks that one request may hold of a group with local attention.
+        """The most blocks that one request may hold of a group with local attention.
 
         `max_admission_blocks_per_request` of vLLM's `SlidingWindowSpec` and
         `ChunkedLocalAttentionSpec` (vllm/v1/kv_cache_interface.py, 0.32).
@@ -142,24 +142,24 @@ class EncoderInput(NamedTuple):
     """A multimodal input, such as an image, which takes the place of some tokens of a prompt."""
 
     content: int
-    """Equal numbers: one entry of the encoder cache serves."""
+    """Number of its content: inputs with equal numbers share an entry of the encoder cache."""
     offset: int
-    """The first of its tokens in the prompt."""
+    """Position of its first token in the prompt."""
     length: int
-    """Its tokens."""
+    """Number of its tokens."""
     embeds: int
-    """Those of them that are embeddings; the others are ordinary tokens."""
+    """How many of them are embeddings; the others are ordinary tokens."""
     first_embed: int
-    """The first of these, counted from `offset`."""
+    """Position of the first embedding, counted from `offset`."""
     end_embed: int
-    """Behind the last of these."""
+    """Position after the last embedding, counted from `offset`."""
     held: int = 0
     """1 while its request needs its entry of the encoder cache."""
 
 
 @lru_cache(maxsize=4096)
 def content_number(identifier: str) -> int:
-    """The number below 2**64 for `EncoderInput.content`, of vLLM's identifier of an input."""
+    """`EncoderInput.content` for vLLM's identifier of an input: a hash below 2**64."""
     return int.from_bytes(blake2b(identifier.encode(), digest_size=8).digest(), "big")
 
 
@@ -167,7 +167,7 @@ class CachedInput(NamedTuple):
     """An entry of the encoder cache."""
 
     content: int
-    """The number that `EncoderInput` has of it."""
+    """As `EncoderInput.content`."""
     embeds: int
 
 
@@ -188,32 +188,32 @@ class RequestState:
     cached_tokens: int = 0
     priority: int = 0
     predicted_output_tokens: float = 0.0
-    """0 when nobody predicted it."""
+    """0: not predicted."""
     scheduled_tokens: int = 0
     in_flight_tokens: int = 0
     preemptions: int = 0
     left_blocks: int = 0
-    """Its first blocks, which groups with local attention have left behind."""
+    """How many of its first blocks the groups with local attention have freed."""
     ttft_target_s: float = 0.0
-    """This and the next: what the engine was told; 0: nothing."""
+    """This and the next: the targets that the engine was told; 0: none."""
     tpot_target_s: float = 0.0
     held_blocks: int = 0
-    """KV blocks of each group; 0: those that its computed tokens need."""
+    """KV blocks that it holds in each group; 0: those that its computed tokens need."""
     adapter: int = 0
     """The number of its LoRA adapter in this engine; 0: none."""
     awaits_grammar: int = 0
-    """1 while the grammar of its structured output is compiled: until then it is not admitted."""
+    """1 while the grammar of its structured output is compiled; it is not admitted before."""
     older_tokens: int = 0
-    """Those that the step in flight before the newest computes; 0: none, or nobody told."""
+    """Tokens that the step in flight before the newest computes; 0: none, or not known."""
     encoder_inputs: tuple[EncoderInput, ...] = ()
     """The multimodal inputs of its prompt, in their order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestTable(Sequence[RequestState]):
-    """Requests as columns, which is how they travel: a row is made when somebody looks at it.
+    """Requests as columns, the form in which they are sent; a row is created on access.
 
-    The columns are as long as each other, and named and ordered as the fields of `RequestState`.
+    All columns have the same length, and the names and the order of the fields of `RequestState`.
     """
 
     request_id: Sequence[str]
@@ -246,7 +246,7 @@ class RequestTable(Sequence[RequestState]):
         return cls(*([getattr(row, name) for row in rows] for name in COLUMNS))
 
     def columns(self) -> Iterable[Sequence[Any]]:
-        """All of them, in order."""
+        """All columns, in order."""
         return (getattr(self, name) for name in COLUMNS)
 
     def __len__(self) -> int:
@@ -278,7 +278,7 @@ assert tuple(field.name for field in fields(RequestTable)) == COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class EngineSnapshot:
-    """The scheduler's state right after a `schedule()` call, or on going idle."""
+    """The scheduler's state right after a `schedule()` call, or when it becomes idle."""
 
     instance_id: str
     engine_run_id: str
@@ -288,24 +288,24 @@ class EngineSnapshot:
     config: EngineConfig
     free_blocks: int
     running: Sequence[RequestState]
-    """Here and below: a `RequestTable` where it came over a wire."""
+    """This and the next: a `RequestTable` if the snapshot was received from another process."""
     waiting: Sequence[RequestState]
     """In the order in which they will be admitted."""
     steps_in_flight: tuple[Step, ...]
     completed_steps: tuple[Step, ...]
     online_ttft_s: float = inf
-    """The least TTFT target of the online requests that an engine which co-schedules expects at any
-    moment; 0: of such as have none, infinite: it expects nobody."""
+    """In an engine that co-schedules: the least TTFT target of the online requests that it expects
+    at any moment; 0: they have no target; infinite: it expects none."""
     usual_online_blocks: float = 0.0
     """KV blocks that it keeps for online requests, those that they hold included."""
     drafted_ratio: tuple[float, ...] = ()
-    """The shares of the latest steps of requests that decode which verified at least 1, 2, ...
-    draft tokens; empty: nobody counted."""
+    """Of the latest steps in which requests decoded, the shares that verified at least 1, 2, ...
+    draft tokens of a request; empty: not counted."""
     accepted_ratio: tuple[float, ...] = ()
-    """Those which accepted so many."""
+    """The shares that accepted at least 1, 2, ... draft tokens of a request."""
     step_counter: int = 0
-    """The number of the next step among those between which prompts are put off."""
+    """vLLM's number of the next step, for `prefill_schedule_interval`."""
     prefill_capacity_bound: bool = False
-    """As vLLM's scheduler has it: prompts are not put off though others decode."""
+    """vLLM's flag of this name: prompts are not deferred, though others decode."""
     encoder_cache: tuple[CachedInput, ...] = ()
-    """First those that no request needs, in the order in which they would be dropped."""
+    """First the entries that no request needs, in the order in which they would be evicted."""

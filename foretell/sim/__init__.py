@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time, running the very same policies and twin."""
+"""A whole cluster in virtual time, with the policies and the twin that serve real requests."""
 
 from foretell.sim.cluster import check_fits, simulate
 from foretell.sim.config import (

@@ -1,8 +1,8 @@
 """Offline requests beside online ones in virtual time, sent as the batch service sends them.
 
-Engines and predictions of them are those of a simulated cluster; how many offline requests may be
-on their way, and when each is sent, is said by `foretell.batch.release`, which the service asks,
-too. A request goes to the engine with the fewest requests.
+Engines and predictions are those of a simulated cluster. `foretell.batch.release`, which the
+service uses too, decides how many offline requests may be in flight, and when each is sent. A
+request goes to the engine with the fewest requests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,51 +24,51 @@ from foretell.sim.predictor import Camera, Link
 from foretell.workload import Arrival
 
 _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
-"""The request whose TTFT is predicted, as a scheduler's status has it."""
+"""The request whose TTFT is predicted; the same as in a scheduler's status."""
 _SENT_S = 0.002
-"""From a request's sender to the engine's queue."""
+"""Seconds from a request's sender to the engine's queue."""
 
 
 class Windows(Protocol):
-    """How many offline requests may be on their way."""
+    """How many offline requests may be in flight."""
 
     @property
     def window(self) -> int: ...
 
     def observe(self, instances: dict[str, Seen], in_flight: int) -> None:
-        """Look at the instances."""
+        """Adjust the window to the state of the instances."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Always so many."""
+    """A constant window."""
 
     window: int
 
     def observe(self, instances: dict[str, Seen], in_flight: int) -> None:
-        """Whatever is seen."""
+        """Ignore what is seen."""
 
 
 @dataclass(slots=True)
 class Beside:
-    """What came of a run."""
+    """The results of a run; requests are in the order in which they ended."""
 
     sent_s: list[float] = field(default_factory=list)
-    """When each online request was sent, in the order of their ends."""
+    """When each online request was sent."""
     ttft_s: list[float] = field(default_factory=list)
     tpot_s: list[float] = field(default_factory=list)
-    """Its mean time between tokens."""
+    """Mean time per token of each online request, after the first token."""
     within: list[bool] = field(default_factory=list)
-    """Whether it was within its targets."""
+    """Whether each online request met its targets."""
     offline_ended_s: list[float] = field(default_factory=list)
     """When each offline request ended."""
     offline_tokens: list[int] = field(default_factory=list)
-    """And its output tokens."""
+    """Output tokens of each offline request."""
 
 
 class OfflineRun:
-    """One run: online arrivals, and as many offline requests as the windows allow."""
+    """One run: online arrivals, and as many offline requests as the window allows."""
 
     def __init__(
         self,
@@ -80,8 +80,8 @@ class OfflineRun:
         looked: Callable[[], None] = lambda: None,
         ended: Callable[[str], None] = lambda request_id: None,
     ) -> None:
-        """`offline` are begun in their order, none before its `t_s`. `looked` is called after
-        each look at the engines, `ended` when an offline request has."""
+        """Requests of `offline` are sent in their order, none before its `t_s`. `looked` is called
+        after each look at the engines, `ended` when an offline request has ended."""
         self.found = Beside()
         self.events = Events()
         self.in_flight = 0
@@ -101,7 +101,7 @@ class OfflineRun:
             for index in range(len(config.instances))
         ]
         self._cache = SnapshotCache(knots)
-        if not isinstance(windows, Fixed):  # others look at what is predicted
+        if not isinstance(windows, Fixed):  # other windows need predictions
             for node in self._nodes:
                 followed = self._cache.follow(node.instance_id)
                 node.follow(Link(followed, knots, self.events, config.network_delay_s))
@@ -116,7 +116,7 @@ class OfflineRun:
             self.events.at(arrival.t_s, partial(self._send, arrival))
 
     def run(self, until_s: float) -> Beside:
-        """Until that time, and until what has been sent by then has ended."""
+        """Send requests until `until_s`, and wait until all of them have ended."""
         self._until_s = until_s
         self._look()
         self.events.run(self._step)
@@ -128,7 +128,7 @@ class OfflineRun:
             return
         due = self._next is not None and self._next.t_s <= now_s
         if isinstance(self._windows, Fixed):
-            pass  # to see what is predicted costs as much as many steps
+            pass  # predicting costs as much as many steps
         elif self.in_flight or due:
             self._windows.observe(self._seen(), self.in_flight)
         else:

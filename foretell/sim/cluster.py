@@ -1,7 +1,7 @@
 """A whole cluster in virtual time: arrivals, schedulers, predictors, engines, one event queue.
 
-Everything that decides is the code that serves: the placement core, its policies, the twin's kernel
-and its forecast. Only time is made up. Equal inputs give equal reports.
+All decisions are made by the code that serves real requests: the placement core, its policies, the
+twin's kernel and forecasts. Only time is virtual. Equal inputs give equal reports.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,7 +37,7 @@ def simulate(
 ) -> Report:
     """Serve `arrivals` to the last token, with one scheduler for each of `policies`.
 
-    `ended` is called whenever a request is. Raises ValueError for a request that some engine
+    `ended` is called whenever a request has ended. Raises ValueError for a request that some engine
     could never serve, and InvariantError when the cluster breaks one of its invariants.
     """
     if not policies:
@@ -76,7 +76,7 @@ class _Cluster:
         self._tell_ended = ended
         self._events = Events()
         self._arrived: set[str] = set()
-        self._sent: dict[str, Open] = {}  # by the id that its engine knows it by
+        self._sent: dict[str, Open] = {}  # by the id of the attempt, which the engine knows
         self._served: dict[str, Served] = {}
         self._unstarted: list[dict[str, Open]] = [{} for _ in config.instances]
         self._lost: set[str] = set()
@@ -112,7 +112,7 @@ class _Cluster:
         )
 
     def run(self) -> Report:
-        """Process events until none is left; then nothing may be left undone."""
+        """Process events until none is left, and check that nothing is left undone."""
         for fault in self._config.faults:
             self._events.at(fault.at_s, partial(self._fail, fault))
         if self._config.sample_every_s > 0:
@@ -161,7 +161,7 @@ class _Cluster:
     # Requests.
 
     def _arrive_or_step(self, until_s: float) -> bool:
-        """A request arrives, or steps end; False when nothing of note does up to `until_s`."""
+        """Let a request arrive or run engines; False if no request arrives or ends by `until_s`."""
         coming = self._next
         arrives_s = inf if coming is None else coming.t_s
         if self._run_engines(min(until_s, arrives_s)):
@@ -178,7 +178,7 @@ class _Cluster:
         self._events.now_s = now_s
 
     def _arrive(self, arrival: Arrival) -> None:
-        """A scheduler, any of them, gets a request."""
+        """Give a request to one of the schedulers."""
         key = arrival.request_id
         check(key not in self._arrived, f"{key} arrived twice")
         told = self._config.prefix_cache and self._config.predict_hits
@@ -203,7 +203,7 @@ class _Cluster:
         self._one_less()
 
     def _reject(self, request: Open) -> None:
-        """It was never placed, and nobody but its scheduler has heard of it."""
+        """Note a request that was never placed; only its scheduler knows of it."""
         check(request.node is None, f"{request.arrival.request_id} was admitted before")
         request.ended = True
         self._rejected.add(request.arrival.request_id)
@@ -217,7 +217,7 @@ class _Cluster:
 
     def _deliver(self, request: Open, node: Node, generation: int) -> None:
         if node.generation != generation or not node.up:
-            if request.node is node:  # otherwise its end there was told when the engine died
+            if request.node is node:  # otherwise this attempt ended when the engine died
                 self._schedulers.retry(request)
             return
         arrival, instance, engine_id = request.arrival, node.instance, request.spec.request_id
@@ -238,11 +238,11 @@ class _Cluster:
             node.predictor.arrived(request.spec)
         self._changed(node)
         if not instance.in_step:
-            # Not at once: an engine drains all that has arrived before it schedules.
+            # Not at once: an engine takes in all requests that have arrived before it schedules.
             self._events.at(self._events.now_s, partial(self._wake, node, generation))
 
     def _withdraw(self, request: Open, node: Node) -> bool:
-        """Take a request back from an engine, unless something of it was computed."""
+        """Take a request back from an engine, unless a part of it was computed."""
         engine_id = request.spec.request_id
         if not node.instance.take_back(engine_id, self._events.now_s):
             return False
@@ -261,7 +261,7 @@ class _Cluster:
             self._changed(node)
 
     def _run_engines(self, until_s: float) -> bool:
-        """Steps end; False when no more of note do up to `until_s`."""
+        """Run steps until one ends a request; False if none does up to `until_s`."""
         try:
             found = self._table.run(until_s, each=False)
         except ImpossibleState as error:
@@ -313,7 +313,7 @@ class _Cluster:
         node.changed()
 
     def _tell_started(self, node: Node) -> None:
-        """Whoever has its first token by now: as good as at once, and much cheaper."""
+        """Tell schedulers of new first tokens: as good as doing so at each step, but cheaper."""
         unstarted = self._unstarted[node.index]
         for engine_id in list(unstarted):
             seq = node.instance.sequence(engine_id)
@@ -334,7 +334,7 @@ class _Cluster:
 
     def _fail(self, fault: Fault) -> None:
         if not self._left:
-            return  # nobody is there to notice
+            return  # all requests have ended
         node = self._nodes[fault.instance]
         if fault.kind is FaultKind.CRASH:
             if not node.up:
@@ -367,7 +367,7 @@ class _Cluster:
         node = self._nodes[fault.instance]
         if fault.kind is FaultKind.CRASH:
             if node.up or not node.present:
-                return  # what crashed is gone for good, or another one is in its place
+                return  # the crashed engine is gone for good, or another one has replaced it
             node.restart(self._events.now_s)
             self._schedulers.tell_all(events.InstanceUp(node.instance_id))
         elif fault.kind is FaultKind.SLOW:

@@ -23,13 +23,13 @@ class FaultKind(Enum):
     """The kinds of faults that can be injected into an instance."""
 
     CRASH = "crash"
-    """The engine dies with all it holds; it comes back empty."""
+    """The engine dies with all its requests; it comes back empty."""
     SLOW = "slow"
     """Its steps take `factor` times as long, and its predictor does not know."""
     MUTE = "mute"
     """Its snapshots are lost."""
     DEAD_PREDICTOR = "dead-predictor"
-    """Nobody answers for it, and what is reserved is forgotten."""
+    """Its predictor dies, and its reservations are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True)
 class Provisioning:
-    """How a simulated cluster grows and shrinks; its `instances` are the places there are."""
+    """How a simulated cluster grows and shrinks; its `instances` are the places for them."""
 
     strategy: Callable[[], Strategy]
     """Makes the strategy of one run."""
@@ -69,21 +69,21 @@ class Provisioning:
     every_s: float = 15.0
     """Pause between two decisions."""
     never_ready: frozenset[int] = frozenset()
-    """Which starts, counted from 0, never get ready."""
+    """The starts, counted from 0, whose instances never get ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """A cluster and what it knows of its requests. Delays are one way."""
+    """A cluster and what it knows of its requests. Delays are one-way."""
 
     instances: tuple[InstanceConfig, ...]
     estimate: Callable[[Arrival], LengthEstimate] = true_length
     """Called once for each arrival, in their order."""
     length_rule: LengthRule = "survival"
     publish_interval_s: float = SNAPSHOT_INTERVAL_S
-    """Least time between two snapshots of an engine, but for one that is urgent."""
+    """Minimum time between two snapshots of an engine, unless one is urgent."""
     network_delay_s: float = 0.0
-    """Seconds from a scheduler to a predictor, and again back."""
+    """Seconds from a scheduler to a predictor, and from a predictor to a scheduler."""
     prediction_s: float = 1e-4
     """Seconds that a scheduler takes to predict for one engine (`bench/overhead/predict.md`)."""
     dispatch_delay_s: float = 0.002
@@ -91,23 +91,23 @@ class ClusterConfig:
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     """The parameters of every scheduler's placement core."""
     foretell_every: int = 1
-    """Every n-th request it is predicted again for the chosen instance, now with the requests that
-    will come later; `Served` keeps that prediction. The service does so for each request. 0:
-    `Served` keeps the prediction by which the instances were compared."""
+    """For every n-th request, predict again for the chosen instance, now including the requests
+    that are expected later; `Served` keeps that prediction. The service does so for each request.
+    0: `Served` keeps the prediction by which the instances were compared."""
     prefix_cache: bool = False
-    """Engines find blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
+    """Whether engines cache blocks of the prefixes that arrivals name (`Arrival.prefix`)."""
     predict_hits: bool = True
-    """Predictors are told the prefixes' names, to foretell what engines will find cached."""
+    """Whether predictors are told the prefixes' hashes, to predict prefix-cache hits."""
     faults: tuple[Fault, ...] = ()
     learn_step_times: bool = False
-    """Predictors learn how long steps take, as those of the service do; but of the steps between
-    two snapshots they learn from one alone, so it takes them a few times as long."""
+    """Whether predictors calibrate step times. Unlike the service's, they learn from only one of
+    the steps between two snapshots, so it takes them a few times as long."""
     sample_every_s: float = 0.0
     """Seconds between two samples of every engine's free blocks; 0: no samples."""
     provisioning: Provisioning | None = None
     """How instances come and go; None: all are there all the time."""
     reject_late: bool = False
-    """Requests that no instance can give a first token in time are not admitted."""
+    """Whether requests are rejected to which no instance can give a first token in time."""
 
     def __post_init__(self) -> None:
         if not self.instances:

@@ -12,7 +12,7 @@ MAX_EVENTS = 500_000_000
 
 
 class Timer:
-    """What is to happen at some time, unless it is cancelled."""
+    """A scheduled action, which can be cancelled."""
 
     __slots__ = ("action",)
 
@@ -24,7 +24,7 @@ class Timer:
 
 
 class Events:
-    """A queue in order of time; what is due at one instant runs in the order it was made."""
+    """A queue of actions in order of time; actions of one time run in the order of insertion."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -32,23 +32,23 @@ class Events:
         self._order = count()
 
     def at(self, at_s: float, action: Callable[[], None]) -> Timer:
-        """`action` at that time."""
+        """Run `action` at that time."""
         timer = Timer(action)
         heappush(self._queue, (at_s, next(self._order), timer))
         return timer
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        """Now, or later."""
+        """Run `action` now, or later if `delay_s` is positive."""
         if delay_s > 0:
             self.at(self.now_s + delay_s, action)
         else:
             action()
 
     def run(self, between: Callable[[float], bool]) -> None:
-        """Until nothing is left; InvariantError where time goes back or there is no end.
+        """Run all actions; InvariantError if time goes back, or after `MAX_EVENTS` events.
 
-        `between` does what is due elsewhere up to a time, that included: at least the first thing
-        of note, then it returns True and is asked again. It sets `now_s`.
+        `between` does what is due elsewhere, up to and including the time it gets. It may stop
+        early, and returns True to be called again. It sets `now_s`.
         """
         for _ in range(MAX_EVENTS):
             if between(self._queue[0][0] if self._queue else inf):
@@ -74,5 +74,5 @@ class VirtualClock:
         return self._events.now_s
 
     def at(self, at_s: float, action: Callable[[], None]) -> Timer:
-        """`action` at that time, or now if it has passed."""
+        """Schedule `action` for that time, or for now if it has passed."""
         return self._events.at(max(at_s, self._events.now_s), action)

@@ -1,7 +1,7 @@
 """The instances of a simulated cluster, which come and go where it has a provisioner.
 
-What decides is `foretell.provision.Provisioner`, which the provisioner service drives too. Here are
-only its hands: engines that take a cold start to come up, and drain before they go.
+`foretell.provision.Provisioner` decides, as in the provisioner service. This module carries its
+decisions out: engines come up after a cold start, and drain before they are removed.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from foretell.sim.schedulers import Schedulers
 DRAINED_EVERY_S = 1.0
 """Pause between two looks at whether a draining engine is empty."""
 LENGTHS = 256
-"""Requests between two decisions whose lengths are told."""
+"""The most requests between two decisions whose lengths the provisioner gets."""
 
 
 class Fleet:
@@ -49,9 +49,9 @@ class Fleet:
         busy: Callable[[], bool],
         expected: Callable[[str], float],
     ) -> None:
-        """Without `provisioning` all are there all the time. `busy`: requests are still to come or
-        to end. `expected`: the output tokens expected of a request, by the id that its engine knows
-        it by."""
+        """Without `provisioning` all instances are there all the time. `busy`: whether requests are
+        still to come or to end. `expected`: the expected output tokens of a request, by the id that
+        its engine knows."""
         places = len(nodes)
         self._provisioning = provisioning or _constant(places)
         strategy = self._provisioning.strategy()
@@ -72,7 +72,7 @@ class Fleet:
         self.sizes: list[FleetSize] = []
 
     def begin(self, now_s: float) -> None:
-        """The first instances are there, and the first decision is made."""
+        """Mark the first instances as ready, and schedule the first decision."""
         for node in self._nodes[: self._provisioning.initial]:
             self._phases[node.index] = Phase.READY, now_s
         self._note_size(now_s)
@@ -82,19 +82,19 @@ class Fleet:
     # What happens to requests.
 
     def arrived(self, spec: RequestSpec) -> None:
-        """A scheduler got a request."""
+        """Note that a scheduler got a request."""
         self._arrived += 1
         if len(self._lengths) < LENGTHS:
             self._lengths.append((spec.prompt_tokens, spec.length.expected_tokens))
 
     def placed(self, predicted: Prediction | None) -> None:
-        """A request was sent to an instance, for which this was predicted."""
+        """Note the prediction for a request that was sent to an instance."""
         if predicted is not None:
             worst_s = max(self._worst_predicted_e2e_s, predicted.e2e_s)
             self._worst_predicted_e2e_s = worst_s
 
     def ended(self, e2e_s: float) -> None:
-        """A request ended so long after its arrival."""
+        """Note that a request ended `e2e_s` after its arrival."""
         self._worst_e2e_s = max(self._worst_e2e_s, e2e_s)
 
     # Decisions.
@@ -153,7 +153,7 @@ class Fleet:
         return snapshot_of(node, self._expected, self._clock.now_s)
 
     def _name(self, node: Node) -> str:
-        """Another one for every instance that is started in a place."""
+        """A name that is new for every instance that is started in a place."""
         return f"{node.instance_id}.{self._runs[node.index]}"
 
     def _node(self, name: str) -> Node:
@@ -168,7 +168,7 @@ class Fleet:
     def _start(self) -> None:
         node = next((node for node in self._nodes if not self._here(node)), None)
         if node is None:
-            return  # there is no more room; the next decision tries again
+            return  # no place is free; the next decision tries again
         self._runs[node.index] += 1
         self._phases[node.index] = Phase.WARMING, self._clock.now_s
         if next(self._starts) not in self._provisioning.never_ready:
@@ -224,10 +224,9 @@ class Fleet:
 
 
 def snapshot_of(node: Node, expected: Callable[[str], float], now_s: float) -> Snapshot | None:
-    """An engine's state as a predictor would publish it, with what is expected of its requests'
-    lengths.
+    """An engine's state as a predictor would publish it, with the expected lengths of its requests.
 
-    Steps in flight are left out, as if they were scheduled next.
+    Steps in flight are left out, as if they were still to be scheduled.
     """
     twin, config = node.instance.twin, node.instance.config
     running, waiting = (

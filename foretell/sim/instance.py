@@ -23,7 +23,7 @@ def check(condition: bool, what: str) -> None:
 
 
 class Instance:
-    """A simulated engine. The caller keeps the clock; the kernel checks every step."""
+    """A simulated engine. The caller owns the clock; the kernel checks every step."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Instance:
         prefix_cache: bool,
         counted_s: tuple[float, float],
     ) -> None:
-        """`index` is its place in `table`; `counted_s`: from when to when its free blocks are
-        summed up."""
+        """`index` is its place in `table`; `counted_s`: start and end of the time over which its
+        free blocks are summed."""
         self.instance_id = instance_id
         self.config = config.engine
         self._table = table
@@ -52,21 +52,21 @@ class Instance:
         return request_id in self._here
 
     def sequence(self, request_id: str) -> Sequence | None:
-        """That request, if it is here."""
+        """The sequence of a request; None if it is not here."""
         return self._here.get(request_id)
 
     @property
     def version(self) -> int:
-        """The number of its state's changes."""
+        """How often its state has changed."""
         return self._table.changes(self._index)
 
     @property
     def in_step(self) -> bool:
-        """A step is under way; new requests wait for its end."""
+        """Whether a step is in flight; new requests wait for its end."""
         return self._table.in_step(self._index)
 
     def step_in_flight(self) -> tuple[BatchShape, float, float]:
-        """The oldest step in flight: its shape, the seconds that it takes, and when it ends."""
+        """The oldest step in flight: its shape, its duration in seconds, and when it ends."""
         shape = self.twin.oldest_shape
         return shape, StepTimeModel(self._model).step_s(shape), self.twin.ends_s
 
@@ -86,7 +86,7 @@ class Instance:
         priority: int = 0,
         slo: Slo = NO_SLO,
     ) -> None:
-        """A request reaches the engine's queue; `length_row` is what predictors believe of it.
+        """Add a request to the engine's queue; `length_row` is its length as predictors believe.
 
         `slo` matters to engines that co-schedule.
         """
@@ -108,14 +108,14 @@ class Instance:
         self._table.change(self._index, now_s)
 
     def wake(self, now_s: float) -> None:
-        """The engine was idle and finds that somebody has come."""
+        """Start a step of an idle engine that has got requests."""
         try:
             self._table.step(self._index, now_s)
         except ImpossibleState as error:
             raise InvariantError(f"{self.instance_id}: {error}") from error
 
     def take_back(self, request_id: str, now_s: float) -> bool:
-        """Drop a request of which nothing was computed; False where something was."""
+        """Drop a request of which nothing was computed; False if something was, or it has left."""
         seq = self._here.get(request_id)
         if seq is None or int(seq.row["computed"]) or int(seq.row["output"]):
             return False
@@ -125,7 +125,7 @@ class Instance:
         return True
 
     def forget(self, finished: list[Sequence]) -> None:
-        """These have ended."""
+        """Forget requests that have ended."""
         for seq in finished:
             check(
                 self._here.pop(seq.request_id, None) is not None,
@@ -133,12 +133,12 @@ class Instance:
             )
 
     def die(self) -> list[tuple[str, bool]]:
-        """Whom the engine's death befalls, in order of arrival, and whether it had a token."""
+        """Remove the engine; returns its requests by arrival, and whether each had a token."""
         self._table.remove(self._index)
         return [(key, bool(seq.row["output"] > 0)) for key, seq in self._here.items()]
 
     def check_empty(self) -> None:
-        """Nothing is left behind: no request, no step, no block."""
+        """Raise `InvariantError` if a request, a step or a block is left behind."""
         twin = self.twin
         check(
             not (twin.running or twin.waiting or self.in_step or self._here),
@@ -152,6 +152,6 @@ class Instance:
         )
 
     def _settle(self) -> None:
-        """Tell the table of its arrays and its step times."""
+        """Put the twin's arrays and the step times into the table."""
         self._settled = self.twin.live
         self._table.put(self._index, self.twin, self._model)

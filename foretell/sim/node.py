@@ -1,4 +1,4 @@
-"""An instance with its predictor, and what ails them."""
+"""An instance with its predictor, and their faults."""
 
 from collections.abc import Callable
 
@@ -28,20 +28,20 @@ class Node:
         counted_s: tuple[float, float],
         present: bool = True,
     ) -> None:
-        """`is_awaited`: requests are still to come or to end. `counted_s`: from when to when free
-        blocks are summed up. `present`: the engine is there from the beginning."""
+        """`is_awaited`: whether requests are still to come or to end. `counted_s`: start and end of
+        the time over which free blocks are summed. `present`: there is an engine from the start."""
         self.index = index
         self.instance_id = f"engine-{index}"
         self.generation = 0
-        """Number of the engine here; what was meant for an earlier one reaches nobody."""
+        """Number of the engine here; what was sent to an earlier one is not delivered."""
         self.heard = True
-        """Its snapshots arrive."""
+        """Whether its snapshots arrive."""
         self.up = self.present = present
-        """It lives; the cluster has an instance here, dead or alive."""
+        """Whether the engine is alive; whether the cluster has an instance here, dead or alive."""
         self.dead_steps = self.dead_tokens = 0
         self.dead_free: list[FreeBlocks] = []
         self.predictor: SimPredictor | None = None
-        """None while nobody follows its engine: it is dead, or there is none."""
+        """None while the predictor is dead or has no followers, or the engine is dead."""
         self._links: list[Link] = []
         self._config: InstanceConfig = cluster.instances[index]
         self._cluster = cluster
@@ -54,7 +54,7 @@ class Node:
 
     @property
     def believed_step_time(self) -> StepTimeModel:
-        """How long its engine's steps take, as its predictor believes."""
+        """The step times that its predictor believes, at first if it calibrates them."""
         return self._config.believed_step_time or self._config.step_time
 
     @property
@@ -68,7 +68,7 @@ class Node:
         return self.dead_tokens + self.instance.twin.computed_tokens
 
     def follow(self, link: Link) -> None:
-        """A scheduler follows its predictor from now on."""
+        """Let a scheduler follow its predictor from now on."""
         self._links.append(link)
         if self.predictor is None and self.up:
             self.begin_predictor()
@@ -76,7 +76,7 @@ class Node:
             link.connect(self.predictor)
 
     def begin_predictor(self) -> None:
-        """A predictor begins anew; what it hears first is how its engine is now."""
+        """Start a new predictor, which first hears the current state of its engine."""
         self.end_predictor()
         if not self._links:
             return
@@ -99,7 +99,7 @@ class Node:
             link.connect(self.predictor)
 
     def end_predictor(self) -> None:
-        """Its predictor dies, and what was reserved is forgotten."""
+        """End its predictor; its reservations are lost."""
         if self.predictor is not None:
             self.predictor.publisher.close()
             self.predictor = None
@@ -107,7 +107,7 @@ class Node:
                 link.connect(None)
 
     def restart(self, now_s: float) -> None:
-        """A new engine, empty, and a predictor that knows it."""
+        """Start a new, empty engine with a new predictor."""
         self.dead_steps += self.instance.twin.steps
         self.dead_tokens += self.instance.twin.computed_tokens
         self.generation += 1
@@ -116,7 +116,7 @@ class Node:
         self.begin_predictor()
 
     def die(self, now_s: float) -> list[tuple[str, bool]]:
-        """The engine is gone; returns whom that befalls, as `Instance.die`."""
+        """Remove the engine and its predictor; returns what `Instance.die` does."""
         self.up = False
         self.generation += 1
         self.dead_free.append(self.instance.twin.free_blocks_so_far(now_s))
@@ -124,17 +124,17 @@ class Node:
         return self.instance.die()
 
     def free_blocks(self, now_s: float) -> list[FreeBlocks]:
-        """The sums of all the engines that were here."""
+        """The sums of free blocks of all the engines that were here."""
         living = [self.instance.twin.free_blocks_so_far(now_s)] if self.up else []
         return self.dead_free + living
 
     def changed(self) -> None:
-        """The engine, which may have been idle, has something to do."""
+        """Tell the publisher that the engine's state has changed."""
         if self.predictor is not None:
             self.predictor.publisher.changed()
 
     def served(self, seq: Sequence) -> None:
-        """The engine has ended a request."""
+        """Tell the predictor that the engine has finished a request."""
         if self.predictor is not None:
             self.predictor.served(seq.request_id, seq.cached_tokens, seq.prompt_tokens)
 

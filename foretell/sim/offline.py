@@ -22,13 +22,13 @@ StepTime = Callable[[BatchShape], float]
 class OverlappedStepTime:
     """A model of a step whose computing and reading of memory overlap, as in NanoFlow.
 
-    max((Tc^q + Tm^q)^(1/q), W + Tm) + t0, with Tc computing, Tm reading the KV cache and W reading
-    the weights. q = 1 is one after the other and infinity is perfect overlap; 1.8 is an assumption.
+    max((Tc^q + Tm^q)^(1/q), W + Tm) + t0; Tc: computing, Tm: reading the KV cache, W: reading the
+    weights. q = 1 is no overlap, infinity is perfect overlap; 1.8 is an assumption.
     """
 
     work: WorkModel
     host_s: float = 3e-3
-    """t0: what a step costs besides."""
+    """t0: host time of a step."""
     overlap: float = 1.8
     """q."""
 
@@ -44,7 +44,7 @@ class OverlappedStepTime:
         return max(both_s, work.weights_s + memory_s) + self.host_s
 
     def together_s(self, compute_s: float, memory_s: float) -> float:
-        """Seconds in which so much computing and reading are done, at best."""
+        """Seconds for so much computing and reading when they overlap."""
         q = self.overlap
         return float((compute_s**q + memory_s**q) ** (1.0 / q))
 
@@ -56,7 +56,7 @@ def plain(model: StepTimeModel) -> StepTime:
 
 @dataclass(slots=True)
 class Run:
-    """What came of a run. Times are virtual."""
+    """The results of a run. Times are virtual."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -67,7 +67,7 @@ class Run:
     preemptions: int = 0
     served: int = 0
     order: list[int] = field(default_factory=list)
-    """The requests as they were sent."""
+    """The requests in the order in which they were sent."""
 
     @property
     def tokens_per_s(self) -> float:
@@ -92,7 +92,7 @@ def run(
     step_s: StepTime,
     watch: Watch | None = None,
 ) -> Run:
-    """Serve all requests of `tree`, whose answers have `outputs` tokens, (n,), as `feed` says.
+    """Serve all requests of `tree` as `feed` says; their answers have `outputs` tokens, (n,).
 
     ValueError for a request that the engine's KV cache cannot hold.
     """
@@ -121,7 +121,7 @@ class _Engine:
         self._waiting = 0
 
     def go(self) -> bool:
-        """Make the steps until something changes; False if there is nothing to do any more."""
+        """Make steps until something changes; False if nothing is left to do."""
         twin, feed, result = self._twin, self._feed, self.result
         chosen = feed.admit(self._waiting)
         result.order.extend(chosen)
@@ -189,7 +189,7 @@ class _Requests:
 
 
 class _Blocks(Content):
-    """The content of a request by its place in the tree: no tokens need to be kept for it."""
+    """The content of a request, derived from its place in the tree, so that no tokens are kept."""
 
     __slots__ = ("_keys",)
 

@@ -1,7 +1,7 @@
-"""In which order a file of offline requests is done soonest, by simulation, and how soon.
+"""Find by simulation in which order a file of offline requests is done soonest, and how soon.
 
-Lengths that nobody knows are drawn: as the small length model believes or, once answers have come,
-as long as those of requests that begin alike.
+Lengths that are not known are drawn: from the small length model or, once enough answers have come,
+from the answers to requests that begin alike.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ from foretell.offline.work import Ints, measured_work
 from foretell.sim.offline import plain, run
 
 BLOCK_TOKENS = 16
-"""Tokens of a KV block, where no profile says."""
+"""Tokens of a KV block, if no profile says."""
 _AT_ONCE = 512  # prompts that the length model reads together
-_HEARD = 8  # answers that tell more of a group's lengths than the model
+_HEARD = 8  # answers of a group from which on its lengths are drawn from them, not from the model
 
 Read = Callable[[], Iterable[tuple[Line, Prompt]]]
-"""Reads the requests of a file, from its begin."""
+"""Reads the requests of a file, from its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Judged:
     order: list[int]
     """Their indices in the order that is done soonest."""
     found: dict[str, Any]
-    """What is said of the order, as JSON."""
+    """The report about the order, as JSON."""
 
     @property
     def soonest(self) -> list[Line]:
@@ -51,8 +51,8 @@ class Judged:
 
 
 def first_seen(read: Read) -> tuple[list[int], float]:
-    """Numbers of the lines, those that begin alike next to each other in the order of the file, and
-    the share of their prompts that is shared. ValueError where there are none."""
+    """The numbers of the lines in the order of the file, but with prompts that begin alike next to
+    each other, and the share of prompt tokens that are shared. ValueError if there are no lines."""
     lines, tree = _read(read, BLOCK_TOKENS)
     return [lines[request].number for request in tree.first_seen().tolist()], tree.sharing_ratio
 
@@ -63,11 +63,11 @@ def judged(
     left: Container[int] | None = None,
     answers: Mapping[int, int] | None = None,
 ) -> Judged:
-    """Requests, served by a simulated engine of this profile in several orders.
+    """Serve requests by a simulated engine of this profile in several orders.
 
     `left`: numbers of the lines that are still to be answered; None: all. `answers`: tokens of
-    answers that have come, by the numbers of their lines. ValueError for requests that cannot be
-    served, or a profile that does not say how.
+    answers that have come, by line number. ValueError for requests that cannot be served, or a
+    profile without the necessary figures.
     """
     step_time, config = profile_step_time(profile), profile.engine()
     work = measured_work(step_time)
@@ -127,8 +127,8 @@ def _read(
 def _drawn(
     lines: Sequence[Line], tree: PrefixTree, config: EngineConfig, answers: Mapping[int, int]
 ) -> Ints:
-    """(n,): output tokens, one draw for each request: of what has come of those that begin alike,
-    or of what the small length model believes."""
+    """(n,): output tokens, one draw for each request: from the answers to requests that begin
+    alike, or from the small length model."""
     draws = np.random.default_rng(1)
     outputs = _believed(lines, draws)
     heard = np.array([answers.get(line.number, 0) for line in lines], np.int64)
@@ -152,7 +152,7 @@ def _drawn(
 
 
 def _believed(lines: Sequence[Line], draws: np.random.Generator) -> Ints:
-    """(n,): output tokens as the small length model believes."""
+    """(n,): output tokens, drawn from the small length model."""
     model = SmallModel(Weights.read(shipped()))
     found: list[NDArray[np.float64]] = []
     for begin in range(0, len(lines), _AT_ONCE):

@@ -1,7 +1,7 @@
-"""Predictors in virtual time: they publish their engines' states as those of the services do.
+"""Predictors in virtual time, which publish their engines' states as real predictors do.
 
-Snapshots are taken from the simulated engines themselves. Their dispatch delay predictors know;
-real ones learn it.
+Snapshots are taken directly from the simulated engines. Simulated predictors know their dispatch
+delay; real ones learn it.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _FIRST_CAPACITY = 256  # requests of an engine
 
 
 class Camera:
-    """Takes the states of a cluster's engines, as predictors know them."""
+    """Takes the states of a cluster's engines for their predictors."""
 
     def __init__(self, table: EngineTable, engines: int) -> None:
         self._table = table
@@ -40,7 +40,7 @@ class Camera:
         self._counts = self._taken.headers["figures"][:, REQUESTS]
 
     def take(self, index: int, most: int, now_s: float) -> tuple[bytes, bytes, bytes]:
-        """The state of engine `index`, which has at most `most` requests, as `Snapshot` has it."""
+        """Header, requests and inputs of a `Snapshot` of an engine with at most `most` requests."""
         if most > self._taken.requests.shape[1]:
             requests = np.zeros((len(self._taken.headers), 2 * most), REQUEST)
             self._taken = self._taken._replace(requests=requests)
@@ -51,7 +51,7 @@ class Camera:
 
 
 class SimPredictor:
-    """Beside one engine, until either dies. Implements `publishing.Source`."""
+    """The predictor of one engine, until either dies. Implements `publishing.Source`."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class SimPredictor:
         prefixes: PrefixIndex | None = None,
         learns: bool = False,
     ) -> None:
-        """`index` is the engine's own in `camera`; its steps are believed to take as long as
-        `step_time` says, at first where it `learns`. `interval_s`: `Publisher`'s. `is_heard`: the
-        engine's snapshots reach its predictor; `is_awaited`: somebody is there who may still ask.
-        Without `prefixes` it expects no hits."""
+        """`index` is the engine's own in `camera`. Its steps are believed to take as long as
+        `step_time` says, only at first if the predictor `learns`. `interval_s`: `Publisher`'s.
+        `is_heard`: whether the engine's snapshots reach its predictor; `is_awaited`: whether
+        requests are still to come or to end. Without `prefixes` no hits are expected."""
         self.ledger = Ledger(dispatch_delay_s, prefixes)
         self.publisher = Publisher(_UntilIdle(events, is_awaited), self, interval_s)
         self._index = index
@@ -91,25 +91,25 @@ class SimPredictor:
     # What the engine tells it.
 
     def arrived(self, spec: RequestSpec) -> None:
-        """The engine's next snapshot will show `spec`, unless it has ended."""
+        """Note a request that the engine's next snapshot will show, unless it has ended by then."""
         self._arrived[spec.request_id] = spec
 
     def served(self, request_id: str, cached_tokens: int, prompt_tokens: int) -> None:
-        """The engine's snapshots have shown a request from its beginning to its end."""
+        """Note the cache hits of a request that has ended, as snapshots would have shown them."""
         if self._is_heard():
             self.ledger.admitted(request_id, cached_tokens, prompt_tokens)
 
     # What schedulers tell it.
 
     def reserve(self, spec: RequestSpec, length_row: Row, made_s: float) -> None:
-        """`spec` is on its way since `made_s`."""
+        """Reserve for `spec`, which has been on its way since `made_s`."""
         cached_tokens = self.ledger.reserve(spec, length_row, made_s, self._events.now_s)
         if self.ledger.prefixes is not None:
             blocks = cached_tokens // self._instance.config.block_size_tokens
             self._untold[spec.request_id] = blocks
 
     def complete(self, request_id: str, *, answered: bool) -> None:
-        """The request has ended."""
+        """Note that the request has ended."""
         self.ledger.complete(request_id, answered=answered)
         self._untold.pop(request_id, None)
         self._arrived.pop(request_id, None)
@@ -126,7 +126,7 @@ class SimPredictor:
         return bool(self._taken[1])
 
     def has_changed(self) -> bool:
-        """Look at the engine, each of whose steps it is told."""
+        """Whether the engine has changed; if so, take its new state."""
         if not self._is_heard():
             return False
         self._heard_s = self._events.now_s
@@ -173,7 +173,7 @@ class SimPredictor:
             self._arrived.clear()
 
     def _learn(self, learnt: OnlineStepTime, now_s: float) -> None:
-        """From the step that was in flight when the engine was seen last, if it has ended."""
+        """Learn from the step that was in flight when the engine was last seen, if it has ended."""
         if self._step is not None:
             shape, seconds, ends_s = self._step
             if ends_s <= now_s:
@@ -183,8 +183,8 @@ class SimPredictor:
         self._step = self._instance.step_in_flight() if self._instance.in_step else None
 
     def _see_hits(self, prefixes: PrefixIndex) -> None:
-        """Learn what was found cached; the engine's rows of those who wait are given what is
-        believed of them, for the snapshot."""
+        """Learn what was found cached. The engine's rows of waiting requests get the hits that are
+        expected of them, for the snapshot."""
         for request_id in list(self._untold):
             if (seq := self._instance.sequence(request_id)) is not None:
                 seq.row["hits"] = self._untold.pop(request_id)
@@ -192,12 +192,12 @@ class SimPredictor:
             if (seq := self._instance.sequence(request_id)) is None:
                 continue
             if not seq.computed_tokens:
-                break  # nor are those behind it admitted
+                break  # those behind it are not admitted, either
             self.ledger.admitted(request_id, seq.cached_tokens, seq.prompt_tokens)
 
 
 class _UntilIdle(VirtualClock):
-    """Comes to an end when nobody is there any more: publishers would go on forever."""
+    """Ignores actions once all requests have ended; publishers would go on forever otherwise."""
 
     def __init__(self, events: Events, is_awaited: Callable[[], bool]) -> None:
         super().__init__(events)
@@ -213,9 +213,9 @@ def _nothing() -> None:
 
 
 class Link:
-    """What a scheduler and the predictors of one engine, one after the other, tell each other.
+    """The connection of a scheduler with an engine's predictor, or with the one that replaces it.
 
-    Implements `publishing.Follower`. Both ways take `delay_s`.
+    Implements `publishing.Follower`. Messages take `delay_s` in either direction.
     """
 
     is_settling = False
@@ -227,7 +227,7 @@ class Link:
         events: Events,
         delay_s: float,
     ) -> None:
-        """`length_row` makes a distribution of an estimate, as predictors do it."""
+        """`length_row` makes a distribution from an estimate, as predictors do."""
         self.engine = engine
         self.changes = -1
         self._length_row = length_row
@@ -238,7 +238,7 @@ class Link:
         self._prefixes = PrefixNews()
 
     def connect(self, predictor: SimPredictor | None) -> None:
-        """There is another predictor, or none; what was on its way to the one before is lost."""
+        """Connect to another predictor, or to none; messages from and to the former are lost."""
         self._predictor, self._notices, self.changes = predictor, 0, -1
         self._prefixes = PrefixNews()
         if predictor is None:
@@ -249,20 +249,20 @@ class Link:
         predictor.publisher.join(self)
 
     def reserve(self, spec: RequestSpec) -> None:
-        """The scheduler sends a request to the engine."""
+        """Reserve for a request that the scheduler sends to the engine."""
         now_s = self._events.now_s
         self.engine.reserve(spec, now_s)
         self._notify(partial(self._reserved, spec, now_s))
 
     def revise(self, spec: RequestSpec) -> None:
-        """More is known of a request that was reserved."""
+        """Update a reserved request of which more is known."""
         now_s = self._events.now_s
         age_s = self.engine.revise(spec, now_s)
         if age_s is not None:
             self._notify(partial(self._reserved, spec, now_s - age_s))
 
     def ended(self, request_id: str, *, answered: bool) -> None:
-        """A request has ended."""
+        """Tell the predictor that a request has ended."""
         self.engine.ended(request_id)
         self._notify(lambda to: to.complete(request_id, answered=answered))
 

@@ -21,11 +21,11 @@ class Served:
     output_tokens: int
     preemptions: int
     predicted: Prediction | None
-    """The chosen instance's prediction; None if the policy did not ask or no answer came."""
+    """The prediction for the chosen instance; None if the policy did not ask or there was none."""
     attempts: int = 1
     placed_s: float = 0.0
-    """The time at which its instance was chosen: later than `arrival_s` by the wait for its
-    turn, and the time for which it was held."""
+    """When its instance was chosen; later than `arrival_s` if it waited for its turn or was held
+    back."""
     prompt_tokens: int = 0
     cached_tokens: int = 0
     """Prompt tokens found in the prefix cache at its latest admission."""
@@ -33,18 +33,18 @@ class Served:
 
     @property
     def tpot_s(self) -> float:
-        """Mean seconds of a token after the first; 0 where there is only one."""
+        """Mean seconds per token after the first; 0 if there is only one."""
         return (self.e2e_s - self.ttft_s) / max(1, self.output_tokens - 1)
 
     @property
     def within_slo(self) -> bool:
-        """Met its targets, if it had any."""
+        """Whether it met its targets, if it had any."""
         return self.slo.met(self.ttft_s, self.tpot_s)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """The instances from `at_s` on."""
+    """The numbers of instances from `at_s` on."""
 
     at_s: float
     warming: int
@@ -53,7 +53,7 @@ class FleetSize:
 
     @property
     def instances(self) -> int:
-        """All that are paid for."""
+        """All instances that are paid for."""
         return self.warming + self.ready + self.draining
 
 
@@ -63,7 +63,7 @@ class Report:
 
     served: tuple[Served, ...]
     lost: tuple[str, ...]
-    """Ids of those whose engine died in the midst of the answer, or that found none."""
+    """Ids of the requests whose engine died in mid-answer, or that found no engine."""
     makespan_s: float
     """Seconds from the first arrival to the last token."""
     steps: int
@@ -71,20 +71,20 @@ class Report:
     """Mean over instances and time, from the first arrival to the last one."""
     free_blocks_var: float
     samples: tuple[tuple[float, tuple[int, ...]], ...] = ()
-    """Free blocks of every instance at some instants (`ClusterConfig.sample_every_s`)."""
+    """Free blocks of every instance at some moments (`ClusterConfig.sample_every_s`)."""
     rejected: tuple[str, ...] = ()
-    """Ids of those that were not admitted (`ClusterConfig.reject_late`)."""
+    """Ids of the requests that were not admitted (`ClusterConfig.reject_late`)."""
     computed_tokens: int = 0
-    """Tokens computed by all steps: prompts, outputs, tokens computed again after a preemption, and
+    """Tokens computed by all steps: prompts, outputs, tokens recomputed after a preemption, and
     with async scheduling one token beyond each end that could not be foreseen."""
 
     instance_s: float = 0.0
-    """Seconds of instances from the first arrival to the last one, warming and draining ones
+    """Instance-seconds from the first arrival to the last one, warming and draining instances
     included."""
     sizes: tuple[FleetSize, ...] = ()
     """The numbers of instances, and when they changed."""
     decisions: tuple[Decision, ...] = ()
-    """What was decided about it."""
+    """The provisioner's decisions."""
 
     def mean(self, value: Callable[[Served], float]) -> float:
         """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""
@@ -102,24 +102,24 @@ class Report:
 
     @property
     def throughput_rps(self) -> float:
-        """Requests served a second."""
+        """Requests served per second."""
         return len(self.served) / self.makespan_s if self.makespan_s > 0 else 0.0
 
     @property
     def within_slo(self) -> float:
-        """The ratio of all requests that met their targets; who was lost or rejected did not."""
+        """The share of requests that met their targets; lost and rejected ones count as misses."""
         came = len(self.served) + len(self.lost) + len(self.rejected)
         return sum(r.within_slo for r in self.served) / came if came else 1.0
 
     @property
     def goodput_rps(self) -> float:
-        """Requests served within their targets a second."""
+        """Requests served within their targets, per second."""
         good = sum(r.within_slo for r in self.served)
         return good / self.makespan_s if self.makespan_s > 0 else 0.0
 
 
 def free_block_moments(sums: Iterable[FreeBlocks]) -> tuple[float, float]:
-    """Mean and variance over the time that `sums` together count; zeros where there is none."""
+    """Mean and variance of free blocks over the time that `sums` cover; zeros if that is none."""
     parts = list(sums)
     seconds = sum(part.seconds for part in parts)
     if seconds <= 0:

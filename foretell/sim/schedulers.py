@@ -1,7 +1,7 @@
-"""The schedulers of a simulated cluster: the placement core, its driver and the snapshot cache, all
-three the very objects that the scheduler service runs.
+"""The schedulers of a simulated cluster: placement core, driver and snapshot cache are the classes
+that the scheduler service runs.
 
-Here are only the ways: how long requests and news of them travel.
+Only the delays are simulated: how long requests and messages about them take.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from foretell.workload import Arrival, Draws
 HEALTH_INTERVAL_S = 0.5
 """Pause between health probes, as the scheduler service makes them."""
 _SINGLE_RATIO = 0.5
-"""Cost of a single rollout, in proportion to that of all."""
+"""Cost of a single rollout, relative to that of all rollouts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class Open:
 
     arrival: Arrival
     scheduler: "Scheduler"
-    """The one that it came to."""
+    """The scheduler that got it."""
     length_row: Row
     spec: RequestSpec
     """With the id of the attempt under way."""
@@ -52,20 +52,20 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What schedulers have done by others."""
+    """Callbacks of the schedulers."""
 
     deliver: Callable[[Open, Node, int], None]
-    """Gets a request to a node that had this generation when it was chosen."""
+    """Delivers a request to a node, which had this generation when it was chosen."""
     lose: Callable[[Open], None]
-    """Is told of a request that nobody can serve."""
+    """Notes a request that no instance can serve."""
     reject: Callable[[Open], None]
-    """Is told of a request that is not admitted."""
+    """Notes a request that is not admitted."""
     withdraw: Callable[[Open, Node], bool]
-    """Takes a request back from a node, unless something of it was computed."""
+    """Takes a request back from a node, unless a part of it was computed."""
 
 
 class _Predictions(CachedPredictions):
-    """Costs as much of the scheduler's time as was measured; foretells every n-th request."""
+    """Takes `prediction_s` of the scheduler's time; predicts again for every n-th request."""
 
     def __init__(self, cache: SnapshotCache, config: ClusterConfig) -> None:
         super().__init__(cache)
@@ -75,7 +75,7 @@ class _Predictions(CachedPredictions):
 
     @property
     def is_kept(self) -> bool:
-        """The prediction of the request that is placed next is recorded."""
+        """Whether the prediction of the request that is placed next is recorded."""
         every = self._config.foretell_every
         return every == 0 or (self.placed + 1) % every == 0
 
@@ -134,32 +134,32 @@ class Scheduler:
         return knots(estimate, self._config.length_rule)
 
     def arrive(self, arrival: Arrival, spec: RequestSpec) -> None:
-        """It gets a request; `spec.length` is what it believes."""
+        """Accept a request; `spec.length` is its length as the scheduler believes."""
         self.open[arrival.request_id] = Open(arrival, self, self._length_row(spec.length), spec)
         late: Late = "reject" if self._config.reject_late else "serve"
         self.tell(events.Arrived(spec, late=late, tenant=arrival.tenant))
 
     def ended(self, request: Open, *, broken: bool = False) -> None:
-        """The answer has ended; `broken`: its engine died in mid-answer."""
+        """Note that the answer has ended; `broken`: its engine died in mid-answer."""
         key = request.arrival.request_id
         self.let_go(request, answered=True)
         del self.open[key]
         self.tell(events.Ended(key, broken))
 
     def retry(self, request: Open) -> None:
-        """The attempt under way failed before a token."""
+        """Note that the attempt under way failed before a token."""
         self.let_go(request, answered=False)
         self.tell(events.Failed(request.arrival.request_id))
 
     def let_go(self, request: Open, *, answered: bool) -> None:
-        """The attempt under way has ended: the predictor hears of it."""
+        """Tell the predictor that the attempt under way has ended."""
         node, request.node = request.node, None
         if node is None:
             raise InvariantError(f"{request.arrival.request_id} was sent nowhere")
         if self._links:
             self._links[node.instance_id].ended(request.spec.request_id, answered=answered)
 
-    # What the core's driver has done.
+    # Effects that the core's driver has carried out.
 
     def dispatch(self, effect: effects.Dispatch) -> None:
         request, node = self.open[effect.key], self._nodes[effect.instance_id]
@@ -180,7 +180,7 @@ class Scheduler:
         self._clock.after(self._config.dispatch_delay_s, told)
 
     def _take_back(self, request: Open, spec: RequestSpec) -> None:
-        """The engine is told, unless the attempt has ended meanwhile."""
+        """Take the request back from its engine, unless the attempt has ended meanwhile."""
         if request.ended or request.node is None or request.spec is not spec:
             return
         key = request.arrival.request_id
@@ -191,14 +191,14 @@ class Scheduler:
             self.tell(events.Started(key))
 
     def give_up(self, effect: effects.GiveUp) -> None:
-        """No simulated engine hangs."""
+        """Do nothing, as no simulated engine hangs."""
 
     def refuse(self, effect: effects.Refuse) -> None:
         request = self.open.pop(effect.key)
         (self._ways.reject if effect.because == "late" else self._ways.lose)(request)
 
     def degraded(self, effect: effects.Degraded) -> None:
-        """Nobody counts it."""
+        """Do nothing, as the simulator has no such metric."""
 
 
 class Schedulers:
@@ -222,14 +222,14 @@ class Schedulers:
                 self.tell_all(events.InstanceUp(node.instance_id))
 
     def arrive(self, arrival: Arrival, spec: RequestSpec) -> None:
-        """A scheduler, any of them, gets a request."""
+        """Give a request to a random scheduler."""
         scheduler = self._all[0]
         if len(self._all) > 1:
             scheduler = self._all[int(self._draws.random() * len(self._all))]
         scheduler.arrive(arrival, spec)
 
     def tell_all(self, event: events.Event) -> None:
-        """Every scheduler hears of it."""
+        """Tell every scheduler."""
         for each in self._all:
             each.tell(event)
 
@@ -241,18 +241,18 @@ class Schedulers:
 
     @property
     def unplaced(self) -> int:
-        """Requests that were not sent to an instance yet."""
+        """Requests that have not been sent to an instance yet."""
         return sum(request.node is None for each in self._all for request in each.open.values())
 
     def retry(self, request: Open) -> None:
-        """The attempt under way failed before a token."""
+        """Note that the attempt under way failed before a token, and probe its instance later."""
         node = request.node
         request.scheduler.retry(request)
         if node is not None:
             self._clock.after(HEALTH_INTERVAL_S, partial(self._probe, node))
 
     def check_idle(self) -> None:
-        """InvariantError where a scheduler has forgotten a request."""
+        """Raise InvariantError if a scheduler still keeps anything of a request."""
         for each in self._all:
             try:
                 each.core.check_idle()

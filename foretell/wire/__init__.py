@@ -1,6 +1,6 @@
-"""The bridge between the library's nouns and `proto/foretell/v1`.
+"""Conversion between the library's data types and the messages of `proto/foretell/v1`.
 
-What predictors publish is apart (`wire.published`): it needs numpy and the compiled kernel.
+What predictors publish is converted in `wire.published`, which needs numpy and the compiled kernel.
 """
 
 from foretell.wire.common import WireError

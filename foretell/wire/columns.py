@@ -1,4 +1,4 @@
-"""Tables of numbers by column, so that writer and reader need not have the same ones."""
+"""Tables of numbers by column, so that writer and reader need not have the same columns."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,8 +14,8 @@ _KINDS = (np.dtype("<f8"), np.dtype("<i8"), np.dtype("<i4"))  # by `Column.Kind`
 
 
 class Place(NamedTuple):
-    """Where a column lies in rows: its kind, its first byte in a row, numbers in each row, and
-    bytes from row to row."""
+    """Where a column lies in rows: its kind, its first byte in a row, its numbers in each row, and
+    the bytes from row to row."""
 
     kind: int
     at: int
@@ -35,7 +35,7 @@ def _places(dtype: np.dtype[np.void]) -> dict[str, Place]:
 def table_to_proto(
     rows: bytes, dtype: np.dtype[np.void], names: Sequence[str] = ()
 ) -> predictor_pb2.Table:
-    """The columns `names` of rows of `dtype`, or all; those of zeros are left out."""
+    """Columns `names` (default: all) of rows of `dtype`; columns of zeros are left out."""
     table = predictor_pb2.Table(rows=len(rows) // dtype.itemsize)
     if not rows:
         return table
@@ -51,9 +51,9 @@ def table_to_proto(
 
 
 def table_from_proto(table: predictor_pb2.Table, dtype: np.dtype[np.void], most: int) -> bytearray:
-    """Rows of `dtype`: columns that it does not have are ignored, those that are missing are 0.
+    """Rows of `dtype`: columns that it does not have are ignored, missing columns are 0.
 
-    Raises `WireError` for more rows than `most`, and for columns that are none.
+    Raises `WireError` for more rows than `most`, and for invalid columns.
     """
     if table.rows > most:
         raise WireError("count")

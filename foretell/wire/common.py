@@ -1,4 +1,4 @@
-"""What messages have in common."""
+"""What the conversions of all messages use."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,5 +9,5 @@ class WireError(ValueError):
 
 
 def fields_of(source: object, names: Iterable[str]) -> dict[str, Any]:
-    """Those fields of a noun or a message, where both call them alike."""
+    """The fields `names` of a data type or message; for fields that have the same name in both."""
     return {name: getattr(source, name) for name in names}

@@ -1,4 +1,4 @@
-"""The bridge between conversations and `proto/foretell/v1/tagger.proto`."""
+"""Conversion between conversations and `proto/foretell/v1/tagger.proto`."""
 
 from foretell.length.conversation import (
     MOST_EXCHANGES,
@@ -15,7 +15,7 @@ _NUMBERS = ("prompt_tokens", "max_tokens", "min_tokens", "stops")
 
 
 def conversation_to_proto(conversation: Conversation, request: tagger_pb2.TagRequest) -> None:
-    """Fill in the fields of `request` that tell of the conversation."""
+    """Fill in the fields of `request` that describe the conversation."""
     for name in (*_NUMBERS, "prompt", "characters", "system", "exchanges"):
         setattr(request, name, getattr(conversation, name))
     request.kind = kind_to_proto(conversation.kind)
@@ -28,7 +28,7 @@ def conversation_to_proto(conversation: Conversation, request: tagger_pb2.TagReq
 
 
 def conversation_from_proto(request: tagger_pb2.TagRequest, most_characters: int) -> Conversation:
-    """What `request` tells of the conversation, each text cut to `most_characters`."""
+    """The conversation that `request` describes, each text cut to `most_characters`."""
     return Conversation(
         prompt=head_and_tail(request.prompt, most_characters),
         characters=max(request.characters, len(request.prompt)),
@@ -53,7 +53,7 @@ def kind_to_proto(kind: Kind) -> tagger_pb2.RequestKind:
 
 
 def kind_from_proto(number: tagger_pb2.RequestKind) -> Kind:
-    """The kind; plain for one that only a newer peer knows."""
+    """The kind of a number; plain for a kind that only a newer peer knows."""
     return _KINDS.get(number, PLAIN)
 
 

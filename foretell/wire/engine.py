@@ -1,4 +1,4 @@
-"""The bridge between an engine's state and `proto/foretell/v1/snapshot.proto`."""
+"""Conversion between an engine's state and `proto/foretell/v1/snapshot.proto`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ _SNAPSHOT_FIELDS = (
     *("free_blocks", "online_ttft_s", "usual_online_blocks"),
     *("step_counter", "prefill_capacity_bound"),
 )
-"""Those that are numbers and text; the others are converted."""
+"""Fields that are numbers and text; the others are converted."""
 _KNOWN_RULES = sum(SchedulerRule)
 MOST_APPROXIMATIONS = 32
 LONGEST_APPROXIMATION = 64
@@ -51,7 +51,7 @@ LONGEST_REASON = 256
 MOST_KV_CACHE_GROUPS = 1024
 _LEAST_WINDOW = 2
 _MOST_TOKENS = 2**31 - 1
-_LATEST_S = 1.0  # by which a step is reported
+_LATEST_S = 1.0  # most of `told_within_s`
 
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
@@ -78,7 +78,7 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
     """The columns themselves, not copied; raises `WireError` when they differ in length."""
     values: list[Sequence[Any]] = [getattr(columns, name) for name in _COLUMNS]
     for place, name in enumerate(_OPTIONAL_COLUMNS, -len(_OPTIONAL_COLUMNS)):
-        if not values[place]:  # nobody makes use of it
+        if not values[place]:  # left out: all are 0
             values[place] = [0] * len(values[0])
         elif name in _TARGETS:
             _check_targets(name, values[place])
@@ -90,7 +90,7 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
 
 
 def _inputs_from_proto(columns: snapshot_pb2.RequestColumns) -> list[tuple[EncoderInput, ...]]:
-    """The multimodal inputs of each request; `WireError` where they cannot be."""
+    """The multimodal inputs of each request; `WireError` if they are impossible."""
     counts, prompts = columns.encoder_inputs, columns.prompt_tokens
     told = [getattr(columns.inputs, name) for name in _INPUT_FIELDS]
     if {len(counts), *map(len, told)} != {len(prompts), sum(counts)} or len(counts) != len(prompts):
@@ -116,7 +116,7 @@ def _check_inputs(inputs: Sequence[EncoderInput], prompt_tokens: int) -> None:
 
 
 def _grown(running: RequestTable, snapshot: snapshot_pb2.EngineSnapshot) -> RequestTable:
-    """The running requests with what all of them have grown by; `WireError` where they cannot."""
+    """The running requests, each with the common growth added; `WireError` if it is impossible."""
     computed, output = snapshot.grown_computed_tokens, snapshot.grown_output_tokens
     in_flight = snapshot.grown_in_flight_tokens
     if not (computed or output or in_flight):
@@ -129,7 +129,7 @@ def _grown(running: RequestTable, snapshot: snapshot_pb2.EngineSnapshot) -> Requ
         output_tokens=[tokens + output for tokens in running.output_tokens],
         in_flight_tokens=[tokens + in_flight for tokens in running.in_flight_tokens],
         scheduled_tokens=[1] * len(running) if computed else running.scheduled_tokens,
-        older_tokens=[0] * len(running),  # it decodes, too
+        older_tokens=[0] * len(running),  # not needed: the older step decodes, too
     )
 
 
@@ -170,13 +170,13 @@ def config_to_proto(config: EngineConfig) -> snapshot_pb2.EngineConfig:
 
 
 def config_from_proto(config: snapshot_pb2.EngineConfig) -> EngineConfig:
-    """Raises `WireError` for a configuration no engine can run."""
+    """Raises `WireError` for a configuration that no engine can run."""
     return _config_from_bytes(config.SerializeToString(deterministic=True))
 
 
 @lru_cache(maxsize=16)
 def _config_from_bytes(config: bytes) -> EngineConfig:
-    """Kept: every snapshot of an engine's life brings the same."""
+    """Cached, because every snapshot of an engine contains the same configuration."""
     message = snapshot_pb2.EngineConfig.FromString(config)
     fields = fields_of(message, _CONFIG_FIELDS)
     fields["approximations"] = checked_approximations(message.approximations)
@@ -203,7 +203,7 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
 
 
 def _check_groups(config: EngineConfig) -> None:
-    """`WireError` for KV cache groups that cannot be."""
+    """`WireError` for impossible KV cache groups."""
     local, chunk = config.local_kv_cache_groups, config.attention_chunk_tokens
     if not local <= config.kv_cache_groups <= MOST_KV_CACHE_GROUPS:
         raise WireError("engine config: kv_cache_groups is out of range")
@@ -214,7 +214,7 @@ def _check_groups(config: EngineConfig) -> None:
 
 
 def checked_approximations(found: Sequence[str]) -> tuple[str, ...]:
-    """They end up in headers and in labels of metrics; `WireError` for what may not be there."""
+    """The approximations; `WireError` if they are unfit for headers and for labels of metrics."""
     if len(found) > MOST_APPROXIMATIONS:
         raise WireError("too many approximations")
     for each in found:
@@ -224,7 +224,7 @@ def checked_approximations(found: Sequence[str]) -> tuple[str, ...]:
 
 
 def checked_reason(reason: str) -> str:
-    """Why an engine is not described, as it ends up in logs and on pages; `WireError`."""
+    """The reason why an engine is not described; `WireError` if it is unfit for logs and pages."""
     if not (len(reason) <= LONGEST_REASON and reason.isascii() and reason.isprintable()):
         raise WireError("the reason must be short and printable ASCII")
     return reason
@@ -270,7 +270,7 @@ def snapshot_from_proto(snapshot: snapshot_pb2.EngineSnapshot) -> EngineSnapshot
 def _encoder_cache(
     snapshot: snapshot_pb2.EngineSnapshot, config: EngineConfig, tables: Iterable[RequestTable]
 ) -> tuple[CachedInput, ...]:
-    """What is in the encoder cache; `WireError` where that cannot be."""
+    """The entries of the encoder cache; `WireError` if they are impossible."""
     contents, embeds = snapshot.encoder_cache_content, snapshot.encoder_cache_embeds
     cached = set(contents)
     if not len(cached) == len(contents) == len(embeds):
@@ -285,7 +285,7 @@ def _encoder_cache(
 
 
 def draft_ratios(ratios: Sequence[float]) -> tuple[float, ...]:
-    """What was received of `EngineSnapshot`'s ratios; raises `WireError` where it cannot be."""
+    """Received ratios of draft tokens as in `EngineSnapshot`; `WireError` if impossible."""
     if not ratios:
         return ()
     if not all(1.0 >= before >= after >= 0.0 for before, after in pairwise((1.0, *ratios))):

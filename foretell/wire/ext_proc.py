@@ -1,4 +1,4 @@
-"""What a gateway says of a request, and what it is answered, as messages of `ext_proc`."""
+"""Messages of Envoy's `ext_proc`: what a gateway says about a request, and the replies to it."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -10,14 +10,14 @@ from foretell.v1 import ext_proc_pb2 as pb
 ENDPOINT = "x-gateway-destination-endpoint"
 """Header, and key in `NAMESPACE`: where the gateway sends the request, `IP:PORT[,IP:PORT...]`."""
 SERVED = "x-gateway-destination-endpoint-served"
-"""Response header in which the gateway says who answered."""
+"""Response header in which the gateway names the endpoint that answered."""
 SUBSET = "x-gateway-destination-endpoint-subset"
 """Key in `SUBSET_NAMESPACE`: the only endpoints that the gateway allows."""
 DROPPED = "x-llm-d-request-dropped-reason"
 """Response header of requests that are refused for lack of engines or time."""
 NAMESPACE = "envoy.lb"
 SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-_LARGEST_CHUNK = 62_000  # of a body; Envoy takes no message of 64 KiB
+_LARGEST_CHUNK = 62_000  # of a body; Envoy rejects messages of 64 KiB
 _OVERWRITE = pb.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 
@@ -49,7 +49,7 @@ def destination(endpoints: str, headers: Mapping[str, str], removed: Sequence[st
 
 @lru_cache(4096)
 def _towards(endpoints: str, removed: tuple[str, ...]) -> bytes:
-    """The part that requests share. Messages that follow each other are read as one, merged."""
+    """The part that requests share. Concatenated protobuf messages are read as one, merged."""
     answer = pb.ProcessingResponse()
     mutation = answer.request_headers.response.header_mutation
     _set(mutation, {ENDPOINT: endpoints})
@@ -74,7 +74,7 @@ def body_chunks(body: bytes | Spliced, *, ends: bool) -> Iterator[bytes]:
 
 
 def response_headers(headers: Mapping[str, str]) -> bytes:
-    """Go on with the engine's answer, with these headers set."""
+    """Continue with the engine's answer, with these headers set."""
     answer = pb.ProcessingResponse()
     mutation = answer.response_headers.response.header_mutation
     _set(mutation, headers)
@@ -83,7 +83,7 @@ def response_headers(headers: Mapping[str, str]) -> bytes:
 
 
 def response_body(body: pb.HttpBody, *, duplex: bool) -> bytes:
-    """Go on with a part of the engine's answer, which a `duplex` gateway wants back."""
+    """Continue with a part of the engine's answer, which a `duplex` gateway wants back."""
     answer = pb.ProcessingResponse()
     common = answer.response_body.response
     common.SetInParent()

@@ -1,6 +1,6 @@
-"""The bridge between what predictors publish and `proto/foretell/v1/predictor.proto`.
+"""Conversion between what predictors publish and `proto/foretell/v1/predictor.proto`.
 
-It needs numpy and the compiled kernel, which the rest of `foretell.wire` does not.
+It needs numpy and the compiled kernel; the rest of `foretell.wire` does not, except `columns`.
 """
 
 from collections.abc import Callable
@@ -32,20 +32,20 @@ from foretell.v1 import predictor_pb2
 from foretell.wire.columns import table_from_proto, table_to_proto
 
 VERSION = 1
-"""Version of the snapshots that are written; the one before and the one after are read, too."""
+"""Version of the snapshots that are written; the previous and the next one are read, too."""
 _sums_of = attrgetter(*Sums._fields)
 _INPUT = ("content", "offset", "length", "first_embed", "end_embed", "held", "embeds", "cached")
 
 ProfileTables = Callable[[str], StepTime]
-"""The tables of a GPU profile, given as JSON; ValueError where it is none."""
+"""Returns the tables of a GPU profile that is given as JSON; ValueError for anything else."""
 
 
 def published_to_proto(
     message: Published, snapshot: predictor_pb2.Snapshot | None, profile: str = ""
 ) -> predictor_pb2.Published:
-    """The message with its snapshot, which is converted (`snapshot_to_proto`).
+    """The message with its snapshot, which `snapshot_to_proto` has converted.
 
-    `profile`: JSON of the one whose tables the snapshot's step times need.
+    `profile`: JSON of the GPU profile whose tables the snapshot's step times need.
     """
     published = predictor_pb2.Published(
         sent_unix_s=message.sent_s,
@@ -71,8 +71,8 @@ class Reader:
         self._tables = no_tables
 
     def read(self, message: predictor_pb2.Published) -> Published:
-        """Raises `SnapshotError` for a message of a version too far from our own, or one that
-        cannot be true."""
+        """Raises `SnapshotError` for a message of a version that is neither `VERSION` nor next to
+        it, or with impossible values."""
         times = message.sent_unix_s, message.heard_unix_s, message.silent_s
         if not all(map(isfinite, times)) or message.silent_s < 0.0:
             raise SnapshotError("time")
@@ -156,7 +156,7 @@ class Reader:
 
 
 def snapshot_to_proto(snapshot: Snapshot) -> predictor_pb2.Snapshot:
-    """One pass over each column."""
+    """The message for a snapshot, in one pass over each column."""
     (header,) = np.frombuffer(snapshot.header, SNAPSHOT)
     _, running, free_blocks, waiting_blocks, _ = header["figures"].tolist()
     engine, steps = header["engine"], int(header["steps"])

@@ -1,4 +1,4 @@
-"""The bridge between requests, with what is predicted of them, and `proto/foretell/v1`."""
+"""Conversion between requests, with their predicted lengths, and `proto/foretell/v1`."""
 
 from itertools import pairwise
 from math import inf, isfinite
@@ -18,7 +18,7 @@ def length_to_proto(length: LengthEstimate) -> tagger_pb2.LengthEstimate:
 
 
 def length_from_proto(length: tagger_pb2.LengthEstimate) -> LengthEstimate:
-    """Raises `WireError` for figures that are no lengths or no levels."""
+    """Raises `WireError` for invalid lengths or levels."""
     tokens = [length.expected_tokens, *(q.tokens for q in length.quantiles)]
     if not all(map(isfinite, tokens)) or min(tokens) < 0.0:
         raise WireError("length: tokens must be finite and not negative")

@@ -1,4 +1,4 @@
-"""When requests come: endless streams of arrival times in seconds, ascending from 0."""
+"""Endless streams of arrival times in seconds, ascending from 0."""
 
 from collections.abc import Iterator
 from typing import Protocol

@@ -30,14 +30,14 @@ class Chat:
 
 @cache
 def shipped_chats() -> tuple[Chat, ...]:
-    """Those that come with the package."""
+    """The chats that ship with the package."""
     packed = (resources.files("foretell.workload") / FILE).read_bytes()
     rows = map(json.loads, gzip.decompress(packed).splitlines())
     return tuple(Chat(row["prompt"], row["in_tok"], row["out_tok"]) for row in rows)
 
 
 def chat_trace() -> Trace:
-    """Their lengths, without times."""
+    """The chats' lengths, without times."""
     requests = (
         Arrival(0.0, each.prompt_tokens, each.output_tokens, "") for each in shipped_chats()
     )

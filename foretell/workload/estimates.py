@@ -1,4 +1,4 @@
-"""What is believed of output lengths, where no tagger is at hand."""
+"""Estimates of output lengths for simulations, without a tagger."""
 
 from collections.abc import Callable, Sequence
 from math import exp
@@ -14,24 +14,24 @@ from foretell.workload.stream import Arrival
 
 _LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 _NEAREST, _ALIKE = 50, 12
-"""Answers of about the same rank, and those among them whose prompts' ranks are nearest, too: one
-of these lends its estimate."""
+"""The answers nearest in rank, and those among them whose prompts are nearest in rank, too: the
+estimate is that of one of the latter."""
 _MEAN_LEVELS = (np.arange(64) + 0.5) / 64
 """Levels over which the mean of a distribution is taken."""
 
 
 def told_length(arrival: Arrival) -> LengthEstimate:
-    """What the trace says was believed; ValueError where it does not say."""
+    """The estimate that the trace holds; ValueError if it holds none."""
     if arrival.length is None:
         raise ValueError("the trace does not tell what was believed of output lengths")
     return arrival.length
 
 
 def noisy_length(sigma: float, draws: Draws) -> Callable[[Arrival], LengthEstimate]:
-    """True lengths times exp(N(0, sigma)), each drawn once, with an honest distribution around.
+    """Estimates whose medians are true lengths times exp(N(0, sigma)), drawn once per arrival.
 
-    The logarithm of the length, given the estimate, is taken as normal around the estimate's with
-    `sigma`: what one would believe if all lengths were equally likely before.
+    The logarithm of the length, given the estimate, is taken as normal around the median's with
+    deviation `sigma`: the right distribution if all log lengths are equally likely beforehand.
     """
     if sigma <= 0:
         raise ValueError(f"sigma must be positive, got {sigma}")
@@ -47,14 +47,14 @@ def noisy_length(sigma: float, draws: Draws) -> Callable[[Arrival], LengthEstima
 
 
 def residual_length(trace: Sequence[Arrival], draws: Draws) -> Callable[[Arrival], LengthEstimate]:
-    """What the shipped length model would say of the arrivals of a trace.
+    """Estimates such as the shipped length model would make for the arrivals of a trace.
 
-    An arrival takes the estimate of a held-out answer whose length has about the same rank among
-    its own as the arrival's has in `trace` (`foretell.workload.residuals`), and whose prompt has,
-    too; each quantile as the length of that rank here. So estimates rank requests as well as the
-    model does, and their intervals hold as many lengths, whatever the lengths of `trace`. Errors
-    are as large as those at prompts that are as long among others; whether a trace's prompts tell
-    as much of their answers as those of the held-out conversations is not known.
+    An arrival takes the estimate of a held-out answer (`foretell.workload.residuals`). Its length
+    and its prompt have about the same ranks among the held-out ones as the arrival's have in
+    `trace`. Each quantile becomes the length of its rank in `trace`. So estimates rank requests as
+    well as the model does, and their intervals hold as many lengths, whatever the lengths of
+    `trace`. Errors are as large as the model's at prompts of such a rank. Whether a trace's prompts
+    tell as much about their answers as those of the held-out conversations is not known.
     """
     if not trace:
         raise ValueError("estimates by the tagger's residuals need the trace's lengths")
@@ -82,7 +82,7 @@ def residual_length(trace: Sequence[Arrival], draws: Draws) -> Callable[[Arrival
         unlike = np.abs(asked[near] - rank_of(arrival.prompt_tokens, prompts))
         chosen = nearest + int(np.argsort(unlike)[int(draws.random() * _ALIKE)])
         ranks = np.clip(believed[chosen] + (rank - own[chosen]), 0.0, 1.0)
-        # Beyond the last quantile as between the last two.
+        # Beyond the last quantile the slope is that between the last two.
         most = min(1.0, ranks[-1] + (ranks[-1] - ranks[-2]) * beyond)
         curve = np.interp(_MEAN_LEVELS, levels, np.concatenate(([0.0], ranks, [most])))
         return LengthEstimate(

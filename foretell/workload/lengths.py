@@ -1,4 +1,4 @@
-"""How long requests are: prompt and output tokens, drawn together."""
+"""Lengths of requests: prompt and output tokens, drawn together."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class LogNormal:
         variance = log(1.0 + self.cv * self.cv)
         mu = log(self.mean) - variance / 2
         exponent = draws.gauss(mu, sqrt(variance))
-        # Beyond the limit already in the exponent: exp() would overflow on an extreme draw.
+        # The limit is applied to the exponent, because exp() would overflow on an extreme draw.
         if exponent >= log(self.most):
             return self.most
         return max(1, round(exp(exponent)))
@@ -56,7 +56,7 @@ class LogNormalLengths:
 
 @dataclass(frozen=True, slots=True)
 class EmpiricalLengths:
-    """Pairs taken from a trace, each as likely as any other; keeps their correlation."""
+    """Pairs from a trace, all equally likely; this keeps the correlation of the two lengths."""
 
     pairs: Sequence[tuple[int, int]]
 

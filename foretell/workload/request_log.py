@@ -1,7 +1,7 @@
-"""A scheduler's request log as a trace: what was asked of a cluster, and when.
+"""A scheduler's request log as a trace: the requests to a cluster, and when they came.
 
-Only attempts whose whole answer was relayed count, as others say nothing of their lengths. An
-attempt is logged when it has ended, so it came about as long before as it took to place and serve.
+Only attempts whose whole answer was relayed count, because the lengths of others are not known. An
+attempt is logged when it ends, so its arrival is that time less the time to place and serve it.
 """
 
 import json
@@ -18,7 +18,7 @@ MARK = "time_unix_s"
 
 
 def parse_request_log(lines: Iterable[str]) -> Trace:
-    """The finished requests of one model; ValueError that says what to do where there are none."""
+    """The finished requests of one model; ValueError for none, or for those of several models."""
     requests: list[Arrival] = []
     models: set[str] = set()
     for number, line in enumerate(lines, start=1):
@@ -46,7 +46,7 @@ def _sequences(row: dict[str, Any]) -> Iterator[Arrival]:
     """An arrival for each sequence of a request; its tokens are logged as a sum over them."""
     sequences = int(row["sequences"])
     prompt = int(row["prompt_tokens"])
-    if sequences > 1:  # the longest prompt's tokens were estimated; there may be one or several
+    if sequences > 1:  # of one prompt or several; the estimate is of the longest
         prompt = min(prompt, int(row["predicted_prompt_tokens"]))
     for _ in range(sequences):
         yield Arrival(

@@ -1,9 +1,9 @@
-"""How the shipped length model was wrong on prompts that it never saw.
+"""The errors of the shipped length model on prompts that it never saw.
 
-Lengths and quantiles are kept as ranks, so that they can be carried over to another distribution of
-lengths: as P(length <= tokens) of what the model believed of all these answers together. So are
-the lengths of prompts, as parts of those that are not longer.
-What made the file is in the history up to commit d24fe6d (`tools/length/residuals.py`).
+Lengths and quantiles are kept as ranks, so that they carry over to another distribution of lengths.
+The rank is P(length <= tokens) in the mixture of the model's distributions for all these answers. A
+prompt's rank is the share of prompts that are not longer.
+The code that made the file is in the history up to commit d24fe6d (`tools/length/residuals.py`).
 """
 
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ SCALE = 65535.0
 
 @dataclass(frozen=True, slots=True)
 class LengthResiduals:
-    """The true length of each answer and what was believed of it, as ranks from 0 to 1."""
+    """The true length of each answer and its estimate, as ranks from 0 to 1."""
 
     levels: tuple[float, ...]
     """Levels of the quantiles."""
     ranks: NDArray[np.float64]
-    """(answers,), ascending: of the true lengths."""
+    """(answers,): ranks of the true lengths, ascending."""
     prompts: NDArray[np.float64]
-    """(answers,): of the lengths of their prompts, among each other."""
+    """(answers,): ranks of the lengths of their prompts."""
     quantiles: NDArray[np.float64]
-    """(answers, levels): of the quantiles."""
+    """(answers, levels): ranks of the quantiles."""
     made_by: str
     """The command, the data and the model."""
 
 
 @cache
 def shipped_residuals() -> LengthResiduals:
-    """Those that come with the package."""
+    """The residuals that ship with the package."""
     with (
         (resources.files("foretell.workload") / FILE).open("rb") as file,
         np.load(file, allow_pickle=False) as found,

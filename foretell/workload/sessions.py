@@ -1,7 +1,7 @@
-"""Conversations: every prompt repeats all that was said before, behind one of a few system prompts.
+"""Conversations: each prompt is one of a few system prompts, all earlier turns, and a new message.
 
-An open loop: a turn comes when its user would have read an answer given at a nominal speed,
-however fast the cluster really was. So every policy gets the same requests at the same times.
+An open loop: a turn comes when its user would have read an answer of nominal speed, however fast
+the cluster really was. So every policy gets the same requests at the same times.
 """
 
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from foretell.workload.arrivals import Draws, poisson
 from foretell.workload.lengths import LogNormal
 from foretell.workload.stream import PREFIX_BLOCK_TOKENS, Arrival
 
-_MOST_BLOCKS = 1 << 16  # of a conversation: their names do not meet those of the next
+_MOST_BLOCKS = 1 << 16  # of a conversation, so that their names differ from those of the next
 
 
 @dataclass(frozen=True, slots=True)
 class Conversations:
-    """What they are like. Lengths are in tokens."""
+    """Parameters of conversations. Lengths are in tokens."""
 
     turns: float = 6.0
-    """Mean of a geometric distribution, where `most_tokens` lets it."""
+    """Mean of a geometric distribution, which `most_tokens` may cut."""
     systems: int = 8
-    """System prompts, each as likely as any other."""
+    """Number of system prompts, all equally likely."""
     system_tokens: int = 2 * PREFIX_BLOCK_TOKENS
     message: LogNormal = field(default_factory=lambda: LogNormal(300.0, 1.5, 8192))
     answer: LogNormal = field(default_factory=lambda: LogNormal(250.0, 0.8, 2048))
@@ -38,8 +38,8 @@ class Conversations:
 
 
 def conversations(seconds: float, qps: float, kind: Conversations, draws: Draws) -> list[Arrival]:
-    """What comes in so many seconds of a steady stream of conversations with about `qps` turns a
-    second; some of them began before."""
+    """The arrivals in `seconds` of a steady stream of conversations, with about `qps` turns per
+    second; some conversations began before."""
     begin_s = 2.0 * kind.turns * (kind.pause_s + kind.answer.mean * kind.token_s)
     end_s = begin_s + seconds
     found: list[Arrival] = []
@@ -56,10 +56,10 @@ def conversations(seconds: float, qps: float, kind: Conversations, draws: Draws)
 
 
 def _turns(number: int, t_s: float, kind: Conversations, draws: Draws) -> Iterator[Arrival]:
-    """One conversation."""
+    """The turns of one conversation."""
     system = int(draws.random() * kind.systems)
     shared = kind.system_tokens // PREFIX_BLOCK_TOKENS
-    # Below 0: names of the system prompts' blocks.
+    # The names of the system prompts' blocks are below 0.
     names = [-1 - (system * shared + block) for block in range(shared)]
     tokens = kind.system_tokens
     while True:

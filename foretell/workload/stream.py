@@ -15,7 +15,7 @@ PREFIX_BLOCK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request: when it comes and how long it will turn out to be."""
+    """One request: when it comes, and its true lengths."""
 
     t_s: float
     prompt_tokens: int
@@ -27,18 +27,18 @@ class Arrival:
     """vLLM's priority: lower numbers first, where engines schedule by priority."""
     slo: Slo = NO_SLO
     length: LengthEstimate | None = None
-    """What was believed of `output_tokens` before; None: nobody said."""
+    """The estimate of `output_tokens` made beforehand; None: there is none."""
     tenant: str = ""
-    """Whose it is."""
+    """The tenant that sends it."""
 
     def hashed_prefix(self) -> tuple[tuple[int, ...], float]:
-        """What a scheduler would tell of its whole blocks that have names (`RequestSpec.prefix`),
-        and the tokens of each."""
+        """`RequestSpec.prefix` as a scheduler would make it from the whole blocks with names, and
+        the tokens of each block."""
         whole = self.prefix[: self.prompt_tokens // PREFIX_BLOCK_TOKENS]
         return chained(repr(name).encode() for name in whole), float(PREFIX_BLOCK_TOKENS)
 
     def segments(self) -> list[tuple[str, int]]:
-        """The prompt as `foretell.engine.Content` takes it: what has no name is like no other's."""
+        """The prompt as `foretell.engine.Content` takes it; the part without names is unique."""
         left, found = self.prompt_tokens, []
         for name in self.prefix:
             tokens = min(left, PREFIX_BLOCK_TOKENS)

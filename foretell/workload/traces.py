@@ -1,7 +1,7 @@
-"""Published traces, line by line: how long requests were, and when they came, if known.
+"""Parse published traces: lengths of requests, and when they came, if known.
 
-Two formats: CSV with a header, whose columns go by the names that the well-known traces use, and
-Mooncake's JSON lines, whose `hash_ids` name the prompt's blocks (arXiv 2407.00079).
+Two formats: CSV with a header, with the column names of the well-known traces, and Mooncake's JSON
+lines, whose `hash_ids` name the prompt's blocks (arXiv 2407.00079).
 """
 
 import csv
@@ -17,7 +17,7 @@ from foretell.workload.arrivals import Draws, gamma
 from foretell.workload.stream import Arrival
 
 TIMES = ("t", "arrived_at", "arrival_time", "timestamp")
-"""Columns that may hold seconds; the first of these that is there does."""
+"""Columns that may hold the arrival time in seconds; the first that is there is used."""
 INPUTS = (
     "in_tok",
     "input_tokens",
@@ -35,28 +35,28 @@ OUTPUTS = (
     "output_length",
 )
 TTFT_SLO, TPOT_SLO, PRIORITY = "ttft_slo_s", "tpot_slo_s", "priority"
-"""Columns that may be there too; an empty cell is no target, or priority 0."""
+"""Optional columns; an empty cell is no target, or priority 0."""
 EXPECTED = "expected_tokens"
-"""A column with what was believed of the output before it came: its mean. Where it is there,
-columns `p50`, `p97.5`, ... are quantiles, and the numbers in their names percentages."""
+"""Optional column with the mean output tokens, as estimated beforehand. If it is there, columns
+`p50`, `p97.5`, ... are quantiles, with levels in percent."""
 _QUANTILE = re.compile(r"p([1-9]\d?(?:\.\d+)?|0\.\d*[1-9])")
-_NO_TIME = "XXX"  # what NanoFlow's copies of traces have in place of a time
+_NO_TIME = "XXX"  # in place of a time in NanoFlow's copies of traces
 _MOONCAKE_RESOLUTION_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a file tells."""
+    """The contents of a trace file."""
 
     requests: tuple[Arrival, ...]
-    """In their order in the file and without ids; with times, in order of time."""
+    """Without ids; in order of time, or in the order of the file if there are no times."""
     timed: bool
     resolution_s: float = 0.0
     """Times are rounded down to multiples of this."""
 
 
 def parse_csv(lines: Iterable[str]) -> Trace:
-    """CSV with a header; ValueError that names the column or the line where it is none."""
+    """Parse CSV with a header; ValueError that names the missing columns or the wrong line."""
     reader = csv.DictReader(lines)
     columns = {name.strip().lower(): name for name in reader.fieldnames or ()}
     prompt, output = _column(columns, INPUTS), _column(columns, OUTPUTS)
@@ -92,7 +92,7 @@ def parse_csv(lines: Iterable[str]) -> Trace:
 
 
 def parse_mooncake(lines: Iterable[str]) -> Trace:
-    """JSON lines with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`."""
+    """Parse JSON lines with `timestamp` (ms), `input_length`, `output_length` and `hash_ids`."""
     requests = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -116,12 +116,12 @@ def parse_mooncake(lines: Iterable[str]) -> Trace:
 def arrivals_of(
     trace: Trace, draws: Draws, *, count: int = 0, qps: float = 0.0, cv: float = 1.0
 ) -> list[Arrival]:
-    """A stream of the trace's requests, at `qps` a second (0: as the trace has it).
+    """A stream of the trace's requests, at `qps` per second (0: as in the trace).
 
-    With times, the first `count` of them (0: all) come in their rhythm, which `qps` stretches or
-    compresses; times that were rounded are spread over what they were rounded by. Without times
-    they come in a random order, each once and then again from the start if there are fewer than
-    `count`, with Gamma gaps of coefficient of variation `cv` (1: Poisson).
+    If the trace has times, its first `count` requests (0: all) come in its rhythm, which `qps`
+    stretches or compresses; rounded times are spread over the resolution. Without times, requests
+    come in a random order, each once and then in a new order until there are `count`, with Gamma
+    gaps of coefficient of variation `cv` (1: Poisson).
     """
     if trace.timed:
         return _timed(trace, draws, count, qps)
@@ -184,7 +184,7 @@ def _levels(columns: Mapping[str, str]) -> list[tuple[float, str]]:
 def _believed(
     row: Mapping[str, str], expected: str | None, levels: Sequence[tuple[float, str]]
 ) -> LengthEstimate | None:
-    """What a line says was believed of its output."""
+    """The estimate of the output tokens in a line; None if the trace has none."""
     if expected is None:
         return None
     tokens = [float(row[column]) for _, column in levels]
@@ -196,7 +196,7 @@ def _believed(
 
 
 def _target_s(text: str) -> float:
-    """Infinite where there is none."""
+    """The target in a cell; infinite if it is empty."""
     target_s = float(text) if text and text.strip() else inf
     if not target_s > 0:
         raise ValueError(f"a target must be positive, not {text}")
