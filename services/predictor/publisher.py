@@ -22,7 +22,7 @@ MAX_NOTICE_BYTES = 1 << 20
 MAX_ENDED = 10_000
 """Most `Ended` messages kept for a follower that does not read."""
 MAX_PASSED = 64
-"""Most messages of other followers kept for a follower that does not read; the latest count."""
+"""Most messages of other followers kept for one that does not read; older ones are dropped."""
 
 
 class Streams:

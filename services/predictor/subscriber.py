@@ -1,4 +1,4 @@
-"""Listens to the engine's snapshots and learns from its steps."""
+"""Reads the engine's snapshots from shared memory."""
 
 import asyncio
 import logging

@@ -42,7 +42,7 @@ async def until_hung(pid: int, answers: Answers, limits: HangLimits) -> str:
             missed = idle = 0
             await asyncio.sleep(limits.every_s)
             continue
-        # A question that was refused at once takes as long as any other.
+        # If the question was refused at once, wait as long as for a missing answer.
         await asyncio.sleep(began_s + limits.answer_s - time.monotonic())
         state, used_s = _state(pid), _cpu_s(pid) - before_s
         missed += 1

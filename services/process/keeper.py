@@ -210,7 +210,7 @@ async def _end_of(child: Child, program: Program) -> str:
 
 
 async def start(program: Program, stop_grace_s: float = 5.0) -> Child:
-    """Start `program` and return the child once it serves; if it does not, end it: ChildFailed."""
+    """Start `program` and return the child once it serves; otherwise end it, raise ChildFailed."""
     child = await program.spawn()
     try:
         if why := await program.until_serving(child):

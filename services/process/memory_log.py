@@ -4,8 +4,8 @@ of readers.
 Writing copies bytes and makes no system call: it wakes no reader and waits for none. Readers poll.
 Messages may share their first bytes, the base: it is written once, and later messages write only
 the rest. A reader that starts late, or falls behind by the whole log, goes on with the newest
-message that was written with its base. The file holds a head of `_HEAD` bytes and then records,
-each at a multiple of 16 bytes: its own head (`_RECORD`), then the bytes written of the message.
+message that was written with its base. The file holds a head of `_HEAD` bytes and then records at
+multiples of 16 bytes. A record has its own head (`_RECORD`), then the bytes written of the message.
 Positions count all bytes ever written.
 """
 
@@ -72,7 +72,7 @@ class LogWriter:
     def write(self, rest: bytes, base: bytes = b"") -> None:
         """Append the message `base + rest`; ValueError if it takes more than half of the log.
 
-        The base is written again unless it is the same object as in the message before.
+        The base is written again unless it is the same object as before and its record is recent.
         """
         is_whole = not base or base is not self._base or self._is_old(rest)
         content = base + rest if is_whole else rest

@@ -133,8 +133,8 @@ def run(main: Callable[[asyncio.Event], Awaitable[None]], *, starts_others: bool
     """Run `main(stop)` to its end; SIGTERM or SIGINT sets `stop`, a second one ends at once.
 
     Before `announce`, either signal ends the process at once with code 0, because nothing is in
-    progress yet. For a process that `starts_others`, it sets `stop` even then, so that it can end
-    them.
+    progress yet. If the process `starts_others`, the signal sets `stop` even then, so that the
+    process ends them.
     """
     die_with_parent()
     for signum in (signal.SIGTERM, signal.SIGINT):

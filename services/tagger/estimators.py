@@ -21,7 +21,7 @@ from foretell.v1 import tagger_pb2
 logger = logging.getLogger(__name__)
 
 _MOST_TOLD = 10_000
-"""Most estimates kept until the lengths of their answers are known; the latest count."""
+"""Most estimates kept until the lengths of their answers are known; older ones are dropped."""
 
 
 class Answerer(Generic[Found]):

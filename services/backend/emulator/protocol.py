@@ -98,7 +98,7 @@ class GenerationRequest(BaseModel):
         return self.temperature == 0
 
     def output_begun(self, choice: int) -> int:
-        """Output tokens that the client already has from another engine; this one goes on there."""
+        """Output tokens that the client has from another engine; this one continues after them."""
         given = self.vllm_xargs or {}
         ids, lengths = given.get("foretell_output_ids"), given.get("foretell_output_lengths")
         if isinstance(lengths, list) and len(lengths) == self.n:

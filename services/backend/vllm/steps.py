@@ -64,7 +64,7 @@ class StepTracker:
 
     @property
     def in_flight(self) -> list[Step]:
-        """Oldest first. The others wait for the oldest; they start when they are scheduled."""
+        """Oldest first. The others wait for it; their start is the time of their `schedule()`."""
         return [Step(s.step, s.started.unix_s, 0.0, s.shape) for s in self._in_flight]
 
     def take_completed(self) -> list[Step]:

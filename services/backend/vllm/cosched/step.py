@@ -140,7 +140,7 @@ class Planner:
         self._steps.updated(work_left=bool(self._scheduler.running or len(self.waiting)))
 
     def _begin_answer(self, request: Any, at: Instant) -> None:
-        """Count the deadlines of a request's further tokens from its first one, which is out."""
+        """Base the deadlines of a request's further tokens on its first one, which has come."""
         self._unbegun.discard(request.request_id)
         job = self._jobs[request.request_id]
         self._jobs[request.request_id] = job.begun(at.unix_s - request.arrival_time)
