@@ -1,7 +1,7 @@
 """`python -m foretell.services.backend`: one engine, emulated or vLLM, with its predictor sidecar.
 
-The engine is what matters: when it ends, or hangs, the launcher ends. A sidecar that ends is
-started again while the engine keeps serving, because the schedulers place without it meanwhile.
+When the engine ends or hangs, the launcher ends. A sidecar that ends is restarted while the engine
+keeps serving; meanwhile the schedulers place without it.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from foretell.services.process.probe import http_get, is_up, read_json
 
 _PROBE_TIMEOUT_S = 2.0
 _ENGINE_HANGS = HangLimits(every_s=10.0, answer_s=10.0, missed=6, missed_busy=6)
-"""As the Helm chart's liveness probe: a server whose engine core has died may wait for ever for the
-end of a request that nobody answers."""
-_STOP_GRACE_S = 8.0  # what a supervisor that allows 10 s leaves for an orderly end
+"""The same as the Helm chart's liveness probe: a server whose engine core has died may wait forever
+for the end of a request."""
+_STOP_GRACE_S = 8.0  # a supervisor that allows 10 s leaves this much for an orderly end
 
 log = logging.getLogger("foretell.launcher")
 
@@ -53,7 +53,7 @@ class Launcher:
         self._model_name = ""
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Raises ChildFailed when the engine ends, or either does not come to serve."""
+        """Raises ChildFailed when the engine ends, or if either of them does not start to serve."""
         await self._keeper.run(stop, self._both_serve)
 
     def _changed(self, kept: Kept, what: str) -> None:
@@ -71,7 +71,7 @@ class Launcher:
     async def _ask_model_name(self) -> str:
         """The engine's first model."""
         status, body = await http_get(f"{self._url()}/v1/models", _PROBE_TIMEOUT_S)
-        if status == 401:  # the engine wants a key, which is the schedulers' business
+        if status == 401:  # the engine demands a key, which schedulers send
             return self._settings.served_model_name or self._settings.model
         if status != 200:
             raise OSError(f"{self._url()}/v1/models answers {status}")

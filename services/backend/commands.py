@@ -12,8 +12,8 @@ from foretell.services.process.memory_log import endpoint_of_rank
 
 _VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 _SCHEDULER_CLASS = "foretell.services.backend.vllm.plugin.ForetellScheduler"
-# -P: a folder `services` where the user happens to stand is not ours.
 _PREDICTOR_START_TIMEOUT_S = 60.0
+# -P: does not import from the current folder, which may have a folder `services` of its own.
 _MODULE = (sys.executable, "-P", "-m")
 
 
@@ -42,7 +42,7 @@ class Places:
         )
 
     def of_ranks(self, settings: LauncherSettings) -> "list[Places]":
-        """Those of each data-parallel rank's sidecar; of one, these."""
+        """Return the places of each data-parallel rank's sidecar; those of rank 0 are these."""
         first, *others = self.predictor_listen.split(",")
         listen = [first, *others] if others else [rank_of(first, k) for k in range(settings.ranks)]
         return [
@@ -96,10 +96,10 @@ def engine_program(settings: LauncherSettings, places: Places, port: int) -> Pro
 
 
 def visible_gpus(places: str, visible: str) -> str:
-    """The GPUs at these `places` among those `visible`, both comma-separated.
+    """Return the GPUs at these `places` among those `visible`, both comma-separated.
 
-    Empty where nothing is to change: no places are given, or fewer GPUs are visible than they need,
-    because the GPUs of this process were chosen by what started it.
+    Empty if nothing is to change: no places are given, or fewer GPUs are visible than they need,
+    because whatever started this process has already chosen its GPUs.
     """
     if not places or not visible:
         return places
@@ -121,7 +121,7 @@ def _predictor_program(settings: LauncherSettings, places: Places, name: str) ->
         listen=places.predictor_listen,
         snapshot_endpoint=places.snapshot_endpoint,
         ready_file=places.predictor_ready,
-        cluster=settings.cluster,  # for what concerns sidecars alone
+        cluster=settings.cluster,  # for the settings of sidecars only
         profile=_profile(settings),
     )
     return Program(
@@ -167,5 +167,5 @@ def _vllm_command(settings: LauncherSettings, port: int) -> list[str]:
 
 
 def _flags(**values: object) -> list[str]:
-    """`--name=value` of each value that is not empty."""
+    """Return `--name=value` for each value that is not empty."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value != ""]

@@ -11,10 +11,10 @@ HEARTBEAT_S = 0.5
 
 
 class SnapshotPublisher:
-    """Sends snapshots, and has a thread that repeats the last one when nothing new is said.
+    """Sends snapshots; a thread repeats the last one while there is no new one.
 
-    The repetition tells a predictor that joins late where the engine stands, and everyone that
-    the engine's process is alive. Publishing never blocks.
+    The repetition gives the engine's state to a predictor that starts late, and shows that the
+    engine's process is alive. Publishing never blocks.
     """
 
     def __init__(self, endpoint: str, heartbeat_s: float = HEARTBEAT_S) -> None:
@@ -31,7 +31,7 @@ class SnapshotPublisher:
         self._thread.start()
 
     def publish(self, snapshot: snapshot_pb2.EngineSnapshot) -> None:
-        """Send `snapshot` now. It is taken apart: its completed steps are sent once."""
+        """Send `snapshot` now, and clear its completed steps, which are not to be repeated."""
         once = snapshot_pb2.EngineSnapshot(completed_steps=snapshot.completed_steps)
         snapshot.ClearField("completed_steps")
         self.send(snapshot.SerializeToString(), b"", once.SerializeToString())
@@ -39,8 +39,7 @@ class SnapshotPublisher:
     def send(self, base: bytes, rest: bytes, once: bytes) -> None:
         """Send a snapshot now: `base`, `rest` and `once` are parts of it, serialized.
 
-        To pass the same object as `base` again costs least. What `once` holds is left out where
-        the snapshot is repeated.
+        Passing the same `base` object again costs least. Repetitions leave `once` out.
         """
         with self._lock:
             self._last, self._sent_s = (rest, base), time.monotonic()
@@ -57,7 +56,7 @@ class SnapshotPublisher:
             with self._lock:
                 if self._last is None or time.monotonic() - self._sent_s < self._heartbeat_s:
                     continue
-                # Of a field that is there twice, the last one counts.
+                # If a field occurs twice, protobuf takes the last one.
                 now = snapshot_pb2.EngineSnapshot(published_unix_s=time.time())
                 self._sent_s = time.monotonic()
                 rest, base = self._last

@@ -1,7 +1,7 @@
-"""What `foretell verify-engine` has found out of an installation of vLLM, kept for the plugin.
+"""The results of `foretell verify-engine` for an installation of vLLM, kept for the plugin.
 
-One private file holds it, by vLLM's version, the hash of the code of its scheduler (`vllm/v1/core`)
-and ours, so that it holds for that very code only.
+One private file holds them. They are stored by vLLM's version, the hash of its scheduler's code
+(`vllm/v1/core`) and Foretell's version, so that they apply to exactly this code.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ USES: Mapping[str, _Uses] = {
 
 
 def installation(vllm_folder: Path, version: str) -> str:
-    """What tells the code of one installation of vLLM, and ours, from any other."""
+    """Return a key that identifies the code of an installation of vLLM and Foretell's version."""
     core, digest = vllm_folder / "v1" / "core", hashlib.sha256()
     for path in sorted(core.rglob("*.py")):
         for part in (str(path.relative_to(core)).encode(), path.read_bytes()):
@@ -100,13 +100,13 @@ def installation(vllm_folder: Path, version: str) -> str:
 
 
 def kept_in() -> Path:
-    """The file of this user."""
+    """Return the path of this user's file."""
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(state) / "foretell" / "verified-engines.json"
 
 
 def keep(key: str, verdicts: Mapping[str, str], path: Path) -> None:
-    """Add what was found of an installation: `verdicts` by feature."""
+    """Store the `verdicts` on an installation, by feature."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     known = {each: found for each, found in _read(path).items() if each != key}
     for oldest in list(known)[: max(0, len(known) + 1 - _MOST_KEPT)]:
@@ -119,13 +119,13 @@ def keep(key: str, verdicts: Mapping[str, str], path: Path) -> None:
 
 
 def verdicts_of(key: str, path: Path) -> Mapping[str, str] | None:
-    """The verdicts for an installation by feature; None where it was not verified."""
+    """Return the verdicts on an installation, by feature; None if it was not verified."""
     found = _read(path).get(key)
     return found if isinstance(found, dict) else None
 
 
 def differs(verdicts: Mapping[str, str], config: EngineConfig) -> list[str]:
-    """The features that this engine uses and that were not found as the twin does them."""
+    """Return the features that this engine uses and that were not found to match the twin."""
     return [
         name
         for name, uses in USES.items()
@@ -134,7 +134,7 @@ def differs(verdicts: Mapping[str, str], config: EngineConfig) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The file's content; nothing where it is not there, not whole or not only ours to write."""
+    """The file's content; empty if it is missing, broken, or others may write it."""
     try:
         with path.open() as file:
             about = os.fstat(file.fileno())

@@ -1,1 +1,1 @@
-"""The sidecar beside each engine: hears it, calibrates, and streams its snapshots."""
+"""The sidecar beside each engine: follows it, calibrates step times, and streams snapshots."""

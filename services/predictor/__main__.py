@@ -28,17 +28,17 @@ from foretell.services.process.traffic import Traffic
 logger = logging.getLogger(__name__)
 
 RESERVE_TTL_S = 10.0
-"""Life of a reservation that no snapshot has shown: longer than any queue in front of an engine."""
+"""Lifetime of a reservation that no snapshot shows: longer than any queue in front of an engine."""
 DISPATCH_DELAY_S = 0.002
-"""Time from a prediction to the arrival in the engine, until it has been learned."""
+"""Assumed time from a prediction to the request's arrival in the engine, until it is learned."""
 
-_DATASHEET_ERROR = 0.5  # how wrong a roofline may be; those that could be checked were within 0.4
+_DATASHEET_ERROR = 0.5  # assumed relative error of a roofline; those checked were within 0.4
 
 
 def make_step_time(name: str) -> OnlineStepTime:
-    """The step-time model to start from: a shipped profile's, a datasheet's, or nothing's.
+    """Return the initial step-time model: from a shipped profile, a datasheet, or untrained for "".
 
-    ValueError that lists what there is for a name of none.
+    Raises ValueError, which lists the known names, for any other name.
     """
     if not check_profile(name):
         return OnlineStepTime()
@@ -50,7 +50,7 @@ def make_step_time(name: str) -> OnlineStepTime:
 
 
 def _profile_json(name: str) -> str:
-    """The shipped profile whose tables step times need; empty for none."""
+    """Return the shipped profile whose tables step times need, as JSON; empty for other names."""
     return json.dumps(profile_to_json(load_profile(name))) if name in list_profiles() else ""
 
 
@@ -67,7 +67,7 @@ async def serve(settings: PredictorSettings, stop: asyncio.Event) -> None:
     """Listen to the engine and publish what is known of it until `stop`."""
     step_time = make_step_time(settings.profile)
     gc.collect()
-    gc.freeze()  # a full collection would stop the loop to look at all that was imported
+    gc.freeze()  # otherwise a full collection stops the loop to scan all imported objects
     metrics = PredictorMetrics(CollectorRegistry())
     service = PredictorService(
         settings.name,

@@ -5,11 +5,11 @@ from prometheus_client import CollectorRegistry
 from foretell.telemetry import Declared
 
 SPREAD_STEPS = (1, 10, 100)
-"""Runs whose spread is exported, in steps."""
+"""Numbers of steps for which the spread of their time is exported."""
 
 
 class PredictorMetrics(Declared):
-    """What one sidecar counts."""
+    """The metrics of one sidecar."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         super().__init__(registry)

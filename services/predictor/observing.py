@@ -1,4 +1,4 @@
-"""Observes an engine that publishes nothing, by what schedulers tell of it and its metrics."""
+"""Observes an engine that publishes nothing, by its metrics and by what schedulers report."""
 
 import asyncio
 import json
@@ -18,19 +18,19 @@ from foretell.v1 import predictor_pb2
 logger = logging.getLogger(__name__)
 
 POLL_S, _POLL_WAIT_S = 1.0, 2.0
-"""Between two looks at the engine's metrics, and the longest wait for an answer."""
+"""Pause between two reads of the engine's metrics, and the timeout of a read."""
 _MOST_BYTES = 1 << 20
-_MODELS_EVERY = 30  # looks at its metrics between two at its models
+_MODELS_EVERY = 30  # the engine's models are read once per so many reads of its metrics
 _TELL_SOON_S = 0.02
 _MOST_AGO_S = 60.0
 _MOST_STEPS = 4096
 
 
 class Observing:
-    """One engine: tells its predictor a snapshot whenever something is seen."""
+    """Observes one engine and passes its predictor a snapshot whenever something was seen."""
 
     def __init__(self, service: PredictorService, url: str, given: Limits) -> None:
-        """`url` is the engine's, whose `/metrics` and `/v1/models` are looked at."""
+        """`url`: where the engine's `/metrics` and `/v1/models` are; `given`: stated limits."""
         self._service = service
         self._url = url
         step_time = service.step_time
@@ -40,25 +40,24 @@ class Observing:
         self._longest = 0
 
     def sent(self, sender: object, spec: RequestSpec, age_s: float) -> None:
-        """`sender` has sent the engine a request so many seconds ago."""
+        """Note that `sender` sent the engine a request `age_s` seconds ago."""
         self._senders[spec.request_id] = sender
         cached_tokens = self._service.predictor.ledger.cached_tokens(spec)
         self._engine.sent(spec, time.time() - age_s, cached_tokens)
         self._tell_soon()
 
     def ended(self, request_id: str, age_s: float, output_tokens: int = 0) -> None:
-        """A request had its last token so many seconds ago, or its sender has left it; 0 tokens:
-        nobody knows."""
+        """Note that a request ended or was abandoned `age_s` seconds ago; 0 tokens: unknown."""
         self._senders.pop(request_id, None)
         self._engine.ended(request_id, time.time() - _ago(age_s), output_tokens)
         self._tell_soon()
 
     def progressed(self, seen: predictor_pb2.Progress) -> None:
-        """A sender tells what it has seen of its streams."""
+        """Take in what a sender has seen of its streams."""
         now_s = time.time()
         tokens = dict(zip(seen.request_id, seen.tokens, strict=False))
         first = dict(zip(seen.request_id, seen.first_step, strict=False))
-        steps = seen.steps or [1] * len(seen.steps_ago_s)  # of a scheduler of an earlier version
+        steps = seen.steps or [1] * len(seen.steps_ago_s)  # earlier schedulers do not send `steps`
         ends = [
             (now_s - _ago(ago_s), min(count, _MOST_STEPS))
             for ago_s, count in zip(seen.steps_ago_s, steps, strict=False)
@@ -71,13 +70,13 @@ class Observing:
         self._tell()
 
     def left(self, sender: object) -> None:
-        """A sender is gone; when it comes back it tells again what it has sent."""
+        """End the requests of a sender that is gone; it reports them again when it comes back."""
         gone = [key for key, each in self._senders.items() if each is sender]
         for key in gone:
             self.ended(key, 0.0)
 
     async def run(self) -> None:
-        """Look at the engine's metrics again and again, until cancelled."""
+        """Poll the engine's metrics and models until cancelled."""
         looks = 0
         while True:
             if looks % _MODELS_EVERY == 0:
@@ -126,7 +125,7 @@ class Observing:
             self._service.hear(snapshot)
 
     def _begin_again(self) -> None:
-        """What was seen cannot be: a defect of ours, after which the engine is observed anew."""
+        """Restart the observation after a bug here has led to an impossible state."""
         logger.exception("observing %s failed", self._url)
         self._engine.restart()
 

@@ -17,12 +17,12 @@ from foretell.v1 import predictor_pb2
 from foretell.wire.published import published_to_proto, snapshot_to_proto
 
 SETTLE_S = 0.05
-"""Time that an answer's last snapshots have to arrive after its end."""
+"""Time allowed for the last snapshots of a request to arrive after its answer has ended."""
 MAX_NOTICE_BYTES = 1 << 20
 MAX_ENDED = 10_000
-"""Answers that are kept for a follower which does not read."""
+"""Most `Ended` messages kept for a follower that does not read."""
 MAX_PASSED = 64
-"""Latest messages of other followers that are kept for one which does not read."""
+"""Most messages of other followers kept for one that does not read; older ones are dropped."""
 
 
 class Streams:
@@ -31,24 +31,24 @@ class Streams:
     def __init__(
         self, service: PredictorService, traffic: Traffic, observing: Observing | None = None
     ) -> None:
-        """`observing`: gets the engine's requests, where it publishes nothing itself."""
+        """`observing` gets the requests of an engine that publishes nothing; None for others."""
         self.observing = observing
         self.publisher = Publisher(LoopClock(), service)
         self._open: set[Stream] = set()
         self._latest: tuple[Snapshot | None, predictor_pb2.Snapshot | None] = None, None
         self.new = partial(Stream, self, service, traffic)
-        """Makes the end of a stream that somebody is opening."""
+        """Makes this side's end of a new stream."""
         service.changed = self.publisher.changed
 
     def join(self, stream: "Stream") -> bool:
-        """A follower has proved who it is; False where there are too many."""
+        """Add a follower that has authenticated; return False if there are too many."""
         joined = self.publisher.join(stream)
         if joined:
             self._open.add(stream)
         return joined
 
     def leave(self, stream: "Stream") -> None:
-        """A stream has ended."""
+        """Remove a stream that has ended."""
         self._open.discard(stream)
         self.publisher.leave(stream)
 
@@ -59,7 +59,7 @@ class Streams:
         return self._latest[1]
 
     def pass_on(self, by: "Stream", spending: predictor_pb2.Spending) -> None:
-        """What a follower tells the others."""
+        """Pass a message of one follower to the others."""
         for other in self._open - {by}:
             other.passed.append(spending)
             self.publisher.due(0.0)
@@ -72,7 +72,7 @@ class Streams:
 
 
 class Stream(ServedStream):
-    """One scheduler that follows: its notices come in, snapshots go out."""
+    """The stream of one following scheduler: its notices come in, snapshots go out."""
 
     def __init__(self, streams: Streams, service: PredictorService, traffic: Traffic) -> None:
         super().__init__(traffic, MAX_NOTICE_BYTES)
@@ -83,10 +83,10 @@ class Stream(ServedStream):
         self._ended = deque[predictor_pb2.Ended](maxlen=MAX_ENDED)
         self._prefixes = PrefixNews()
         self.passed = deque[predictor_pb2.Spending](maxlen=MAX_PASSED)
-        """What others have told, and this one has not heard yet."""
+        """Messages of other followers that were not sent to this one yet."""
         self._profile_sent = False
         self.changes = -1
-        """The number of changes that the follower knows of."""
+        """The number of changes that the follower knows of; -1: none yet."""
 
     def joined(self) -> bool:
         return self._streams.join(self)
@@ -99,13 +99,13 @@ class Stream(ServedStream):
 
     @property
     def is_settling(self) -> bool:
-        """Requests have ended of which nothing was said yet."""
+        """Whether ended requests still wait for their last snapshots (`SETTLE_S`)."""
         return bool(self._settling)
 
     def publish(self, message: Published, changes: int) -> None:
-        """Send what is new, unless the follower is behind with reading."""
+        """Send what is new, unless the follower reads too slowly."""
         if self.congested:
-            return  # the next snapshot says it all
+            return  # the next message includes everything
         snapshot = message.snapshot
         if snapshot is not None:
             message, self.changes = message._replace(notices=self._notices), changes
@@ -141,7 +141,7 @@ class Stream(ServedStream):
             self._service.reserve(spec, notice.age_s)
             self._streams.publisher.changed(self)
         elif notice.ended.answered:
-            # Notices are faster than snapshots: the engine's last ones of it are on their way.
+            # Notices are faster than snapshots: the last snapshots of this request may still come.
             due_s = asyncio.get_running_loop().time() + SETTLE_S
             self._settling.append((due_s, notice.ended))
             self._streams.publisher.due(due_s)
@@ -150,10 +150,9 @@ class Stream(ServedStream):
             self._streams.publisher.changed(self)
 
     def settle(self, now_s: float) -> int:
-        """Note what was seen of requests that have ended, once that is all there is to see.
+        """Report ended requests whose last snapshots have had time to come; return how many.
 
-        That is done when a snapshot is due: a timer for each would cost as much as the notice does.
-        Returns how many there were.
+        Called when a snapshot is due: a timer per request would cost as much as its notice.
         """
         count = 0
         while self._settling and self._settling[0][0] <= now_s:

@@ -1,4 +1,4 @@
-"""What a predictor does with what it hears."""
+"""What a predictor does with the engine's snapshots and the schedulers' notices."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 Clock = Callable[[], float]
 
 _WORTH_TELLING = 0.01
-"""Change of step times or the dispatch delay, as a ratio, for which a snapshot is published."""
+"""Relative change of step times or of the dispatch delay after which a snapshot is published."""
 
 
 class PredictorService:
@@ -37,7 +37,7 @@ class PredictorService:
         profile: str = "",
         clock: Clock = time.time,
     ) -> None:
-        """`profile`: JSON of the one whose tables the step times need; empty: none."""
+        """`profile`: JSON of the GPU profile whose tables the step times need; empty: none."""
         self.instance_id = instance_id
         self.predictor = SnapshotPredictor(
             dispatch_delay_s=dispatch_delay_s,
@@ -47,9 +47,9 @@ class PredictorService:
         self.step_time = step_time
         self.metrics = metrics
         self.changed: Callable[[], None] = lambda: None
-        """Called when a snapshot has come, a request was reserved or has ended."""
+        """Called when a snapshot has come, or a new reason why there is none."""
         self.unpredicted = ""
-        """Why the engine tells nothing; empty while it does."""
+        """Why the engine publishes no snapshots; empty while it does."""
         self.profile = profile
         self._reserve_ttl_s = reserve_ttl_s
         self._clock = clock
@@ -74,7 +74,7 @@ class PredictorService:
         self.changed()
 
     def hear_nothing(self, reason: str) -> None:
-        """The engine, which lives, will tell nothing."""
+        """Note that the engine is alive but publishes no snapshots, for this `reason`."""
         if reason != self.unpredicted:
             logger.warning("%s is not predicted: %s", self.instance_id, reason)
             self.unpredicted = reason
@@ -95,7 +95,7 @@ class PredictorService:
         )
 
     def complete(self, request: predictor_pb2.RequestEnded) -> predictor_pb2.Seen:
-        """The request has ended; what was seen of it."""
+        """End a request; return what was seen of it."""
         seen = self.predictor.complete(request.request_id, answered=request.answered)
         self.metrics.preemptions.inc(seen.preemptions)
         logger.debug(
@@ -115,7 +115,7 @@ class PredictorService:
         )
 
     def publish(self) -> Snapshot | None:
-        """What is known of the engine; None before any snapshot."""
+        """Return the snapshot to publish; None before the engine's first one."""
         self._rest()
         snapshot = self.predictor.publish(
             self.step_time, self._clock(), self.step_time.variances, self.step_time.steps
@@ -124,19 +124,19 @@ class PredictorService:
         return snapshot
 
     def told(self, snapshot: Snapshot | None) -> Published:
-        """The message with that snapshot."""
+        """Return the message that carries `snapshot`."""
         now_s = self._clock()
         silent_s = self.predictor.silent_s(self.step_time, now_s)
         return Published(now_s, self.predictor.heard_unix_s, snapshot, silent_s=silent_s)
 
     @property
     def is_busy(self) -> bool:
-        """The engine has requests."""
+        """Whether the engine has requests."""
         return self.predictor.is_busy
 
     def has_changed(self) -> bool:
-        """Whether the engine's step times, or its dispatch delay, are believed to be others than
-        those last published, though nothing has happened since."""
+        """Whether step times or the dispatch delay differ by more than `_WORTH_TELLING` from those
+        last published. They change even without an event, for example while an engine rests."""
         self._rest()
         self.predictor.ledger.expire(self._clock())
         factor, delay_s = self._told
@@ -146,7 +146,7 @@ class PredictorService:
         )
 
     def _rest(self) -> None:
-        """The step time learns how long the engine has had nothing to do since it last did."""
+        """Tell the step-time model how long the engine has been idle since the last call."""
         now_s = self._clock()
         if not self.predictor.is_busy:
             self.step_time.rest(max(0.0, now_s - self._rested_s))

@@ -1,4 +1,4 @@
-"""Listens to the engine's snapshots and learns from its steps."""
+"""Reads the engine's snapshots from shared memory."""
 
 import asyncio
 import logging
@@ -14,25 +14,25 @@ from foretell.v1 import snapshot_pb2
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE = 16  # snapshots, before anything else is looked after
+_AT_ONCE = 16  # most snapshots taken in before the event loop runs other tasks
 _LOG_EVERY = 1000  # malformed messages per log line
-# Between two looks into shared memory: while the engine makes steps, and when it has not for long.
+# Pauses between reads of shared memory: while snapshots come, and after `_LONG_S` without any.
 _LOOK_EVERY_S, _LOOK_SELDOM_S, _LONG_S = 0.002, 0.02, 0.5
 
 
 class SnapshotSubscriber:
-    """Looks into the file in which an engine of the same machine logs its snapshots, decodes what
-    is there, and counts what is no snapshot.
+    """Reads and decodes the snapshots that an engine on the same machine writes to shared memory,
+    and counts malformed ones.
 
-    Nobody wakes it, so it looks again and again; an engine's step takes longer than that.
+    It polls, because the engine wakes no reader; a step takes longer than the pause between reads.
     """
 
     def __init__(self, endpoint: str) -> None:
-        """ValueError for an endpoint that is none."""
+        """Raises ValueError for a malformed endpoint."""
         self._log = LogReader(path_of(endpoint))
         self.malformed = 0
         self.unpredicted: Callable[[str], None] = lambda reason: None
-        """Called with why an engine publishes nothing, again and again as long as it does not."""
+        """Called with the reason, repeatedly, while the engine publishes no snapshots."""
 
     async def run(self, hear: Callable[[EngineSnapshot], None]) -> None:
         """Call `hear` with every well-formed snapshot, until cancelled."""

@@ -1,4 +1,4 @@
-"""Long computations in a process of their own, for bounded time: no loop waits for them."""
+"""Runs long computations in a process of their own, with a timeout: they block no event loop."""
 
 import asyncio
 import os
@@ -9,13 +9,13 @@ from foretell.services.process.runtime import PARENT_PID
 
 
 class AsideFailed(Exception):
-    """The process ended with another code than 0, or without a word."""
+    """The process ended with a code other than 0, or without output."""
 
 
 async def computed_aside(module: str, asked: bytes, limit_s: float) -> bytes:
-    """What `python -m module` writes, given `asked`. The module calls `die_with_parent`.
+    """Return what `python -m module` writes, given `asked`. The module must call `die_with_parent`.
 
-    Raises TimeoutError when it takes longer, and `AsideFailed`; it has ended in every case.
+    Raises TimeoutError after `limit_s`, and `AsideFailed`; the process has ended in every case.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", module),

@@ -1,4 +1,4 @@
-"""gRPC between services, protected as `traffic` says. Only who calls or is called imports this."""
+"""gRPC between services, protected as `traffic` says. Imported only where gRPC is used."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ import grpc
 from foretell.services.process.folders import private_folder
 from foretell.services.process.traffic import METADATA_KEY, Traffic, require_proof
 
-_HEALTH = "/grpc.health.v1.Health/"  # says only that something serves
+_HEALTH = "/grpc.health.v1.Health/"  # needs no secret: it only says that something serves
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 _Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]]
@@ -20,7 +20,7 @@ def channel(
 ) -> grpc.aio.Channel:
     """A channel to the tagger."""
     local = address.startswith("unix:")
-    # On unix sockets, too: a server that knows a secret demands it of everybody.
+    # On unix sockets, too: a server with a secret demands it from every client.
     interceptors: Any = [_Present(traffic.secret)] if traffic.secret else None
     if local or not traffic.authority:
         return grpc.aio.insecure_channel(address, options=options, interceptors=interceptors)
@@ -38,7 +38,7 @@ def server(traffic: Traffic, **arguments: Any) -> grpc.aio.Server:
 def bind(traffic: Traffic, server: grpc.aio.Server, address: str) -> int:
     """Bind a `server` made here to `address`; returns the port.
 
-    SystemExit if other hosts could call it there without any proof, or if it is taken.
+    SystemExit if other hosts could call it without authentication, or if the address is taken.
     """
     require_proof(address, traffic)
     local = address.startswith("unix:")
@@ -83,7 +83,7 @@ class _Demand(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     async def intercept_service(
         self, continuation: _Continuation, handler_call_details: grpc.HandlerCallDetails
     ) -> _Handler:
-        """The method, or one that ends with UNAUTHENTICATED."""
+        """Return the method's handler, or one that answers UNAUTHENTICATED."""
         given: str | bytes = ""
         for key, value in handler_call_details.invocation_metadata or ():
             given = value if key == METADATA_KEY else given

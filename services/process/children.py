@@ -13,7 +13,7 @@ from foretell.services.process.runtime import PARENT_PID
 
 _LOG_ROTATE_BYTES = 16 << 20  # checked at each start; one old log is kept
 _TAIL_BYTES, _TAIL_LINES = 16 << 10, 20
-_LINGER_S = 1.0  # for what a program leaves behind, once it has ended by itself
+_LINGER_S = 1.0  # time for what a program has left running, once it has ended by itself
 _POLL_S = 0.02
 _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 10.0
@@ -25,7 +25,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One running program. Signals for our terminal do not reach it; its output goes to a file."""
+    """One running program. Signals from the terminal do not reach it; its output goes to a file."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class Child:
     async def spawn(
         cls, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None
     ) -> "Child":
-        """Start `argv`, with `env` added to our environment; OSError if it cannot be run."""
+        """Start `argv`, with `env` added to the environment; OSError if it cannot be run."""
         with _open_log(log) as output:
             process = await asyncio.create_subprocess_exec(
                 *argv,
@@ -52,7 +52,7 @@ class Child:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; negative: ended by that signal."""
+        """The exit code; None while it runs, negative if a signal ended it."""
         return self._process.returncode
 
     async def wait(self) -> int:
@@ -60,7 +60,7 @@ class Child:
         return await self._process.wait()
 
     async def stop(self, grace_s: float) -> None:
-        """SIGTERM to the program; SIGKILL, after `grace_s`, to whatever is left of its session."""
+        """Send SIGTERM to the program and, after `grace_s`, SIGKILL to the rest of its session."""
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
@@ -72,7 +72,7 @@ class Child:
     async def end_group(self, grace_s: float) -> None:
         """Kill what the program has started and left running, such as vLLM's engine core."""
         if self._group_ended:
-            return  # the number may name strangers by now
+            return  # the id may belong to another process group by now
         for _ in range(round(grace_s / _POLL_S)):
             if not self._group_lives():
                 break
@@ -100,7 +100,7 @@ def _open_log(log: Path) -> BinaryIO:
         log.replace(log.with_name(f"{log.name}.1"))
     try:
         return log.open("ab")
-    except OSError:  # a full disk: better without a log than not at all
+    except OSError:  # such as a full disk: it runs without a log
         return Path(os.devnull).open("ab")
 
 
@@ -126,9 +126,9 @@ def _log_tail(path: Path) -> list[str]:
 
 
 class RestartPacer:
-    """How long to wait before a restart: twice as long for each one of the last minute.
+    """The pause before a restart, doubled for each restart of the last minute: 0.5 s to 10 s.
 
-    Starts at 0.5 s and ends at 10 s. Times are seconds of any monotonic clock.
+    Times are seconds of any monotonic clock.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """A database in SQLite or Postgres: a transaction is durable when its block ends.
 
-In both of them one transaction changes the database at a time, so that what one has read is still
-true when it writes.
+In both, only one transaction at a time changes the database, so what it has read is still true when
+it writes.
 """
 
 import contextlib
@@ -17,25 +17,25 @@ from sqlalchemy.exc import InvalidRequestError, SQLAlchemyError
 from foretell.batch.lines import UNSTORABLE
 
 Notice = Callable[[str], None]
-"""Gets the name of every operation on durable storage just before it happens. Tests end the
+"""Called with the name of every operation on durable storage just before it happens. Tests kill the
 process there."""
 
 
 def unnoticed(_operation: str) -> None:
-    """The `Notice` of processes that are not tested."""
+    """Do nothing: the `Notice` outside of tests."""
 
 
 DatabaseError = SQLAlchemyError
 """What the database raises when it fails."""
 _BUSY_S = 30
 _POSTGRES = {
-    # A server or a host that is gone, and a worker that stands still, hold nobody up for long.
+    # A dead server, a dead host or a stuck worker blocks others only for a limited time.
     "connect_timeout": 10,
     "keepalives_idle": 10,
     "tcp_user_timeout": 20_000,
     "options": f"-c lock_timeout={_BUSY_S}s -c statement_timeout=2min"
     f" -c idle_in_transaction_session_timeout={_BUSY_S}s",
-    "prepare_threshold": None,  # a pooler between them may know nothing of what was prepared
+    "prepare_threshold": None,  # prepared statements may be lost behind a connection pooler
 }
 _SQLITE_TYPES = {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "bytes": "BLOB"}
 _POSTGRES_TYPES = {
@@ -53,7 +53,7 @@ class Rows:
     def run(self, statement: str, **values: Any) -> CursorResult[*tuple[Any, ...]]:
         """Run a statement, in which `:name` stands for a value.
 
-        What no database keeps is replaced in values, which come from anywhere.
+        Characters that no database stores are replaced in the values, which may come from clients.
         """
         kept = {
             name: UNSTORABLE.sub("\ufffd", value) if isinstance(value, str) else value
@@ -78,10 +78,10 @@ class Database:
         key: int,
         notice: Notice = unnoticed,
     ) -> None:
-        """Opens SQLite's file at a path, or a database of Postgres by its URL.
+        """Open an SQLite file by its path, or a Postgres database by its URL.
 
-        `prepare` makes the tables if there are none; it gets the names of the types `serial` and
-        `bytes`. In Postgres transactions exclude others of the same `key`. Raises `DatabaseError`.
+        `prepare` creates missing tables; it gets the names of the types `serial` and `bytes`. In
+        Postgres, changes with the same `key` exclude each other. Raises `DatabaseError`.
         """
         self._postgres = isinstance(where, str)
         self._engine = _postgres(where) if isinstance(where, str) else _sqlite(where)
@@ -95,8 +95,7 @@ class Database:
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[Connection]:
-        """A connection that stays open as long as the block; what it has not committed by then is
-        rolled back."""
+        """Yield a connection for the block; what it has not committed then is rolled back."""
         with self._used:
             if self._closed:
                 raise InvalidRequestError("the database is closed")
@@ -111,7 +110,7 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Rows]:
-        """The database as it is at the block's first statement."""
+        """Yield the database for reading, as it is at the block's first statement."""
         with self._using() as connection:
             how = " ISOLATION LEVEL REPEATABLE READ READ ONLY" if self._postgres else ""
             connection.exec_driver_sql(f"BEGIN{how}")
@@ -119,10 +118,10 @@ class Database:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Rows]:
-        """The database for changes that are durable, all or none, when the block has ended.
+        """Yield the database for changes; all or none are durable when the block has ended.
 
-        Where the connection breaks in the very moment of the commit, `DatabaseError` may be raised
-        although it has happened.
+        If the connection breaks during the commit, `DatabaseError` may be raised although the
+        changes were committed.
         """
         with self._using() as connection:
             self._notice("begin")
@@ -135,7 +134,7 @@ class Database:
             self._notice("committed")
 
     def close(self) -> None:
-        """Close all connections, once nobody uses one any more; then every use is an error."""
+        """Close all connections once none is in use; any later use is an error."""
         with self._used:
             self._closed = True
             self._used.wait_for(lambda: not self._users)
@@ -143,8 +142,8 @@ class Database:
 
 
 def _sqlite(path: Path) -> Engine:
-    # Transactions are begun and ended by statements of ours, so the driver must begin none.
-    with contextlib.suppress(OSError):  # SQLite would let everyone read it, and says what is wrong
+    # AUTOCOMMIT: this module's own statements begin and end transactions, so the driver must not.
+    with contextlib.suppress(OSError):  # SQLite would let all users read it; it reports errors
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     engine = create_engine(
         f"sqlite:///{path}",
@@ -167,6 +166,6 @@ def _postgres(url: str) -> Engine:
     return create_engine(
         known.set(drivername="postgresql+psycopg"),
         isolation_level="AUTOCOMMIT",
-        pool_pre_ping=True,  # a server that went away and is back is found at once
+        pool_pre_ping=True,  # reconnects at once to a server that was restarted
         connect_args=_POSTGRES,
     )

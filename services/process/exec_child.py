@@ -1,5 +1,5 @@
 """`python -m foretell.services.process.exec_child PROGRAM [ARGUMENT...]`: a program that ends
-with us.
+with the process that started it.
 
 For programs that do not call `die_with_parent` themselves, such as vLLM's server.
 """

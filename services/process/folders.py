@@ -18,8 +18,8 @@ _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 @contextlib.contextmanager
 def run_folder(configured: str) -> Iterator[Path]:
-    """The folder `configured`, made if missing; if "" a new one, which stays after an error if it
-    has logs that may say why.
+    """Yield the folder `configured`, made if missing; if "", a temporary one, which is kept after
+    an error if it has logs.
     """
     if configured:
         path = Path(configured).absolute()
@@ -39,14 +39,14 @@ def run_folder(configured: str) -> Iterator[Path]:
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that nobody else may enter, and likewise those above it that are missing."""
+    """Make a folder, and its missing parents, that no other user may enter."""
     for each in (*reversed(path.parents), path):
-        each.mkdir(mode=0o700, exist_ok=True)  # with `parents`, those above would be open to all
+        each.mkdir(mode=0o700, exist_ok=True)  # `parents=True` would make parents open to all
 
 
 @contextlib.contextmanager
 def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
-    """`run_dir`, by a short path that leads there where a socket's path would be too long."""
+    """Yield `run_dir`, or a short link to it if a socket's path would be too long."""
     if len(os.fsencode(run_dir / longest_name)) <= _UNIX_PATH_BYTES:
         yield run_dir
         return
@@ -58,7 +58,7 @@ def socket_folder(run_dir: Path, longest_name: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def only_one(lock: Path, refusal: Exception) -> Iterator[None]:
-    """Hold a file's lock while the block runs; raises `refusal` where another process holds it."""
+    """Hold a file's lock while the block runs; raises `refusal` if another process holds it."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,7 +68,7 @@ def only_one(lock: Path, refusal: Exception) -> Iterator[None]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Replace a file: a reader, also after a crash, finds the old text or the new one."""
+    """Replace a file atomically: also after a crash a reader finds the old text or the new one."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.part")
     with partial.open("w", encoding="utf-8") as file:
         file.write(text)
@@ -78,17 +78,17 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def file_version(path: Path) -> tuple[int, int]:
-    """What differs when a file was written or replaced: when, in nanoseconds, and its inode."""
+    """Modification time (ns) and inode, which change when a file is written or replaced."""
     found = path.stat()
     return found.st_mtime_ns, found.st_ino
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """`count` ports in a row that are free now and that the kernel gives to no outgoing connection.
+    """Find `count` consecutive free ports that the kernel does not use for outgoing connections.
 
     A server that is restarted on such a port finds it free again. Two processes that look for
-    ports at once rarely meet, because each starts at a random place. Raises OSError if none are
-    left, or if `host` is no address of this machine.
+    ports at once rarely collide, because each starts at a random port. Raises OSError if none are
+    left, or if `host` is not an address of this machine.
     """
     end = int(_EPHEMERAL_RANGE.read_text().split()[0]) if _EPHEMERAL_RANGE.exists() else 32_768
     first = min(_FIRST_PORT, max(end - 10_000, 1_024))

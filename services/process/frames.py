@@ -1,4 +1,4 @@
-"""Messages over a socket, each behind four bytes of length, at a seventh of the CPU of gRPC.
+"""Messages over a socket, each after its length in four bytes, at a seventh of the CPU of gRPC.
 
 Addresses are `unix:PATH` or `HOST:PORT`.
 """
@@ -22,15 +22,15 @@ from foretell.v1 import predictor_pb2
 logger = logging.getLogger(__name__)
 
 FRAMES_VERSION = 1
-"""Version of what is said in frames; both ends must have the same."""
+"""Version of the protocol in frames; both ends must have the same."""
 MAX_FRAME_BYTES = 16 << 20
 HELLO_S, HELLO_BYTES = 5.0, 4096
-"""The time that a client has for its first frame, and the most bytes of it."""
+"""Time limit and size limit of a client's first frame."""
 _LENGTH_BYTES = 4
 
 
 def frames_address(address: str) -> str:
-    """Where the predictor of that `address` takes streams of frames."""
+    """Return where the predictor with this `address` accepts streams of frames."""
     if address.startswith("unix:"):
         return f"{address}.frames"
     host, _, port = address.rpartition(":")
@@ -38,20 +38,20 @@ def frames_address(address: str) -> str:
 
 
 def predictor_socket(name: str) -> str:
-    """The name of the socket of an engine's predictor, or of one of its ranks."""
+    """Return the name of the socket of an engine's predictor, or of one rank's."""
     return frames_address(f"unix:{name}.predictor.sock").removeprefix("unix:")
 
 
 def frames_port(port: int) -> int:
-    """The port for streams of frames of a predictor with that port, which stays free: predictors of
-    before answered gRPC there, and both versions must find each other in an upgrade."""
+    """Return the frames port of a predictor with this `port`. `port` itself stays free: earlier
+    versions served gRPC there, and both versions must find each other during an upgrade."""
     return port + FRAMES_PORTS_ABOVE
 
 
 def with_free_port(address: str) -> str:
-    """`address` with a port in place of 0 whose port for frames is free.
+    """Replace port 0 in `address` by a port whose frames port is free.
 
-    An address that is not of this machine is returned as it is: binding it says what is wrong.
+    An address that is not of this machine is returned as it is: binding it reports the error.
     """
     host, _, port = address.rpartition(":")
     if address.startswith("unix:") or port != "0":
@@ -63,20 +63,19 @@ def with_free_port(address: str) -> str:
 
 
 def hello_of(traffic: Traffic) -> bytes:
-    """The first frame of the client of a stream."""
+    """Return the first frame that a client sends."""
     hello = predictor_pb2.Hello(version=FRAMES_VERSION, secret=traffic.secret.encode())
     return hello.SerializeToString()
 
 
 class FrameStream(asyncio.Protocol):
-    """One end of a stream of frames. Subclasses say what becomes of them. When it has ended, it may
-    be opened again."""
+    """One end of a stream of frames, which subclasses handle. It can be reopened after its end."""
 
     def __init__(self) -> None:
         self.most_bytes = MAX_FRAME_BYTES
-        """The largest frame that is taken; a larger one ends the stream."""
+        """The largest frame that is accepted; a larger one ends the stream."""
         self.congested = False
-        """The other end does not read fast enough."""
+        """Whether the other end reads too slowly."""
         self._transport: asyncio.Transport | None = None
         self._read = bytearray()
 
@@ -85,9 +84,9 @@ class FrameStream(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def send(self, *payloads: bytes) -> None:
-        """Send frames, which arrive together; nothing happens when the stream has ended.
+        """Send frames in one write; do nothing if the stream has ended.
 
-        To wake the other end takes longer than all else: few writes are better than many.
+        Waking the other end takes longer than all else: few writes are better than many.
         """
         if self._transport is not None:
             framed = [len(each).to_bytes(_LENGTH_BYTES, "little") + each for each in payloads]
@@ -99,19 +98,19 @@ class FrameStream(asyncio.Protocol):
             self._transport.abort()
 
     def finish(self) -> None:
-        """End the stream once what was sent has left."""
+        """End the stream after everything sent has been written out."""
         if self._transport is not None:
             self._transport.close()
 
     def received(self, payload: bytes) -> None:
-        """A whole frame has come."""
+        """Handle a whole frame."""
         raise NotImplementedError
 
     def began(self) -> None:
-        """The stream is open."""
+        """Called when the stream has opened."""
 
     def ended(self) -> None:
-        """The stream has ended, by either end."""
+        """Called when either end has ended the stream."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -149,7 +148,7 @@ class FrameStream(asyncio.Protocol):
 
 
 class ServedStream(FrameStream):
-    """The server's end: nothing is read before a hello with the shared secret."""
+    """The server's end: it accepts nothing before a hello with the shared secret."""
 
     def __init__(self, traffic: Traffic, most_bytes: int) -> None:
         """`most_bytes`: the largest frame after the hello."""
@@ -161,14 +160,14 @@ class ServedStream(FrameStream):
         self._deadline: asyncio.TimerHandle | None = None
 
     def joined(self) -> bool:
-        """The client has proved who it is; False ends the stream."""
+        """Called when the client has authenticated; returning False ends the stream."""
         return True
 
     def left(self) -> None:
-        """The stream has ended, whether the client had joined or not."""
+        """Called when the stream has ended, whether or not the client had joined."""
 
     def heard(self, payload: bytes) -> None:
-        """A frame has come; raises DecodeError or WireError where it makes no sense."""
+        """Handle a frame after the hello; raises DecodeError or WireError if it is invalid."""
         raise NotImplementedError
 
     def began(self) -> None:
@@ -203,16 +202,16 @@ class ServedStream(FrameStream):
 async def serve_frames(
     make: Callable[[], FrameStream], address: str, traffic: Traffic
 ) -> tuple[asyncio.Server, str]:
-    """Listen on `address`; returns the server and the address with the port that it has.
+    """Listen on `address`; returns the server and the address with its actual port.
 
-    SystemExit where other hosts could come without any proof; OSError where it is taken.
+    SystemExit if other hosts could connect without authentication; OSError if it is taken.
     """
     require_proof(address, traffic)
     loop, path = asyncio.get_running_loop(), _path(address)
     if path is not None:
         private_folder(path.parent)
         with suppress(FileNotFoundError):
-            path.unlink()  # of a process that was killed
+            path.unlink()  # left by a process that was killed
         return await loop.create_unix_server(make, str(path)), address
     host, _, port = address.rpartition(":")
     server = await loop.create_server(make, host.strip("[]"), int(port), ssl=traffic.server_tls())
@@ -222,7 +221,7 @@ async def serve_frames(
 async def open_frames(
     make: Callable[[], FrameStream], address: str, traffic: Traffic
 ) -> FrameStream:
-    """A stream to the server at `address`; OSError where there is none."""
+    """Open a stream to the server at `address`; OSError if that fails."""
     loop, path = asyncio.get_running_loop(), _path(address)
     try:
         if path is not None:

@@ -1,4 +1,4 @@
-"""Notices that a process hangs: it lives, and does not answer."""
+"""Detects that a process hangs: it lives but does not answer."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 Answers = Callable[[], Awaitable[bool]]
 
 _IDLE_CPU_S = 0.02
-"""CPU time in one question of a process that does nothing."""
+"""A process that uses less CPU time than this during one question is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +18,22 @@ class HangLimits:
     """How often a process is asked, and how many missing answers mean that it hangs."""
 
     every_s: float = 0.5
-    """Between two questions that are answered."""
+    """Pause after a question that was answered."""
     answer_s: float = 0.5
     """How long one question waits for its answer."""
     missed: int = 4
-    """So many questions in a row without an answer, and a process hangs that was seen each time to
-    be stopped by a signal, or to wait for something and do nothing."""
+    """Unanswered questions in a row after which a process hangs that was each time stopped by a
+    signal, or idle while it waited for something."""
     missed_busy: int = 40
-    """So does one that is busy, or waits for the processor: it may only have too much to do."""
+    """The same for one that is busy or waits for the processor: it may only be overloaded."""
 
 
 async def until_hung(pid: int, answers: Answers, limits: HangLimits) -> str:
-    """Ask the process again and again; returns when it hangs, with what it does instead.
+    """Ask the process repeatedly; return once it hangs, with a text that says what it does instead.
 
-    `answers` says within `answer_s` whether there was an answer. Questions are counted, not
-    seconds: who asks late, since the machine is busy, does not take the time from the process. One
-    that goes on within `missed` times `answer_s` is left alone.
+    `answers` returns within `answer_s` whether there was an answer. Questions are counted instead
+    of seconds: if questions come late on a busy machine, the process gets more time as well. A
+    process that goes on within `missed` times `answer_s` is left alone.
     """
     missed = idle = 0
     while True:
@@ -42,7 +42,7 @@ async def until_hung(pid: int, answers: Answers, limits: HangLimits) -> str:
             missed = idle = 0
             await asyncio.sleep(limits.every_s)
             continue
-        # Where the question was refused at once:
+        # If the question was refused at once, wait as long as for a missing answer.
         await asyncio.sleep(began_s + limits.answer_s - time.monotonic())
         state, used_s = _state(pid), _cpu_s(pid) - before_s
         missed += 1
@@ -53,7 +53,7 @@ async def until_hung(pid: int, answers: Answers, limits: HangLimits) -> str:
 
 
 def _fields(pid: int) -> list[str]:
-    """What the kernel says of a process, from its state on; nothing where it does not."""
+    """The fields of /proc/PID/stat from the state on; empty if it cannot be read."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="latin-1")
     except OSError:
@@ -62,7 +62,7 @@ def _fields(pid: int) -> list[str]:
 
 
 def _state(pid: int) -> str:
-    """The state's letter, as `ps` shows it; "" where it is not known."""
+    """The state's letter, as `ps` shows it; "" if unknown."""
     return (_fields(pid) or [""])[0]
 
 

@@ -1,4 +1,4 @@
-"""Serves an application of aiohttp, for what is not on the way of bytes."""
+"""Serves an aiohttp application, for services that relay no answers of engines."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -15,8 +15,8 @@ from foretell.services.process.folders import private_folder
 async def served(
     app: web.Application, address: str, drain_s: float, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[str]:
-    """Serve at `unix:PATH` or `HOST:PORT`; yields where, for a port may be chosen. At the end
-    requests in progress get `drain_s`. SystemExit if the address is taken.
+    """Serve at `unix:PATH` or `HOST:PORT`; yields the address with its actual port. At the end,
+    requests in progress get `drain_s` to finish. SystemExit if the address is taken.
     """
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=drain_s)
     await runner.setup()

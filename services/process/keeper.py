@@ -15,10 +15,10 @@ from foretell.services.process.hang import HangLimits, until_hung
 _POLL_S = 0.05
 _PORT_WAIT_S = 15.0
 _HEAD_START_S = 3.0
-"""Longest time by which those that start first are ahead of the others."""
+"""Longest time that the other programs wait for those that start first."""
 
 AtEnd = Literal["restart", "leave", "fail"]
-"""What happens when a program that has served ends: it is restarted, nothing, or all end."""
+"""What to do when a program that has served ends: restart it, leave it down, or end all."""
 State = Literal["starting", "ready", "restarting", "dead", "stopped"]
 Serves = Callable[[], Awaitable[bool]]
 
@@ -38,10 +38,10 @@ class Program:
     """A port of 127.0.0.1 that must be free again before a restart; 0: none."""
     at_end: AtEnd = "restart"
     serves: Serves | None = None
-    """Tells whether a program that writes no ready file serves by now."""
+    """Says whether the program serves, if it writes no ready file."""
     answers: Serves | None = None
-    """Tells whether the program answers once it serves, see `until_hung`: one that hangs is ended
-    and started again. None: it is not asked."""
+    """Says whether the program answers once it serves (see `until_hung`). One that hangs is killed
+    and counts as ended. None: it is not asked."""
     hang_limits: HangLimits = field(default_factory=HangLimits)
 
     async def spawn(self) -> Child:
@@ -50,7 +50,7 @@ class Program:
         return await Child.spawn(self.name, self.argv, self.log, self.env)
 
     async def until_serving(self, child: Child) -> str:
-        """Wait until `child` serves; otherwise returns what became of it."""
+        """Wait until `child` serves and return ""; otherwise return what happened to it."""
         deadline_s = time.monotonic() + self.start_timeout_s
         while time.monotonic() < deadline_s:
             if await self._serves():
@@ -66,7 +66,7 @@ class Program:
 
 @dataclass(slots=True)
 class Kept:
-    """A program and what has become of it."""
+    """A program and its current state."""
 
     program: Program
     state: State = "starting"
@@ -77,7 +77,7 @@ class Kept:
 
     @property
     def pid(self) -> int:
-        """0 while it does not run."""
+        """The process id; 0 while it does not run."""
         running = self.child is not None and self.child.exit_code is None
         return self.child.pid if running and self.child else 0
 
@@ -97,8 +97,8 @@ class Keeper:
         stop_grace_s: float,
         first: Collection[str] = (),
     ) -> None:
-        """`stop_grace_s`: time that a program gets to end by itself before it is killed. The
-        programs named `first` get the processors for themselves until they serve."""
+        """`stop_grace_s`: time that a program gets to end by itself before it is killed. The other
+        programs start when those named `first` serve, or after `_HEAD_START_S`."""
         self.kept = {program.name: Kept(program) for program in programs}
         self._first = frozenset(first)
         self._on_change = on_change
@@ -107,9 +107,8 @@ class Keeper:
     async def run(self, stop: asyncio.Event, once_served: Callable[[], Awaitable[None]]) -> None:
         """Start everything and stay until `stop`; nothing runs any more when this returns.
 
-        `once_served` runs when each program has served once. Raises its error, or ChildFailed
-        when a program does not come to serve, when one that must not end ends, or when all have
-        ended for good.
+        `once_served` runs when each program has served once. Raises its error, or ChildFailed if
+        a program does not start to serve, if one ends that must not, or if all have ended for good.
         """
         keeping = [asyncio.create_task(self._keep(kept)) for kept in self.kept.values()]
         served = asyncio.create_task(self._when_all_served(once_served))
@@ -193,7 +192,7 @@ class Keeper:
 
 
 async def _end_of(child: Child, program: Program) -> str:
-    """Wait until a program has ended, or hangs; what became of it."""
+    """Wait until a program ends or hangs; return what happened."""
     ended = asyncio.create_task(child.wait())
     hung = None
     if program.answers:
@@ -211,7 +210,7 @@ async def _end_of(child: Child, program: Program) -> str:
 
 
 async def start(program: Program, stop_grace_s: float = 5.0) -> Child:
-    """A child that serves `program`; ChildFailed, with nothing left of it, if it does not."""
+    """Start `program` and return the child once it serves; otherwise end it, raise ChildFailed."""
     child = await program.spawn()
     try:
         if why := await program.until_serving(child):
@@ -223,7 +222,7 @@ async def start(program: Program, stop_grace_s: float = 5.0) -> Child:
 
 
 async def _until_free(port: int) -> None:
-    """A launcher that was killed leaves an engine behind that takes a moment to end."""
+    """Wait until `port` is free: the engine of a killed launcher takes a moment to end."""
     for _ in range(round(_PORT_WAIT_S / _POLL_S)):
         if not port or is_free("127.0.0.1", port):
             return

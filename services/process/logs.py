@@ -1,4 +1,4 @@
-"""Lines of a process's log on stderr: text for people, or a JSON object a line for machines.
+"""Log lines on stderr: text for people, or one JSON object per line for machines.
 
 Lines about a request have its id, whichever function writes them.
 """
@@ -14,12 +14,12 @@ _REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 
 
 def about(request_id: str) -> Mapping[str, str]:
-    """What a line that is about a request gets as `extra`."""
+    """Return the `extra` of a log line about a request."""
     return {"request_id": request_id}
 
 
 class all_about:
-    """All lines that are written inside are about that request."""
+    """A context in which all log lines are about one request."""
 
     __slots__ = ("_request_id", "_token")
 
@@ -34,7 +34,7 @@ class all_about:
 
 
 def setup_logging(level: str, log_format: str = "text") -> None:
-    """One line per event on stderr."""
+    """Log to stderr, one line per event."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if log_format == "json" else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -44,11 +44,11 @@ def setup_logging(level: str, log_format: str = "text") -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: `time`, `level`, `logger`, `message`, and where they apply
+    """One JSON object per line: `time`, `level`, `logger`, `message`, and where they apply
     `request_id` and `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end."""
+        """Return the line, without its newline."""
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),

@@ -14,5 +14,5 @@ class LoopClock:
         self.now_s = self._loop.time
 
     def at(self, at_s: float, action: Callable[[], None]) -> Timer:
-        """`action` at that time."""
+        """Call `action` at `at_s`."""
         return self._loop.call_at(at_s, action)

@@ -1,11 +1,12 @@
-"""A log of messages in memory that processes of one machine share: one writes, any number read.
+"""A ring buffer of messages in memory that processes of one machine share: one writer, any number
+of readers.
 
-Writing is a copy, and no call of the operating system: nobody is woken and nobody is waited for.
-Readers look whether there is more. Messages that begin alike name what they have in common: their
-base is written once, and after it only what follows. A reader that comes late, or falls behind by
-the whole log, goes on with the newest message that was written with its base. The file holds a head
-(`_HEAD`) and then records one after another, each at a multiple of 16 bytes: their own head
-(`_RECORD`), then what is written of a message. Positions count all bytes ever written.
+Writing copies bytes and makes no system call: it wakes no reader and waits for none. Readers poll.
+Messages may share their first bytes, the base: it is written once, and later messages write only
+the rest. A reader that starts late, or falls behind by the whole log, goes on with the newest
+message that was written with its base. The file holds a head of `_HEAD` bytes and then records at
+multiples of 16 bytes. A record has its own head (`_RECORD`), then the bytes written of the message.
+Positions count all bytes ever written.
 """
 
 import mmap
@@ -22,12 +23,12 @@ _MAGIC = 0x32474F4C54465246
 _CAPACITY = 4 << 20
 _HEAD = 64
 _MAGIC_AT, _RESERVED, _WRITTEN, _NEWEST = range(4)
-"""Words of the head: until where the writer may have written, until where it has, and where the
-newest record with a base begins."""
+"""Words of the head: the magic number, up to where the writer may have written, up to where it has,
+and where the newest record with a base begins."""
 _RECORD = struct.Struct("=IIQ")
-"""Bytes that follow, their Adler-32, and how many of them are the base of later messages."""
-_SKIP = 0xFFFF_FFFF  # in place of a length: the rest of the file is left out
-_SAME_BASE = 0xFFFF_FFFF  # in place of the base's bytes: it is that of the record before
+"""Length of the bytes that follow, their Adler-32, and how many are the base of later messages."""
+_SKIP = 0xFFFF_FFFF  # in place of a length: the rest of the file is unused
+_SAME_BASE = 0xFFFF_FFFF  # in place of the base's length: the base of the record before
 _ALIGNED = _RECORD.size
 
 
@@ -39,24 +40,24 @@ def path_of(endpoint: str) -> Path:
 
 
 def endpoint_of_rank(endpoint: str, rank: int) -> str:
-    """Where a data-parallel rank publishes, if its engine gets `endpoint`: each elsewhere."""
+    """Return the endpoint of one data-parallel rank of an engine that gets `endpoint`."""
     return f"{endpoint}.rank{rank}" if rank else endpoint
 
 
 class LogWriter:
-    """Makes the file at `path` anew; those who read an older one find out by themselves."""
+    """Writes a new file at `path`. Readers of an older one notice that by themselves (`reopen`)."""
 
     def __init__(self, path: Path, capacity: int = _CAPACITY) -> None:
-        """OSError where the file cannot be made."""
+        """Raises OSError if the file cannot be made."""
         assert capacity % _ALIGNED == 0
         self._path, self._capacity, self._position = path, capacity, 0
         self._base, self._base_at = b"", 0
         handle, made = mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            # Not a file with holes: to write to one on a full disk would end the engine.
+            # Not a sparse file: writing to one on a full disk would kill the engine.
             os.posix_fallocate(handle, 0, _HEAD + capacity)
             self._file = os.fstat(handle).st_ino
-            # With all its pages, so that no step of an engine waits for one.
+            # Map all pages now, so that no step of an engine waits for a page fault.
             flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
             self._memory = mmap.mmap(handle, _HEAD + capacity, flags=flags)
             self._words = memoryview(self._memory)[:_HEAD].cast("Q")
@@ -69,9 +70,9 @@ class LogWriter:
             os.close(handle)
 
     def write(self, rest: bytes, base: bytes = b"") -> None:
-        """Append the message `base + rest`; ValueError where it takes more than half of the log.
+        """Append the message `base + rest`; ValueError if it takes more than half of the log.
 
-        The base is written anew unless it is the very object of the message before.
+        The base is written again unless it is the same object as before and its record is recent.
         """
         is_whole = not base or base is not self._base or self._is_old(rest)
         content = base + rest if is_whole else rest
@@ -82,7 +83,7 @@ class LogWriter:
         at, skipped = begin % self._capacity, 0
         if at + size > self._capacity:
             skipped = self._capacity - at
-        # First of all: who reads what is about to be overwritten will find out.
+        # This comes first, so that readers of what is about to be overwritten notice.
         self._words[_RESERVED] = begin + skipped + size
         if skipped:
             _RECORD.pack_into(self._memory, _HEAD + at, _SKIP, 0, 0)
@@ -111,7 +112,7 @@ class LogWriter:
 
 
 class LogReader:
-    """Reads the file at `path`, from the newest base on; it may come, or be made anew, later."""
+    """Reads the file at `path` from the newest base on. It may be created or replaced later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -121,7 +122,7 @@ class LogReader:
         self._base = b""
 
     def reopen(self) -> None:
-        """Look whether there is another file by now; to be called now and then."""
+        """Open the file if it was created or replaced; to be called now and then."""
         try:
             handle = os.open(self._path, os.O_RDONLY)
         except OSError:
@@ -138,13 +139,13 @@ class LogReader:
             os.close(handle)
 
     def read(self) -> bytes | None:
-        """The next message; None where there is none yet."""
+        """Return the next message; None if there is none yet."""
         memory = self._memory
         if memory is None:
             return None
         capacity = len(memory) - _HEAD
         magic, reserved, written, newest = struct.unpack_from("=4Q", memory)
-        # Who took the newest record before `_WRITTEN` reported it already stands beyond `written`.
+        # A reader that took the newest record before `_WRITTEN` counted it is past `written`.
         if magic != _MAGIC or written == 0 or written <= self._position:
             return None
         if self._position < 0 or reserved - self._position > capacity:
@@ -159,7 +160,7 @@ class LogReader:
         return message
 
     def _record(self, memory: mmap.mmap, capacity: int) -> bytes | None:
-        """The message at the position, which then stands behind it; None where there is none."""
+        """Read the message at the position and move past it; None if it is not intact."""
         at = self._position % capacity
         length, checksum, of_base = _RECORD.unpack_from(memory, _HEAD + at)
         if length == _SKIP:

@@ -27,7 +27,7 @@ def open_peer(address: str, traffic: Traffic, **options: Any) -> tuple[str, aioh
 
 
 async def read_bounded(answer: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body of an answer; ValueError where it is longer."""
+    """The body of an answer; ValueError if it is longer than `most_bytes`."""
     body = bytearray()
     async for part in answer.content.iter_any():
         body += part

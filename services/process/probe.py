@@ -1,4 +1,5 @@
-"""How a supervisor asks what it started: small HTTP questions and ready files, no HTTP library."""
+"""How a supervisor queries what it started: ready files, and small HTTP requests by the standard
+library."""
 
 import asyncio
 import contextlib

@@ -13,8 +13,8 @@ LOOK_EVERY_S = 1.0
 
 
 class Reread:
-    """Files that are read again when they have changed. While they cannot be used, what was read
-    before stays, and the log says why, once."""
+    """Files that are read again when they have changed. While they cannot be used, the earlier
+    content stays in use, and the reason is logged once."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class Reread:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` is called at once, and raises OSError, ValueError or SystemExit for files that
-        cannot be used; `what` is in them, for the log."""
+        cannot be used; `what` names their content in the log."""
         self._what = what
         self._read = read
         self._files = files
@@ -35,7 +35,7 @@ class Reread:
         read()
 
     def look(self) -> None:
-        """Read the files again if they have changed; once a second at most they are looked at."""
+        """Read the files again if they have changed, which is checked at most once a second."""
         now_s = self._clock()
         if now_s < self._looked_s + LOOK_EVERY_S:
             return

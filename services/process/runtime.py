@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 _WRITE_AGAIN_S = 1.0
 _unwritten: dict[str, asyncio.TimerHandle] = {}
-"""When files are tried again that could not be written."""
+"""By ready file that could not be written: the timer of the next attempt."""
 _when_serving: list[Callable[[], None]] = []
-"""What is left to do once this process serves."""
+"""Functions to call once this process serves."""
 PARENT_PID = "FORETELL_PARENT_PID"
 """Environment variable with the pid of the supervisor that started a process."""
 
@@ -76,9 +76,8 @@ def _or_exit(settings_class: type[SettingsT], load: Callable[[], SettingsT]) -> 
 def die_with_parent() -> None:
     """End with the supervisor that started this process, if one did, so that no orphan stays.
 
-    Linux is asked for a SIGTERM when the parent ends; the request survives an exec. The supervisor
-    tells its pid in `PARENT_PID`, because it may have ended before the request was made: then no
-    signal would ever come.
+    Linux is asked for a SIGTERM when the parent ends; this survives an exec. The supervisor passes
+    its pid in `PARENT_PID`, because no signal comes if it ended before Linux was asked.
     """
     parent_pid = os.environ.pop(PARENT_PID, "")  # not the parent of what this process starts
     if not parent_pid or sys.platform != "linux":
@@ -107,11 +106,10 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
 
 
 def announce(ready_file: str, **facts: Any) -> None:
-    """This process serves: from now on a signal lets it finish what is in progress.
+    """Announce that this process serves: from now on a signal lets it finish what is in progress.
 
-    Atomically write `facts` and its pid to `ready_file`, if one is wanted. A full disk ends no
-    process: what could not be written is tried again until it, or what is announced after it, can
-    be.
+    Atomically writes `facts` and the pid to `ready_file`, unless that is "". If that fails, for
+    example on a full disk, it is tried again until it succeeds or something newer is announced.
     """
     while _when_serving:
         _when_serving.pop()()
@@ -132,11 +130,11 @@ def announce(ready_file: str, **facts: Any) -> None:
 
 
 def run(main: Callable[[asyncio.Event], Awaitable[None]], *, starts_others: bool = False) -> None:
-    """Run `main(stop)` to its end; SIGTERM and SIGINT set `stop`, a second one ends at once.
+    """Run `main(stop)` to its end; SIGTERM or SIGINT sets `stop`, a second one ends at once.
 
-    Before `announce` says that this process serves, either ends it at once, whatever it loads or
-    waits for, with code 0: nothing is in progress yet. A process that `starts_others` is asked to
-    stop then, too, so that it ends them.
+    Before `announce`, either signal ends the process at once with code 0, because nothing is in
+    progress yet. If the process `starts_others`, the signal sets `stop` even then, so that the
+    process ends them.
     """
     die_with_parent()
     for signum in (signal.SIGTERM, signal.SIGINT):

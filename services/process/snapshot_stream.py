@@ -1,4 +1,4 @@
-"""Takes in what one predictor publishes, and comes back to it whenever its stream ends."""
+"""Receives what one predictor publishes, and reconnects whenever its stream ends."""
 
 import asyncio
 import logging
@@ -20,16 +20,16 @@ from foretell.wire.published import Reader
 logger = logging.getLogger(__name__)
 
 _LOST_S = 10.0
-"""Without a message for so long, of which there is one a second, the predictor hangs or its host is
-gone, and its name may have another address by now."""
+"""Silence after which the stream is reopened. A message comes every second; without one for so long
+the predictor hangs or its host is gone, and its name may have another address by now."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CONNECT_S = 2.0
 _LOOK_EVERY_S = 2.5
 
 
 class SnapshotStream(FrameStream):
-    """One followed predictor. Its stream is opened again and again from `start` to `stop`. Make it
-    in a running event loop."""
+    """One followed predictor. Its stream is reopened whenever it ends, from `start` to `stop`.
+    Create it in a running event loop."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class SnapshotStream(FrameStream):
         refused: Callable[[str], None] = lambda reason: None,
         shown: Callable[[bool], None] = lambda is_shown: None,
     ) -> None:
-        """`address` is the predictor's own; `refused` gets why a message was refused, `shown`
-        that there is a snapshot, or that there will be no new ones."""
+        """`address` is the predictor's own. `refused` is called with why a message was refused;
+        `shown` with whether there is a snapshot and its stream is open."""
         super().__init__()
         self.engine = engine
         self.unpredicted = ""
-        """Why there is no snapshot of the engine, where its predictor says so."""
+        """The predictor's reason why there is no snapshot of the engine; empty: none."""
         self._address = frames_address(address)
         self._traffic = traffic
         self._refused = refused
@@ -57,20 +57,20 @@ class SnapshotStream(FrameStream):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Connect, again and again."""
+        """Connect, and reconnect whenever the stream ends."""
         self._task = self._loop.create_task(self._run())
 
     def stop(self) -> None:
-        """Follow no longer, once what was sent has left."""
+        """Stop following, after everything sent has been written out."""
         if self._task is not None:
             self._task.cancel()
         self.finish()
 
     def still_open(self, request: RequestSpec, age_s: float) -> None:
-        """The stream begins while this request, sent so long ago, is in progress."""
+        """Called when the stream opens, for each request in progress; it was sent `age_s` ago."""
 
     def told(self, message: predictor_pb2.Published) -> None:
-        """What else is in a message whose snapshot was taken in."""
+        """Called with each accepted message, after its snapshot was taken in."""
 
     def began(self) -> None:
         self.send(hello_of(self._traffic))

@@ -1,7 +1,7 @@
 """Who may call a predictor, the tagger or the batch service: those that know the shared secret.
 
-Through unix sockets and the loopback no secret is needed, as callers are on the same host. Where
-there is one, it is demanded there, too.
+Unix sockets and loopback addresses need no secret, because callers are on the same host. If one is
+configured, it is demanded there, too.
 """
 
 import hmac
@@ -15,11 +15,11 @@ from urllib.parse import quote, unquote
 from foretell.config.settings import TrafficSettings
 
 METADATA_KEY = "foretell-secret"
-"""Metadata of a call that carries the shared secret."""
+"""Key of the gRPC metadata that carries the shared secret."""
 SECRET_HEADER = "x-foretell-secret"  # noqa: S105 - a name
 """HTTP header that carries the shared secret between schedulers and the batch service."""
 TENANT_HEADER = "x-foretell-tenant"
-"""HTTP header of such a request that names, quoted as in URLs, on whose behalf it is made."""
+"""HTTP header of such a request that names the tenant it is made for, quoted as in URLs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Traffic:
 
     @classmethod
     def of(cls, settings: TrafficSettings) -> "Traffic":
-        """Traffic by the settings; SystemExit for an unreadable file or half of a pair."""
+        """Read the settings' files; SystemExit for an unreadable one, or half of a TLS pair."""
         if bool(settings.tls_certificate) != bool(settings.tls_key):
             raise SystemExit("tls_certificate and tls_key must be given together")
         files = settings.tls_certificate, settings.tls_key, settings.tls_authority
@@ -58,8 +58,8 @@ class Traffic:
         return {TENANT_HEADER: quote(tenant, safe=""), **secret}
 
     def tenant(self, headers: Mapping[str, str]) -> str | None:
-        """The tenant on whose behalf a request with these headers is made; None: it proves
-        nothing. Compared in constant time."""
+        """Return the tenant on whose behalf a request with these headers is made; None if they
+        lack the secret, which is compared in constant time, or the tenant."""
         given = headers.get(SECRET_HEADER, "").encode("latin-1", "replace")
         name = headers.get(TENANT_HEADER)
         if name is None or not self.secret or not self.knows(given):
@@ -67,7 +67,7 @@ class Traffic:
         return unquote(name)
 
     def server_tls(self) -> ssl.SSLContext | None:
-        """What a server that is no gRPC encrypts with; None: nothing."""
+        """The TLS context of a server that does not speak gRPC; None: no TLS."""
         certificate, key, authority = self.files
         if not certificate:
             return None
@@ -79,7 +79,7 @@ class Traffic:
         return context
 
     def client_tls(self) -> ssl.SSLContext | None:
-        """What a client of such a server encrypts with; None: nothing."""
+        """The TLS context of a client of such a server; None: no TLS."""
         certificate, key, authority = self.files
         if not authority:
             return None
@@ -90,11 +90,11 @@ class Traffic:
 
 
 OPEN = Traffic()
-"""Nothing is demanded and nothing encrypted."""
+"""No secret and no TLS."""
 
 
 def require_proof(address: str, traffic: Traffic) -> None:
-    """SystemExit if other hosts could reach `address` without any proof."""
+    """Raise SystemExit if other hosts could reach `address` without authentication."""
     mutual = bool(traffic.certificate and traffic.authority)
     if not (address.startswith("unix:") or is_loopback(address) or traffic.secret or mutual):
         raise SystemExit(

@@ -1,1 +1,1 @@
-"""Prompt to output-length distribution: gRPC, micro-batched."""
+"""Estimates output-length distributions from prompts, over gRPC and in micro-batches."""

@@ -13,13 +13,13 @@ from foretell.services.tagger.models import RegressorModel, ServedLengthModel, f
 from foretell.services.tagger.server import MAX_PROMPT_CHARS, serve
 
 _NICENESS = 19
-"""The lowest priority beside idleness: no request waits for the tagger."""
+"""The lowest priority above SCHED_IDLE: no request waits for the tagger, unless configured so."""
 
 
 def load_model(settings: TaggerSettings, ending: ExitStack) -> ServedLengthModel[Any] | None:
-    """The model that the settings name, if any; `ending` ends what it runs.
+    """Load the model that the settings name, if any; `ending` will end the process that it starts.
 
-    `SystemExit` says why it cannot serve.
+    Raises SystemExit with the reason if it cannot serve.
     """
     if settings.checkpoint:
         if settings.model not in ("shipped", "none"):

@@ -1,8 +1,8 @@
-"""The encoder in a process of its own, which computes only when nobody else wants to.
+"""Runs the encoder in a process of its own, which gets only CPU time that no other process wants.
 
 In a thread it would hold the interpreter's lock now and then, and probes of the tagger would wait
-for a thread without priority. Apart, the encoder gets what the machine has left over: under load it
-becomes slow, and is asked less.
+for a low-priority thread. In its own process the encoder becomes slow under load, and then the
+batcher passes it fewer prompts.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from numpy.typing import NDArray
 from foretell.length.conversation import Conversation
 
 _HUNG_S = 30.0  # for one batch
-_RESTART_S = 5.0  # at most one start in that time
+_RESTART_S = 5.0  # least time between two starts
 _START_S = 60.0
 
 Read = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class EncoderApart:
-    """Reads as `encoder.Encoder` does. For one thread at a time; `close` ends the process."""
+    """Runs an `encoder.OnnxEncoder`. For one thread at a time; `close` ends the process."""
 
     def __init__(self, folder: Path, *, threads: int = 1) -> None:
-        """ValueError where `folder` holds no model of this version, or another package misses."""
+        """ValueError if `folder` holds no model of this version, or if a package is missing."""
         self._command = [sys.executable, "-P", "-m", __name__, str(folder), str(threads)]
         self._process: subprocess.Popen[bytes] | None = None
         self._started_s = 0.0
@@ -45,7 +45,7 @@ class EncoderApart:
         return self._process.pid if self._process else 0
 
     def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> Read:
-        """See `encoder.Encoder.read`; raises `RuntimeError` if the process has died or hangs."""
+        """See `encoder.OnnxEncoder.read`; raises RuntimeError if the process has died or hangs."""
         if self._process is None:
             if time.monotonic() < self._started_s + _RESTART_S:
                 raise RuntimeError("the encoder's process has died; soon there is a new one")
@@ -62,9 +62,9 @@ class EncoderApart:
         return read
 
     def kill(self) -> None:
-        """End the process, from any thread; a caller that waits for a reading gets an error.
+        """Kill the process, from any thread; a caller that waits in `read` gets an error.
 
-        With nothing left over for it, that would be a long wait.
+        Without this, it could wait for long on a busy machine.
         """
         if (process := self._process) is not None:
             process.kill()
@@ -101,8 +101,8 @@ class EncoderApart:
 
 
 def main(folder: str, threads: str, number: str) -> None:
-    """The process: answers what comes through the socket `number` until that is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody
+    """Run the process: answer what comes through the socket `number` until that is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all its processes
     connection: Connection[Any, Any] = Connection(int(number))
     with contextlib.suppress(EOFError, OSError):  # the tagger has ended, perhaps during the start
         _serve(connection, Path(folder), int(threads))
@@ -128,7 +128,7 @@ def _serve(connection: "Connection[Any, Any]", folder: Path, threads: int) -> No
 
 
 def _give_way() -> None:
-    """Let all threads of this process run when nobody else does."""
+    """Let all threads of this process run only when no other thread wants to."""
     os.nice(19)
     if sys.platform != "linux":
         return

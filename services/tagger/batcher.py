@@ -46,7 +46,7 @@ class MicroBatcher(Generic[Q, A]):
         budget_s: float,
         max_queue: int,
     ) -> None:
-        """`budget_s`: batches are kept so small that one takes no longer, as far as that goes."""
+        """`budget_s`: batches are kept small enough to take no longer, down to one prompt."""
         self._infer_batch = infer
         self._metrics = metrics
         self._max_batch = max_batch
@@ -57,9 +57,9 @@ class MicroBatcher(Generic[Q, A]):
         self._task = asyncio.create_task(self._run())
 
     def submit(self, question: Q) -> asyncio.Future[A]:
-        """The answer to `question`.
+        """Return a future of the answer to `question`.
 
-        `Unanswered` at once when the queue is full, when the inference fails, and on `close`.
+        It fails with `Unanswered`: at once if the queue is full, if inference fails, on `close`.
         """
         waiting = _Waiting[Q, A](question, asyncio.get_running_loop().create_future())
         if self._task.done():
@@ -72,7 +72,7 @@ class MicroBatcher(Generic[Q, A]):
         return waiting.answer
 
     async def close(self) -> None:
-        """Stop; what still waits gets `Unanswered`."""
+        """Stop; questions that still wait get `Unanswered`."""
         self._task.cancel()
         await asyncio.wait({self._task})
         while not self._queue.empty():
@@ -91,7 +91,7 @@ class MicroBatcher(Generic[Q, A]):
             _fail(batch, "closed")
 
     async def _collect(self, batch: list[_Waiting[Q, A]]) -> None:
-        """Fill `batch` with what waits; waits for the first one."""
+        """Wait for a question, then fill `batch` with those that are queued."""
         batch.append(await self._queue.get())
         most = self._most_together()
         while len(batch) < most and not self._queue.empty():
@@ -111,7 +111,7 @@ class MicroBatcher(Generic[Q, A]):
             for item, answer in zip(batch, answers, strict=True):
                 if not item.answer.done():
                     item.answer.set_result(answer)
-        except Exception:  # whatever a model can raise: its prompts go to history, others go on
+        except Exception:  # any error of a model: history answers these prompts
             logger.exception("inference of %d prompts failed", len(batch))
             _fail(batch, "error")
         self._metrics.batch_size.observe(len(batch))

@@ -40,7 +40,7 @@ class CheckpointRegressor:
 
 
 def load(folder: str, target: Literal["tokens", "log_tokens"]) -> CheckpointRegressor:
-    """The checkpoint in `folder`, tried on one prompt; `SystemExit` says why it cannot serve."""
+    """Load the checkpoint in `folder` and try it on one prompt; SystemExit if it cannot serve."""
     if not Path(folder).is_dir():
         raise SystemExit(f"tagger checkpoint {folder!r} is not a folder")
     try:
@@ -64,13 +64,13 @@ def load(folder: str, target: Literal["tokens", "log_tokens"]) -> CheckpointRegr
         regressor = CheckpointRegressor(torch, tokenizer, model, target)
         # Also warms up: the first call of a fresh model takes several times as long.
         regressor.predict(["How long will the answer be?"])
-    except Exception as error:  # whatever a broken folder provokes in there ends the start
+    except Exception as error:  # these libraries raise any error for a broken folder
         raise SystemExit(f"cannot load tagger checkpoint {folder!r}: {error}") from error
     return regressor
 
 
 def cut_middle(ids: list[int], max_tokens: int) -> list[int]:
-    """At most `max_tokens` of `ids`, from both ends, the special tokens there included."""
+    """Return at most `max_tokens` of `ids`, from both ends, where the special tokens are."""
     if len(ids) <= max_tokens:
         return ids
     tail = max_tokens // 2

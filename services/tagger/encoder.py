@@ -1,4 +1,4 @@
-"""A trained length model, run by ONNX Runtime: no torch."""
+"""Runs a trained length model with ONNX Runtime, without torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +24,8 @@ _TOGETHER = 8
 
 
 _SLOW_FUSIONS = ["SkipLayerNormFusion"]
-"""ONNX Runtime's kernel for a sum and its layer norm takes several times as long on a CPU as the
-two do one after the other: a tenth of all the time."""
+"""On a CPU, ONNX Runtime's fused kernel for a sum and its layer norm takes several times as long as
+the two separately: a tenth of the total time."""
 
 
 class OnnxEncoder:
@@ -51,9 +51,9 @@ class OnnxEncoder:
             )
             self.reader = PromptReader(self._description, tokenizer)
             self._takes = {node.name for node in self._session.get_inputs()}
-            # The first prompt takes longest, and shows whether the files belong together.
+            # The first prompt takes longest, and fails if the files do not belong together.
             self.read([Conversation("Is all well?", 12, 4)], [""])
-        except Exception as error:  # these raise what they like for broken files
+        except Exception as error:  # these libraries raise any error for broken files
             raise ValueError(f"{folder}: {error}") from error
 
     def read(

@@ -21,7 +21,7 @@ from foretell.v1 import tagger_pb2
 logger = logging.getLogger(__name__)
 
 _MOST_TOLD = 10_000
-"""Latest estimates that wait for the lengths of their answers."""
+"""Most estimates kept until the lengths of their answers are known; older ones are dropped."""
 
 
 class Answerer(Generic[Found]):
@@ -38,7 +38,7 @@ class Answerer(Generic[Found]):
         self._metrics = metrics
 
     async def estimate(self, request_id: str, question: Question) -> LengthEstimate | None:
-        """What the model says; None where it does not read the request."""
+        """Return the model's estimate; None if it does not read the request."""
         try:
             found = await self._batcher.submit(question)
         except Unanswered as missed:
@@ -59,7 +59,7 @@ class Answerer(Generic[Found]):
 
 
 class TaggerEstimators(Generic[Found]):
-    """Answers every valid request; overload and failures lead to lesser sources."""
+    """Estimates every valid request; on overload and failures, from a less accurate source."""
 
     def __init__(
         self,
@@ -101,9 +101,9 @@ class TaggerEstimators(Generic[Found]):
         return read or self._by_history(request)
 
     def observe(self, observations: Sequence[tagger_pb2.Observation], now_s: float) -> None:
-        """Teach the history all of these finished requests, and the model as many as it needs.
+        """Teach the history all of these finished requests, and the model a sample of them.
 
-        `now_s`: of a clock that never goes back.
+        `now_s`: seconds of a monotonic clock.
         """
         for each in observations:
             self._history.observe(
@@ -123,7 +123,7 @@ class TaggerEstimators(Generic[Found]):
         self._metrics.observations.inc(len(observations))
 
     def _remember(self, request_id: str, estimate: LengthEstimate) -> None:
-        """The estimate is compared with the answer's length, should that come to be known."""
+        """Keep the estimate, to compare it with the answer's length if that becomes known."""
         if request_id:
             self._given[request_id] = estimate
         if len(self._given) > _MOST_TOLD:

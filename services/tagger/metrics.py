@@ -9,7 +9,7 @@ _BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class TaggerMetrics(Declared):
-    """One registry per server, so that several can live in one process."""
+    """The tagger's metrics: one registry per server, so that one process can run several."""
 
     def __init__(self) -> None:
         super().__init__(CollectorRegistry())

@@ -1,4 +1,4 @@
-"""What stands behind the batcher; a regressor of one figure is one such model."""
+"""The models behind the batcher, among them any regressor of one number."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,31 +12,31 @@ _SHIPPED = Path(__file__).with_name("shipped")
 
 
 def folder_of(model: str) -> Path:
-    """Where the length model lies that a setting names: `shipped`, or a folder."""
+    """Return the folder of the length model that a setting names: `shipped`, or a path."""
     return _SHIPPED if model == "shipped" else Path(model)
 
 
 class ServedLengthModel(Protocol[Found]):
-    """Reads requests, and makes estimates of what it has found in them."""
+    """Reads requests, and makes estimates from what it found in them."""
 
     def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
-        """What a batch says, in its order; called from one thread at a time. May raise."""
+        """Read a batch; results in its order. Called from one thread at a time. May raise."""
 
     def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
-        """The estimates of some requests, as of now; quick. The caller may apply `max_tokens`."""
+        """Return the present estimates of requests; quick. The caller may apply `max_tokens`."""
 
     def remember(self, request_id: str, question: Question, found: Found) -> None:
-        """A request is under way, and its answer will be given to `observe`; quick."""
+        """Keep a request until its answer is passed to `observe`; quick."""
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
-        """Learn from the answer to a request that is remembered."""
+        """Learn from the answer to a remembered request."""
 
 
 class Regressor(Protocol):
-    """A model of text that gives one figure."""
+    """A text model that predicts one number."""
 
     def predict(self, prompts: Sequence[str]) -> list[float]:
-        """Output tokens expected of each prompt, in order. May raise."""
+        """Return the expected output tokens of each prompt, in order. May raise."""
 
 
 class RegressorModel:

@@ -1,12 +1,12 @@
-"""What is wrong with a request: the first problem, naming the field; empty where there is none."""
+"""Checks of requests. Each returns the first problem, which names the field; empty: none."""
 
 from foretell.v1 import tagger_pb2
 
 MAX_OBSERVATIONS = 4096
-"""In one Observe call."""
+"""Most observations in one call of Observe."""
 
 MAX_REQUESTS = 256
-"""In one call of TagMany."""
+"""Most requests in one call of TagMany."""
 
 _MAX_NAME_CHARS = 256
 _MAX_TOKENS = 1 << 24
@@ -31,7 +31,7 @@ def batch_problem(batch: tagger_pb2.TagBatch) -> str:
 
 
 def observe_problem(request: tagger_pb2.ObserveRequest) -> str:
-    """What is wrong with what is to be learnt; empty: nothing."""
+    """What is wrong with observations to learn from; empty: nothing."""
     if len(request.observations) > MAX_OBSERVATIONS:
         return f"observations: at most {MAX_OBSERVATIONS}, got {len(request.observations)}"
     for index, observation in enumerate(request.observations):

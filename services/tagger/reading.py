@@ -1,4 +1,4 @@
-"""Conversations as what a length model takes in: token ids, segments and features."""
+"""Turns conversations into the inputs of a length model: token ids, segments and features."""
 
 import json
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ DESCRIPTION, WEIGHTS, TOKENIZER = "tagger.json", "model.onnx", "tokenizer.json"
 _MARKS = (("[CLS]", "[SEP]", "[PAD]"), ("<s>", "</s>", "<pad>"))
 _LEAST_SPREAD = 1e-6
 _MOST_CHARACTERS = 16
-"""Characters of a token at most; most have 4. Tokenizing a long text takes longer than reading
-its ends."""
+"""Assumed most characters of a token; most tokens have 4. Long texts are cut by it before they are
+tokenized, because tokenizing all of one takes longer than reading its ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class EncoderInputs:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What belongs to a model's weights, as `tagger.json` holds it."""
+    """What belongs to a model's weights, as stored in `tagger.json`."""
 
     window: ReadWindow
     marks: Marks
     models: tuple[str, ...]
-    """Serving models that it has seen; any other is number 0."""
+    """Serving models seen in training, numbered from 1; any other is number 0."""
     feature_mean: tuple[float, ...]
     feature_scale: tuple[float, ...]
-    """What a feature's distance from its mean is multiplied with; 0: it never varied."""
+    """Factors for each feature's distance from its mean; 0: it never varied."""
     temperature: float = 1.0
-    """What log probabilities are divided by."""
+    """Divisor of the logits."""
 
     def write(self, folder: Path) -> None:
         text = {"format": FORMAT, "features": NAMES, "edges": EDGES.tolist(), **asdict(self)}
@@ -56,7 +56,7 @@ class Description:
 
     @classmethod
     def read(cls, folder: Path) -> "Description":
-        """ValueError for a description of something else than this version's models."""
+        """Read the description; ValueError unless it is of a model of this version."""
         found: dict[str, Any] = json.loads((folder / DESCRIPTION).read_text())
         if not isinstance(found, dict) or found.pop("format", None) != FORMAT:
             raise ValueError(f"{DESCRIPTION}: not of format {FORMAT}")
@@ -75,7 +75,7 @@ class Description:
 
 
 def marks_of(tokenizer: Tokenizer) -> Marks:
-    """BERT's or RoBERTa's; ValueError for a tokenizer with neither."""
+    """Return BERT's or RoBERTa's special tokens; ValueError for a tokenizer with neither."""
     for names in _MARKS:
         found = [tokenizer.token_to_id(name) for name in names]
         known = [number for number in found if number is not None]
@@ -92,7 +92,7 @@ def scales_of(rows: NDArray[np.float32]) -> tuple[tuple[float, ...], tuple[float
 
 
 def feature_rows(conversations: Sequence[Conversation]) -> NDArray[np.float32]:
-    """(n, features), as they are."""
+    """Features, (n, features), not standardised."""
     rows = [features(conversation) for conversation in conversations]
     return np.array(rows, np.float32).reshape(len(rows), len(NAMES))
 
@@ -110,7 +110,7 @@ class PromptReader:
         self._numbers = {name: i + 1 for i, name in enumerate(description.models)}
 
     def sequences(self, conversations: Sequence[Conversation]) -> list[tuple[list[int], list[int]]]:
-        """Token ids and segments of each."""
+        """Token ids and segments of each conversation."""
         window, marks = self.description.window, self.description.marks
         latest = [c.earlier[-1] if c.earlier else None for c in conversations]
         prompts = self.tokens([_ends(c.prompt, window.prompt) for c in conversations])
@@ -130,7 +130,7 @@ class PromptReader:
         return np.array([self._numbers.get(name, 0) for name in names], np.int64)
 
     def read(self, conversations: Sequence[Conversation], models: Sequence[str]) -> EncoderInputs:
-        """Everything a model takes in."""
+        """Return all inputs of a model."""
         return padded(
             self.sequences(conversations),
             self.features(conversations),
@@ -140,13 +140,13 @@ class PromptReader:
 
     def tokens(self, texts: list[str]) -> list[list[int]]:
         """Ids of all the tokens of each text."""
-        # Without the interpreter's lock: one call for all texts.
+        # One call for all texts, which releases the interpreter's lock.
         found = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         return [encoding.ids for encoding in found]
 
 
 def _ends(text: str, most: tuple[int, int]) -> str:
-    """What of `text` so many tokens from its head and from its tail can come from."""
+    """Cut `text` to ends long enough for the first and last tokens, as many as `most` says."""
     head, tail = (_MOST_CHARACTERS * tokens for tokens in most)
     if len(text) <= head + tail:
         return text

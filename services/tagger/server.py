@@ -1,4 +1,4 @@
-"""The gRPC shell: validation and sockets."""
+"""The gRPC server: validation and sockets."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 logger = logging.getLogger(__name__)
 
 MAX_PROMPT_CHARS = 16_384
-"""Longer prompts are read by their head and tail: as much as a model's window could hold."""
+"""Of longer prompts only head and tail are read, as much as a model's window could hold."""
 
 _MAX_MESSAGE_BYTES = 8 << 20  # more than a scheduler accepts as a body
 _MAX_CONCURRENT_CALLS = 4096
@@ -37,14 +37,14 @@ _SERVING = b"\x08\x01"  # grpc.health.v1.HealthCheckResponse(status=SERVING)
 
 @dataclass(frozen=True, slots=True)
 class TaggerLimits:
-    """What a tagger holds at most: memory that is bounded, whatever is sent."""
+    """Limits that bound a tagger's memory, whatever is sent."""
 
     max_batch: int = 32
-    """Prompts that are read together; `batch_s` makes batches smaller where reading is slow."""
+    """Most prompts of a batch; `batch_s` makes batches smaller if reading is slow."""
     batch_s: float = 0.01
     """Longest time that reading one batch may take."""
     max_queue: int = 256
-    """Prompts that wait to be read; beyond, finished requests answer at once."""
+    """Most prompts that wait to be read; beyond it, history answers at once."""
     max_prompt_chars: int = MAX_PROMPT_CHARS
     history_size: int = 4096
     """Finished requests remembered per model and bucket of prompt lengths."""
@@ -90,7 +90,7 @@ class TaggerService(tagger_pb2_grpc.TaggerServicer):
         return tagger_pb2.ObserveResponse()
 
     async def _estimate_if_valid(self, request: tagger_pb2.TagRequest) -> tagger_pb2.LengthEstimate:
-        """The estimate; an empty one of an invalid request."""
+        """Return the estimate; an empty one for an invalid request."""
         if problem := tag_problem(request):
             logger.debug("refused: %s", problem, extra=about(request.x_request_id))
             return tagger_pb2.LengthEstimate()
@@ -128,7 +128,7 @@ async def serve(
             logger.info("serving on %s, metrics on port %d", address, metrics_port)
             runtime.announce(settings.ready_file, address=address, metrics_port=metrics_port)
             await stop.wait()
-        # The batcher has closed: what waited for it is being answered without it.
+        # The batcher has closed: requests that waited for it are being answered without it.
         await server.stop(_DRAIN_S)
 
 

@@ -22,11 +22,11 @@ from foretell.services.process.logs import setup_logging
 MAX_QUEUE = 4096
 """Sequences held, running and waiting, beyond which requests get 503."""
 MAX_BODY_BYTES = 4 << 20
-_LEAST_STEP_RATIO = 0.1  # of the profile's time: the longest tail that noise may cut
+_LEAST_STEP_RATIO = 0.1  # noise shortens no step below this share of the profile's time
 
 
 def engine_config(settings: EmulatorSettings, profile: GpuProfile) -> EngineConfig:
-    """The profile's engine with the settings' changes; ValueError when none could run so."""
+    """The profile's configuration, changed by the settings; ValueError if no engine can run it."""
     config = profile.engine(
         model_name=settings.model_name or profile.name.partition("/")[2],
         total_blocks=settings.total_blocks,
@@ -52,7 +52,7 @@ def make_driver(
     config: EngineConfig,
     feed: SnapshotFeed | None,
 ) -> Driver:
-    """The engine itself; its noise differs between instances and repeats between runs."""
+    """Make the engine. Its noise differs between instances, but is the same in each run."""
     generator = random.Random(settings.name)
 
     def noise() -> float:
@@ -69,7 +69,7 @@ def make_driver(
 
 
 async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
-    """Run the engine and its HTTP surface until `stop`."""
+    """Run the engine and its HTTP API until `stop`."""
     try:
         profile = load_profile(settings.profile)
         config = engine_config(settings, profile)

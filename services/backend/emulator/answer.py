@@ -32,10 +32,10 @@ class Answer:
         begun: int = 0,
         with_ids: bool = False,
     ) -> None:
-        """`eos_after` is the output token that ends the sequence; None: no such token.
+        """`eos_after`: number of the output token that ends the sequence; None: no such token.
 
-        `begun`: tokens before those of the stream, which are said with its first. `with_ids`: the
-        ids of tokens are kept.
+        `begun`: tokens before those of the stream, which are sent with its first one. `with_ids`:
+        whether to keep the ids of tokens.
         """
         self.index = index
         self.stream = stream
@@ -43,13 +43,13 @@ class Answer:
         self.finish_reason: str | None = None
         self.stop_reason: str | None = None
         self.new_ids: list[int] | None = [] if with_ids else None
-        """Ids of the tokens that were read last: those of words are their places in the list."""
+        """Ids of the tokens that were read last; the id of a word is its index in `WORDS`."""
         self._begun = begun
         self._text = text
         self._eos_after = eos_after
         self._stop = stop
         self._min_tokens = min_tokens
-        # As much as could be the beginning of a stop string is not said yet.
+        # Text that could be the beginning of a stop string is held back.
         self._hold = max(map(len, stop)) - 1 if stop else 0
         self._held = ""
 
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def _due(self) -> int:
-        """The tokens that can be said."""
+        """The number of tokens that can be sent."""
         return self.stream.tokens + self._begun if self.stream.tokens else 0
 
     def read(self) -> str:
@@ -119,7 +119,7 @@ class Job:
 
 
 def usage_of(prompt_tokens: int, completion_tokens: int) -> Usage:
-    """Tokens, as OpenAI's API tells them."""
+    """Return token counts in the form of OpenAI's API."""
     return {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
@@ -152,7 +152,7 @@ class JobMaker:
         job = Job([], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))
-            # As vLLM does it: a prompt of a chat has no number.
+            # As in vLLM, the prompt of a chat has no number.
             place = f"-{number}" if request.prompt_field == "prompt" else ""
             engine_id = f"{response_id}{place}-{uuid4().hex[:8]}"
             for choice in range(request.n):
@@ -200,9 +200,9 @@ class JobMaker:
         )
 
     def _output_limit(self, request: GenerationRequest, prompt_tokens: int) -> int:
-        """vLLM's rules (`TokenizeParams`, `get_max_tokens`): the prompt must leave room for a
-        token, `max_tokens` must not exceed the model's length by itself, and is cut to the room
-        there is."""
+        """Apply vLLM's rules (`TokenizeParams`, `get_max_tokens`): the prompt must leave room for a
+        token; `max_tokens` alone must not exceed the model's length, and is cut to the room that
+        the prompt leaves."""
         length, asked = self._config.max_model_len, request.output_limit()
         if asked is not None and asked > length:
             chats = getattr(request, "max_completion_tokens", None) is not None

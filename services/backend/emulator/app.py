@@ -1,4 +1,4 @@
-"""vLLM's OpenAI surface over the emulated engine."""
+"""vLLM's OpenAI API for the emulated engine."""
 
 import time
 from typing import Any
@@ -32,11 +32,11 @@ from foretell.services.backend.emulator.protocol import (
 from foretell.services.backend.emulator.responses import JobResponse
 
 _INT32_MAX = 2**31 - 1
-_CLIENT_GONE = 499  # nginx's status for an answer that nobody reads
+_CLIENT_GONE = 499  # nginx's status for a client that has disconnected
 
 
 class Engine:
-    """One emulated engine as its routes see it."""
+    """One emulated engine, as used by its routes."""
 
     def __init__(
         self, config: EngineConfig, driver: Driver, jobs: JobMaker, max_body_bytes: int
@@ -68,7 +68,7 @@ class Engine:
         return JobResponse(job, self.driver, formats, asked.streaming)
 
     async def count_tokens(self, request: Request) -> Response:
-        """The tokens of a prompt in Anthropic's API; raises `ApiError`."""
+        """Count the tokens of a prompt for Anthropic's API; raises `ApiError`."""
         asked = parse(CountTokensRequest, await self._read(request))
         return JSONResponse({"input_tokens": len(asked.prompts()[0])})
 
@@ -108,7 +108,7 @@ def _priority(request: Request, asked: GenerationRequest) -> int:
 
 
 def create_app(engine: Engine) -> ASGIApp:
-    """The engine's HTTP surface."""
+    """Make the application that serves the engine's HTTP API."""
 
     async def health(_: Request) -> Response:
         return Response(status_code=503 if engine.driver.stopped else 200)

@@ -1,7 +1,7 @@
 """Drives the twin with a wall clock, in the order of vLLM's engine core.
 
-Each turn takes in arrivals and aborts, schedules, tells its state, lets the step's time pass,
-and hands out the tokens it made.
+Each turn takes in arrivals and aborts, schedules, publishes its state, waits for the step's time,
+and hands out the tokens of the step.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ _SLACK_S = 0.01
 
 
 class RefusedError(Exception):
-    """The engine takes nothing now: it holds as many sequences as it may, or has stopped."""
+    """The engine accepts no request now: it holds as many sequences as allowed, or has stopped."""
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
     """One sequence in the engine, and how far it has come.
 
-    Tokens are only counted: what they say follows from the prompt, so a reader that lags behind
-    costs no memory.
+    Tokens are only counted, because their text follows from the prompt. So a slow reader costs no
+    memory.
     """
 
     sequence: Sequence
@@ -98,7 +98,7 @@ class Driver:
             self._aborts.append(request_id)
 
     async def run(self) -> None:
-        """Step for as long as there is work; ends only by cancellation."""
+        """Run steps while there is work, and wait for work; ends only by cancellation."""
         due = time.monotonic()
         try:
             while True:
@@ -129,7 +129,7 @@ class Driver:
             self._twin.abort(request_id)
 
     def _expect_online(self) -> None:
-        """Tell the twin which online requests to expect, as vLLM's planner knows it."""
+        """Tell the twin which online requests to expect, as `cosched` does it in vLLM."""
         if self._online is None:
             return
         now_s, running = time.monotonic(), self._twin.running
@@ -142,7 +142,7 @@ class Driver:
         begun = time.monotonic()
         if begun - due > _SLACK_S:
             due = begun
-        if not batch.scheduled:  # preempted and scheduled nobody: the model does not run
+        if not batch.scheduled:  # preempted requests and scheduled none: the model does not run
             self._tell(batch, ())
             self._twin.complete(batch)
             await asyncio.sleep(0)

@@ -21,11 +21,11 @@ class CompletionFormat:
         self._made = {"created": created_unix_s, "model": model}
 
     def opening(self, choices: int, usage: Usage | None) -> bytes:
-        """What goes before the first token of any choice."""
+        """What is sent before the first token of any choice."""
         return b""
 
     def chunk(self, answer: Answer, text: str, usage: Usage | None) -> bytes:
-        """The next piece of one choice; tells its end when `answer` has ended."""
+        """The next piece of one choice, with its finish reason if `answer` has ended."""
         return self._event([self._choice(answer, self._piece(text), answer.new_ids)], usage)
 
     def finale(self, usage: Usage | None) -> bytes:
@@ -70,7 +70,7 @@ class ChatFormat(CompletionFormat):
     chunk_kind = "chat.completion.chunk"
 
     def opening(self, choices: int, usage: Usage | None) -> bytes:
-        """vLLM tells every choice's role once there is a first token, in chunks of their own."""
+        """A chunk with the role for each choice; vLLM sends them once there is a first token."""
         role = {"delta": {"role": "assistant", "content": ""}}
         ends = {"logprobs": None, "finish_reason": None}
         return b"".join(
@@ -137,7 +137,7 @@ class MessagesFormat(CompletionFormat):
 
 
 def _stop(answer: Answer | None) -> dict[str, Any]:
-    """Why an answer has ended; None: it has not."""
+    """Why an answer has ended; `answer` None: it has not."""
     if answer is not None and answer.stop_reason is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop_reason}
     reason = answer and _REASONS[answer.finish_reason or "stop"]

@@ -1,8 +1,8 @@
-"""How long the answers of an emulated engine are: as the length model believes that ships.
+"""How long the answers of an emulated engine are: as the shipped small length model predicts.
 
-A length is drawn from what the small model foretells of the prompt, by a hash of the prompt. So
-the tagger means something on emulated engines, and one length is as uncertain as it believes. That
-says nothing about its accuracy, as a real model does not ask it.
+A length is drawn by a hash of the prompt from the distribution that the model predicts for it. So
+estimates are meaningful on emulated engines, and lengths are as uncertain as predicted. This says
+nothing about the estimates' accuracy on real models.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _SIGMA = 1.07
 """Standard deviation of the logarithm of their length: that of 10,000 ShareGPT prompts answered by
 Llama-2-7b, the set of the Block paper."""
 _NORMAL = NormalDist(-(_SIGMA**2) / 2, _SIGMA)
-"""The logarithm of a length over the mean length."""
+"""Distribution of log(length / mean length)."""
 
 
 class Lengths:
@@ -29,14 +29,14 @@ class Lengths:
         self._model = SmallModel(Weights.read(shipped()))
 
     def draw(self, tokens: Sequence[str], text: str, key: bytes = b"") -> int:
-        """How many tokens will be generated after the prompt `tokens`.
+        """Draw how many tokens will be generated after the prompt `tokens`.
 
-        `text`: what is asked; empty where the prompt came as token ids. `key`: what besides the
-        prompt decides, at most 64 bytes.
+        `text`: the question; empty if the prompt came as token ids. `key`: what else the draw
+        depends on, at most 64 bytes.
         """
         level = _level(tokens, key)
         if text:
-            clean = head_and_tail(text).encode(errors="replace").decode()  # of lone surrogates
+            clean = head_and_tail(text).encode(errors="replace").decode()  # no lone surrogates
             asked = Conversation(clean, len(text), len(tokens))
             shares, _ = self._model.read([asked], [""])
             return max(2, round(float(quantiles(shares, (level,))[0, 0])))

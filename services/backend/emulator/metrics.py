@@ -1,4 +1,4 @@
-"""The metrics of vLLM that dashboards show, by vLLM's names, of an emulated engine."""
+"""The vLLM metrics that dashboards show, under vLLM's names, for an emulated engine."""
 
 import time
 
@@ -41,11 +41,11 @@ class EngineMetrics:
         self._times = [self._histogram(f"request_{name}_seconds", _SECONDS) for name in _TIMES]
 
     def arrived(self, request_id: str) -> None:
-        """A sequence is in the queue."""
+        """Note that a sequence has been queued."""
         self._moments[request_id] = [time.monotonic()]
 
     def admitted(self, batch: Batch) -> None:
-        """A step begins."""
+        """Note the admissions and preemptions of a step that begins."""
         self._preempted.inc(len(batch.preempted))
         for seq in batch.admitted:
             moments = self._moments.get(seq.request_id, [])
@@ -53,11 +53,11 @@ class EngineMetrics:
                 moments.append(time.monotonic())
 
     def generated(self, tokens: int) -> None:
-        """A step has made so many tokens."""
+        """Count the tokens of a step."""
         self._generated.inc(tokens)
 
     def first_token(self, seq: Sequence) -> None:
-        """Its prompt has been read."""
+        """Note that a sequence has its first token."""
         moments = self._moments.get(seq.request_id, [])
         if len(moments) == 2:
             moments.append(time.monotonic())
@@ -65,7 +65,7 @@ class EngineMetrics:
             self._prompts.inc(seq.prompt_tokens)
 
     def finished(self, seq: Sequence) -> None:
-        """It has its last one."""
+        """Note that a sequence has its last token."""
         moments = self._moments.pop(seq.request_id, [])
         if len(moments) != 3:
             return
@@ -79,12 +79,12 @@ class EngineMetrics:
         self._ended.labels(self._model, "0", reason).inc()
 
     def aborted(self, request_id: str) -> None:
-        """Nobody wants it any more."""
+        """Note that a sequence was aborted."""
         if self._moments.pop(request_id, None) is not None:
             self._ended.labels(self._model, "0", "abort").inc()
 
     def text(self) -> bytes:
-        """As /metrics shows them."""
+        """Return the metrics in the text format of /metrics."""
         self._running.set(len(self._twin.running))
         self._waiting.set(len(self._twin.waiting))
         self._used.set(1 - self._twin.free_blocks / max(1, self._twin.config.total_blocks))

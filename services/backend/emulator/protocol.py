@@ -21,7 +21,7 @@ _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
 _DEFAULT_COMPLETION_TOKENS = 16  # vLLM's, for /v1/completions alone
 
-# Fields that promise something in the answer which only a model could put there.
+# Fields that ask for something in the answer that only a real model could produce.
 _UNSUPPORTED = (
     "continue_final_message",
     "echo",
@@ -37,7 +37,7 @@ _UNSUPPORTED = (
 
 
 class ApiError(Exception):
-    """An answer other than success, in OpenAI's shape."""
+    """An error answer, in OpenAI's format."""
 
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ class GenerationRequest(BaseModel):
         return self.temperature == 0
 
     def output_begun(self, choice: int) -> int:
-        """Output tokens that the client has of another engine, with which this one goes on."""
+        """Output tokens that the client has from another engine; this one continues after them."""
         given = self.vllm_xargs or {}
         ids, lengths = given.get("foretell_output_ids"), given.get("foretell_output_lengths")
         if isinstance(lengths, list) and len(lengths) == self.n:
@@ -112,14 +112,14 @@ class GenerationRequest(BaseModel):
 
     @abstractmethod
     def asked(self, number: int) -> str:
-        """The text that asks for an answer in one of the prompts; "" where it is token ids."""
+        """The text of the question in prompt `number`; "" if the prompt is token ids."""
 
     @abstractmethod
     def output_limit(self) -> int | None:
         """Output tokens the client allows; None: as many as the model's length leaves."""
 
     def tag(self) -> RequestTag:
-        """What a Foretell scheduler said of it; an unreadable prediction is none."""
+        """What a Foretell scheduler added to it; an unreadable prediction counts as none."""
         xargs = self.vllm_xargs or {}
         try:
             predicted = float(xargs.get("foretell_predicted_tokens", 0.0))
@@ -139,7 +139,7 @@ class CompletionRequest(GenerationRequest):
     )
 
     def prompts(self) -> list[list[str]]:
-        """The tokens of each prompt; a token id stands for a word of its own."""
+        """The tokens of each prompt; each token id counts as a word of its own."""
         if isinstance(self.prompt, str):
             return [tokenize(self.prompt)]
         if self.prompt and isinstance(self.prompt[0], int):
@@ -168,7 +168,7 @@ class Message(BaseModel):
     content: str | list[ContentPart] | None = None
 
     def text(self) -> str:
-        """Its text; raises `ApiError` for parts that are no text."""
+        """The message's text; raises `ApiError` for parts that are not text."""
         if isinstance(self.content, str) or self.content is None:
             return self.content or ""
         for part in self.content:
@@ -189,9 +189,9 @@ class ConversationRequest(GenerationRequest):
         return self.messages
 
     def prompts(self) -> list[list[str]]:
-        """One prompt, as a chat template would put it.
+        """One prompt, as a chat template would build it.
 
-        No text can contain the template's own tokens: `tokenize` takes them apart.
+        Texts cannot contain the template's own tokens, because `tokenize` splits them.
         """
         tokens: list[str] = []
         for message in self.conversation():
@@ -221,7 +221,7 @@ class CountTokensRequest(ConversationRequest):
     tool_choice: dict[str, Any] | None = None
 
     def conversation(self) -> list[Message]:
-        """All messages, behind the system prompt."""
+        """The system prompt, then all messages."""
         if (self.tool_choice or {}).get("type") in ("any", "tool"):
             raise ApiError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
         system = [Message(role="system", content=self.system)] if self.system else []
@@ -241,7 +241,7 @@ class MessagesRequest(CountTokensRequest):
 
     @property
     def streaming(self) -> StreamOptions | None:
-        """Its streams always say how many tokens there are."""
+        """How the answer is streamed; streams always include token counts."""
         counts = StreamOptions(include_usage=True, continuous_usage_stats=True)
         return counts if self.stream else None
 
@@ -250,7 +250,7 @@ RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
 def parse(request_class: type[RequestT], body: bytes) -> RequestT:
-    """Raises `ApiError` that names the field at fault."""
+    """Parse and check a request; raises `ApiError` that names the field at fault."""
     try:
         request = request_class.model_validate_json(body)
     except ValidationError as error:
@@ -263,8 +263,8 @@ def parse(request_class: type[RequestT], body: bytes) -> RequestT:
 
 
 def _check(request: GenerationRequest, extra: Mapping[str, Any]) -> None:
-    """What types alone do not say; raises `ApiError`."""
-    guided = [name for name in extra if name.startswith("guided_")]  # as older engines have it
+    """Check what types alone do not; raises `ApiError`."""
+    guided = [name for name in extra if name.startswith("guided_")]  # names of older vLLM versions
     for name in (*_UNSUPPORTED, *guided):
         value = extra.get(name)
         if value is not None and value is not False and value != "":

@@ -1,4 +1,4 @@
-"""Delivers a job's tokens to its client, and takes the job back when the client goes away."""
+"""Delivers a job's tokens to its client, and aborts the job if the client disconnects."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ class JobResponse(Response):
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises `ApiError` when the engine stops meanwhile."""
+        """Answer the client; raises `ApiError` if the engine stops meanwhile."""
         gone = asyncio.create_task(_until_gone(receive))
         answering = asyncio.create_task(self._answer(scope, receive, send))
         try:
@@ -52,7 +52,7 @@ class JobResponse(Response):
         await Response(body, media_type="application/json")(scope, receive, send)
 
     async def _events(self, options: StreamOptions) -> AsyncIterator[bytes]:
-        """Server-sent events, as the engine makes their tokens."""
+        """Yield server-sent events while the engine generates tokens."""
         job, formats, continuous = self._job, self._formats, options.continuous_usage_stats
         none_yet = usage_of(sum(job.prompt_tokens), 0) if continuous else None
         body = formats.opening(len(job.answers), none_yet)
@@ -65,7 +65,7 @@ class JobResponse(Response):
         yield formats.finale(job.usage() if options.include_usage else None)
 
     async def _pieces(self) -> AsyncIterator[list[tuple[Answer, str]]]:
-        """What each wake-up brings of which answers, until all have ended."""
+        """Yield at each wake-up the answers that have news, with their new text, until all end."""
         job, driver = self._job, self._driver
         open_answers = len(job.answers)
         while open_answers:

@@ -1,4 +1,4 @@
-"""The HTTP server of an emulated engine, which is that of vLLM: uvicorn."""
+"""The HTTP server of an emulated engine: uvicorn, as in vLLM."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,7 @@
 """The twin's state as the snapshot that an engine publishes.
 
-Columns are filled straight from the twin's sequences: one frozen object per request and step, to
-be taken apart again, would cost more than all other work of a step.
+Columns are filled straight from the twin's sequences: creating a frozen object per request and step
+would cost more than all other work of a step.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +15,7 @@ from foretell.wire import config_to_proto, steps_to_proto
 
 @dataclass(frozen=True, slots=True)
 class RequestTag:
-    """What a Foretell scheduler said of a request in its `vllm_xargs`."""
+    """What a Foretell scheduler has put into the `vllm_xargs` of a request."""
 
     foretell_id: str = ""
     predicted_output_tokens: float = 0.0
@@ -52,9 +52,9 @@ class SnapshotFeed:
         steps_in_flight: tuple[Step, ...],
         completed_steps: tuple[Step, ...],
     ) -> None:
-        """Tell the state of `twin`, which has just scheduled `batch` (None: it is idle).
+        """Publish the state of `twin`, which has just scheduled `batch` (None: it is idle).
 
-        `tags` maps a sequence's `request_id` to what is known of it.
+        `tags` maps a sequence's `request_id` to its tag.
         """
         self._sequence += 1
         scheduled = {seq.request_id: tokens for seq, tokens in batch.scheduled} if batch else {}

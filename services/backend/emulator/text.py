@@ -1,4 +1,4 @@
-"""What an emulated engine says: words that follow from the words before them.
+"""The text of an emulated engine: each word follows from the words before it.
 
 The next word is a hash of all words so far, prompt and answer alike. So the same prompt gives the
 same text on every engine, and an answer that one engine began can be continued by another.
@@ -39,7 +39,7 @@ def tokenize(text: str) -> list[str]:
 
 
 def text_key(seed: int | None, choice: int) -> bytes:
-    """What besides the prompt decides the text; empty for the first choice without a seed."""
+    """What the text depends on besides the prompt; empty for the first choice without a seed."""
     if seed is None and choice == 0:
         return b""
     return f"{'' if seed is None else seed}/{choice}".encode()

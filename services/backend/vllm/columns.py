@@ -1,4 +1,4 @@
-"""The columns of a queue of requests, serialized. Runs in the engine's hot loop."""
+"""Serializes the columns of a queue of requests. Runs in the engine's hot loop."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +22,10 @@ Facts = tuple[str, str, int, int, int, float, float, int]
 
 
 class Columns:
-    """Packs the columns of one queue, reusing what is the same as in the last snapshot.
+    """Packs the columns of one queue, and reuses what has not changed since the last snapshot.
 
-    While the same requests stand in the queue and none was admitted since, only four columns
-    change: in particular preemptions and prefix-cache hits change by way of an admission only.
+    While the queue holds the same requests and none was admitted, only four columns change.
+    Preemptions and prefix-cache hits, for example, change only with an admission.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class Columns:
         targets: Callable[[Any], Targets] | None,
         adapters: bool,
     ) -> None:
-        """`field` is what a snapshot calls the queue.
+        """`field`: the queue's field in a snapshot. `learn_inputs` is called with each new request.
 
-        `targets` tells a request's, where the engine makes use of them, as it may of `adapters`.
-        `learn_inputs` gets every new request.
+        `targets` returns a request's targets; None if the engine does not use them. `adapters`:
+        whether the engine uses LoRA adapters.
         """
         self._tag = length_first(snapshot_pb2.EngineSnapshot, field)
         self._learn_inputs = learn_inputs
@@ -54,20 +54,20 @@ class Columns:
         self._constant = b""
 
     def forget(self) -> None:
-        """A request was admitted: build the constant columns anew."""
+        """Rebuild the constant columns next time, because a request was admitted."""
         self._requests = []
 
     def learn(self, queue: Queue) -> bool:
-        """Whether these are other requests than the last ones; whose columns are then built."""
+        """Build the constant columns if the requests are others than the last; return whether."""
         if self._requests == queue.requests:
             return False
         self._build(queue)
         return True
 
     def packed(self, queue: Queue, tokens: Mapping[str, int], more: bytes) -> bytes:
-        """The field of the requests learned last, of which `tokens` were scheduled.
+        """Serialize the field of the requests learned last; `tokens` were scheduled, by request id.
 
-        `more` are further columns.
+        `more`: further columns, serialized.
         """
         output, computed, placeholders, _ = zip(*queue.rows, strict=True)
         varying = snapshot_pb2.RequestColumns(
@@ -126,7 +126,7 @@ def clean_id(value: Any) -> str:
 
 
 def clean_prediction(value: Any) -> float:
-    """`value` as a token count, 0 (nobody predicted) if it is none."""
+    """`value` as a token count; 0 (no prediction) if it is none."""
     try:
         tokens = float(value)
     except (TypeError, ValueError, OverflowError):

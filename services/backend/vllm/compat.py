@@ -88,8 +88,8 @@ _OPTIONAL = {
     "kv_transfer_config": "a KV connector",
     "lora_config": "which LoRA adapter a new request asks for",
 }
-# Of the parts of vLLM's configuration, those that do not change what its scheduler decides, or of
-# which the twin knows what does.
+# Parts of vLLM's configuration that do not change what its scheduler decides, or whose effects the
+# twin models.
 _HARMLESS = {
     "attention_config",
     "aux_output_config",
@@ -124,7 +124,7 @@ def version() -> str:
 
 
 def release() -> tuple[int, ...]:
-    """Its first two numbers; (0, 0) where they cannot be read."""
+    """The first two numbers of vLLM's version; (0, 0) if they cannot be read."""
     match = re.match(r"(\d+)\.(\d+)", version())
     return tuple(int(part) for part in match.groups()) if match else (0, 0)
 
@@ -147,7 +147,7 @@ def refusal(scheduler: Any) -> str | None:
 
 
 def unverified(config: EngineConfig) -> str | None:
-    """Why this vLLM, if it is newer than all known ones, is not known to do as the twin does."""
+    """Why this vLLM, if newer than all known ones, is not known to match the twin; else None."""
     if release() <= NEWEST:
         return None
     key = verified.installation(Path(vllm.__file__).parent, version())
@@ -162,15 +162,15 @@ def unverified(config: EngineConfig) -> str | None:
 def approximations(scheduler: Any) -> list[str]:
     """What this engine does that the twin does not model: predictions will be less exact.
 
-    The twin is known to match what is allowed here. Whatever else vLLM has or gets is named, if by
-    no better name then by vLLM's own.
+    The twin is known to match what is not listed. Any other feature, also of a future vLLM, is
+    listed, under vLLM's own name if there is no better one.
     """
     config, settings = scheduler.vllm_config, scheduler.scheduler_config
     parallel = config.parallel_config
     ways = ("pipeline", "decode_context", "prefill_context")
     in_use = {
         OFFLINE_APART: knows_offline(scheduler),
-        # Steps teach only what the slowest of the ranks takes.
+        # Measured step times are those of the slowest rank only.
         "a rank's own share of steps": bool(ranks.steps_with(scheduler)),
         "prefill_schedule_interval": getattr(settings, "prefill_schedule_interval", 1) > 1
         and not ranks.prefill_schedule_interval(scheduler),
@@ -235,28 +235,26 @@ def engine_config(scheduler: Any) -> EngineConfig:
 
 
 def knows_offline(scheduler: Any) -> bool:
-    """Whether the scheduler plans offline requests apart
-    (`foretell.services.backend.vllm.cosched`).
-    """
+    """Whether the scheduler plans offline requests (`foretell.services.backend.vllm.cosched`)."""
     return getattr(scheduler, "planner", None) is not None
 
 
 def threshold_binds_lone_requests(settings: Any) -> bool:
-    """Whether `long_prefill_token_threshold` holds for a request without company.
+    """Whether `long_prefill_token_threshold` also limits a request that runs alone.
 
-    It stopped to when its adaptive form came (0.31), by which it is recognised.
+    It does before 0.31, which is recognised by the lack of the adaptive threshold.
     """
     return not hasattr(settings, "long_prefill_token_threshold_adaptive")
 
 
 def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:
-    """A function that lists waiting requests in the order in which they will be admitted.
+    """Return a function that lists waiting requests in the order of their admission.
 
     Under FCFS every version drains a queue of set-aside requests before `waiting`. Under the
     priority policy 0.30 takes the better head of `skipped_waiting` and `waiting`, which sorts them
     together; from 0.31 on `kv_holding_waiting` is drained first.
     """
-    # Offline requests stand last in their scheduler's own queue.
+    # A co-scheduling scheduler's own queue iterates in order, with offline requests last.
     by_priority = scheduler.scheduler_config.policy == "priority" and not knows_offline(scheduler)
     apart = hasattr(scheduler, "kv_holding_waiting")
     ahead = "kv_holding_waiting" if apart else "skipped_waiting"
@@ -274,7 +272,7 @@ def waiting_reader(scheduler: Any) -> Callable[[], list[Any]]:
 
 
 def _unordered(queue: Any) -> list[Any]:
-    """The requests of a priority queue, sparing its iterator's pop per request."""
+    """The requests of a priority queue, unsorted: its iterator would pop each of them."""
     heap = getattr(queue, "_heap", None)
     return list(queue) if heap is None else heap
 

@@ -1,4 +1,4 @@
-"""The multimodal inputs of an engine: what the twin knows of them, and what snapshots tell."""
+"""The multimodal inputs of an engine: what the twin models, and what snapshots contain."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def not_modelled(scheduler: Any) -> list[str]:
 
 
 def described(scheduler: Any) -> dict[str, Any]:
-    """The fields of `EngineConfig` that tell of the encoder; none where the twin knows none."""
+    """The fields of `EngineConfig` about the encoder; empty if the twin does not model it."""
     if not has_encoder(scheduler) or not is_modelled(scheduler):
         return {}
     return {
@@ -44,7 +44,7 @@ def has_encoder(scheduler: Any) -> bool:
 
 
 def is_modelled(scheduler: Any) -> bool:
-    """Whether multimodal inputs are scheduled as the twin does it."""
+    """Whether the twin models how multimodal inputs are scheduled."""
     return (
         knows_encoding(type(scheduler))
         and type(scheduler.encoder_cache_manager) is EncoderCacheManager
@@ -55,10 +55,10 @@ def is_modelled(scheduler: Any) -> bool:
 
 
 def knows_encoding(scheduler: type[Any]) -> bool:
-    """Whether this version of vLLM encodes multimodal inputs as the twin does it (0.32).
+    """Whether this version of vLLM encodes multimodal inputs as the twin does (0.32).
 
-    Told by what its scheduler has and by what its encoder cache does: an input that a request
-    repeats stays until the request needs neither.
+    Recognised by attributes of its scheduler, and by its encoder cache's behaviour: an input that
+    occurs twice in a request stays until the request needs neither occurrence.
     """
     has_steps = hasattr(scheduler, "_allocate_encoder_inputs")
     probe = Request("foretell-probe", [0], SamplingParams(max_tokens=1), None)
@@ -88,32 +88,32 @@ class EncoderState:
         self._manager = scheduler.encoder_cache_manager
         self._inputs: dict[str, tuple[EncoderInput, ...]] = {}
         self._cache = b""
-        self._changes = True  # the cache may be another one than last told
+        self._changes = True  # the cache may differ from `_cache`
         self._held = False
         self.holds_while_waiting = config.num_prefill_lookahead_tokens > 0
-        """A request that waits may need something of the cache, too."""
+        """Whether requests that wait may need entries of the cache, too."""
 
     @classmethod
     def of(cls, scheduler: Any, config: EngineConfig) -> "EncoderState | None":
-        """None where there are no multimodal inputs, or the twin does not know them."""
+        """A new one; None if there are no multimodal inputs, or the twin does not model them."""
         return cls(scheduler, config) if config.max_num_encoder_input_tokens else None
 
     def learn(self, request: Any) -> None:
-        """A new request is there."""
+        """Note the inputs of a new request."""
         if request.mm_features:
             self._inputs[request.request_id] = tuple(map(_told, request.mm_features))
 
     def forget(self, request_id: str) -> None:
-        """The request has ended."""
+        """Forget a request that has ended."""
         self._inputs.pop(request_id, None)
 
     def is_held(self) -> bool:
-        """Whether a request needs something of the cache, or did when this was last asked."""
+        """Whether a request needs an entry of the cache, or did at the last call."""
         before, self._held = self._held, bool(self._manager.request_cached_ids)
         return before or self._held
 
     def tell(self, ids: Sequence[str], columns: snapshot_pb2.RequestColumns) -> None:
-        """Fill in the columns of these requests; nothing where none of them has inputs."""
+        """Fill in the columns of these requests; do nothing if none of them has inputs."""
         known, held = self._inputs, self._manager.request_cached_ids
         if not known or known.keys().isdisjoint(ids):
             return
@@ -129,10 +129,7 @@ class EncoderState:
         )
 
     def cache(self) -> bytes:
-        """The fields of a snapshot that tell of the cache, which only requests with inputs change.
-
-        Serialized.
-        """
+        """The cache's fields of a snapshot, serialized. Only requests with inputs change them."""
         if self._inputs or self._changes:
             told = _cached(self._manager.freeable, self._manager.num_embeds_by_hash)
             self._cache, self._changes = told.SerializeToString(), bool(self._inputs)

@@ -1,4 +1,4 @@
-"""The KV cache groups of an engine: what the twin knows of them, and what they have left behind."""
+"""The KV cache groups of an engine: what the twin models, and which blocks they have freed."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,9 +34,9 @@ def not_modelled(scheduler: Any) -> list[str]:
 
 
 def described(scheduler: Any) -> dict[str, Any]:
-    """The fields of `EngineConfig` that tell of the groups; none where the twin does not know them.
+    """The fields of `EngineConfig` about the groups; empty if the twin does not model them.
 
-    A layer with a limit that stands in a group of full attention keeps the blocks of one.
+    A layer with local attention in a group of full attention keeps all blocks, as that group does.
     """
     if not_modelled(scheduler):
         return {}
@@ -52,7 +52,7 @@ def described(scheduler: Any) -> dict[str, Any]:
 
 
 class LeftBlocks:
-    """Counts the first blocks of requests that groups with local attention have left behind."""
+    """Counts the leading blocks of requests that groups with local attention have freed."""
 
     def __init__(self, scheduler: Any) -> None:
         managers = scheduler.kv_cache_manager.coordinator.single_type_managers
@@ -62,27 +62,27 @@ class LeftBlocks:
             for manager, spec in zip(managers, specs, strict=True)
             if _kind(spec) not in _FULL
         ]
-        self._blocks = local[0].req_to_blocks  # all of these groups leave the same
+        self._blocks = local[0].req_to_blocks  # all of these groups free the same blocks
         self._known: dict[str, int] = {}
 
     @classmethod
     def of(cls, scheduler: Any, config: EngineConfig) -> "LeftBlocks | None":
-        """None where no group leaves any."""
+        """A new one; None if no group frees blocks before its request ends."""
         return cls(scheduler) if config.attends_locally else None
 
     def forget(self, request_id: str) -> None:
-        """The request has ended."""
+        """Forget a request that has ended."""
         self._known.pop(request_id, None)
 
     def count(self, request_ids: Sequence[str]) -> list[int]:
-        """How many first blocks each of these requests has left behind, in their order."""
+        """How many leading blocks of each of these requests were freed, in their order."""
         return [self._count(request_id) for request_id in request_ids]
 
     def _count(self, request_id: str) -> int:
         blocks = self._blocks.get(request_id, ())
         left = self._known.get(request_id, 0)
         if left > len(blocks) or (left and not blocks[left - 1].is_null):
-            left = 0  # it was preempted since
+            left = 0  # it was preempted since then
         while left < len(blocks) and blocks[left].is_null:
             left += 1
         self._known[request_id] = left

@@ -1,7 +1,7 @@
-"""Whether the running requests go on as before: then nothing of them has to be read.
+"""Whether the running requests go on as before, so that they need not be read.
 
-A step is even when it computes one token of every running request, behind its prompt. Between even
-steps of the same requests, and with the output of such steps only, all have grown alike.
+A step is even when it computes one token of every running request, after its prompt. While there
+are only even steps of the same requests, and only output of such steps, all requests grow alike.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from foretell.services.backend.vllm.reading import Row
 
 _MOST_UNREAD = 64
-"""Steps after which requests are read all the same, should an engine do what nobody foresaw."""
+"""Steps after which requests are read anyway, in case an engine does something unforeseen."""
 
 
 class Pace:
@@ -24,20 +24,20 @@ class Pace:
         """`in_flight`: steps that are scheduled before the output of the first is known."""
         self._in_flight = in_flight
         self._running: list[Any] = []
-        self._uneven = in_flight  # steps until only output of even ones is to come
-        self._pairs = 0  # decode pairs of the last step, where that is so
-        self._first_computed = 0  # tokens of the first of them
+        self._uneven = in_flight  # steps until only output of even steps is pending
+        self._pairs = 0  # decode pairs of the last step while `_uneven` is 0, else 0
+        self._first_computed = 0  # computed tokens of the first running request
 
     def goes_on(self, output: Any, running: Sequence[Any]) -> int:
-        """The decode pairs of the step `output` where it is as even as those before it, else 0.
+        """The decode pairs of the step `output` if it is even, like those before it; else 0.
 
-        After 0, `read` must be told.
+        After 0, `read` must be called.
         """
         count = len(output.num_scheduled_tokens)
         if (
             self._pairs
             and output.total_num_scheduled_tokens == count == len(running)
-            # As a sample, should the step before have escaped us.
+            # A spot check, in case the step before was missed.
             and running[0].num_computed_tokens == self._first_computed + 1
             and self._running == running
         ):
@@ -47,7 +47,7 @@ class Pace:
         return 0
 
     def read(self, output: Any, running: list[Any], rows: "Sequence[Row]") -> None:
-        """All running requests were read at the step `output`."""
+        """Note that all running requests were read at the step `output`."""
         tokens: Mapping[str, int] = output.num_scheduled_tokens
         is_even = (
             output.total_num_scheduled_tokens == len(tokens) == len(running)
@@ -69,22 +69,22 @@ class Growth(NamedTuple):
 
 
 class Growing:
-    """Counts by how much the running requests have grown; told of all steps, maybe later."""
+    """Counts by how much the running requests have grown. Steps may be reported to it late."""
 
     def __init__(self) -> None:
         self._running: list[Any] = []
-        # The outputs of even steps of these requests, in flight: vLLM holds two, or some.
+        # Outputs in flight of even steps of these requests: two, or one per pipeline stage.
         self._even: deque[Any] = deque(maxlen=_MOST_UNREAD)
         self._computed = self._output = self._unread = 0
         self._alike = False
 
     def began(self, output: Any) -> None:
-        """`output` is an even step of the requests that ran before."""
+        """Note that `output` is an even step of the same requests as before."""
         self._computed += 1
         self._even.append(output)
 
     def read(self, output: Any, running: list[Any], shape: BatchShape) -> None:
-        """These requests were read at the step `output`, of this shape."""
+        """Note that these requests were read at the step `output`, which has this shape."""
         if self._running != running:
             self._running = running
             self._even.clear()
@@ -93,7 +93,7 @@ class Growing:
         self._alike = False
 
     def updating(self, output: Any, sampled: Any) -> None:
-        """`update_from_output()` is about to append to the requests what `output` gave."""
+        """`update_from_output()` is about to append the tokens of `output` to the requests."""
         if self._even and self._even[0] is output:
             self._even.popleft()
             self._output += 1
@@ -105,13 +105,13 @@ class Growing:
                     pass
 
     def growth(self) -> Growth | None:
-        """What all have grown by since `anew`; None: they have to be read again."""
+        """By how much all have grown since `anew`; None: they have to be read again."""
         self._unread += 1
         if self._alike and self._unread < _MOST_UNREAD:
             return Growth(self._computed, self._output)
         return None
 
     def anew(self) -> None:
-        """What was read has been published."""
+        """Count from here, because what was read has been published."""
         self._computed = self._output = self._unread = 0
         self._alike = True

@@ -1,6 +1,6 @@
-"""Parts of serialized protobuf messages, written without making the messages.
+"""Writes parts of serialized protobuf messages without creating the messages.
 
-In an engine's hot loop a message costs several times what its bytes do.
+In an engine's hot loop, a message object costs several times as much as writing its bytes.
 """
 
 import struct
@@ -20,7 +20,7 @@ _FIXED = {
 
 
 class Fixed:
-    """Writes fields of a message that are of a fixed width, all in one go."""
+    """Writes fields of fixed width of a message, all in one call."""
 
     def __init__(self, message: type[Message], *names: str) -> None:
         """KeyError where a field is of another type."""
@@ -43,7 +43,7 @@ class Fixed:
         self._values: list[Any] = [0] * (2 * len(self._tags))
         self._values[::2] = self._tags
         self.size = self._struct.size
-        """Bytes of what is written."""
+        """Size of the output in bytes."""
 
     def pack(self, *values: float) -> bytes:
         """The fields with these values; struct.error where one does not fit."""
@@ -53,7 +53,7 @@ class Fixed:
 
 
 def length_first(message: type[Message], name: str) -> bytes:
-    """What goes before the length of a field that is a message."""
+    """The tag of a field that is a message, which goes before its length."""
     return _tag(message.DESCRIPTOR.fields_by_name[name].number, _LENGTH_FIRST)
 
 

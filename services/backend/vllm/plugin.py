@@ -1,10 +1,10 @@
-"""The vLLM plugin: stock scheduling, told to the world step by step.
+"""The vLLM plugin: stock scheduling, with a snapshot published at each step.
 
     vllm serve MODEL --scheduler-cls foretell.services.backend.vllm.plugin.ForetellScheduler
 
 with `FORETELL_PLUGIN_SNAPSHOT_ENDPOINT` in the environment. Scheduling is vLLM's own: every hook
-calls it first or always, and nothing that goes wrong in here reaches the engine. Where the plugin
-cannot attach it says so once and serving continues as stock.
+always calls it, and no failure in here reaches the engine. If the plugin cannot attach, it logs
+that once, and vLLM serves as it would without it.
 """
 
 import logging
@@ -23,13 +23,13 @@ from foretell.services.backend.vllm.resume import Resuming
 if TYPE_CHECKING:
     from foretell.model import EngineConfig
 
-# A child of vLLM's own logger, so that our lines reach its handlers and follow its level.
+# A child of vLLM's own logger, so that lines reach its handlers and follow its level.
 _log = logging.getLogger("vllm.foretell")
 
 _MAX_FAILURES = 10
 TOLD_WITHIN_S = 0.05
-"""`EngineConfig.told_within_s`. To tell a step costs more than all else the plugin does, so that a
-thread does it, while the engine waits for a GPU."""
+"""`EngineConfig.told_within_s`. Publishing a step costs more than all else the plugin does, so a
+thread does it while the engine waits for a GPU."""
 
 
 class _Guard:
@@ -44,7 +44,7 @@ class _Guard:
         self._teller: threading.Thread | None = None
 
     def tell_late(self, every_s: float) -> None:
-        """Tell from now on what the recorder notes down, in a thread."""
+        """Start a thread that publishes what the recorder notes down."""
 
         def tell() -> None:
             while not self._closed.wait(every_s):
@@ -57,7 +57,7 @@ class _Guard:
         self._teller.start()
 
     def failed(self) -> None:
-        """A hook has raised the exception that is being handled."""
+        """Note that a hook has raised the exception that is being handled."""
         self._failures += 1
         if self._failures == 1:
             _log.warning("Foretell: a snapshot failed; serving is unaffected.", exc_info=True)
@@ -78,7 +78,7 @@ class _Guard:
             if self._teller and self._teller is not threading.current_thread():
                 self._teller.join()
             self._publisher.close()
-        except Exception:  # at shutdown, or after failures already told
+        except Exception:  # at shutdown, or after failures that were logged
             _log.debug("Foretell: the publisher did not close.", exc_info=True)
 
 
@@ -128,7 +128,7 @@ def _attach(scheduler: Any) -> _Guard | None:
             compat.version(),
             reason,
         )
-        # Those that wait for predictions hear why there are none, as long as the engine lives.
+        # Heartbeats tell readers why there are no predictions, as long as the engine lives.
         publisher.publish(
             snapshot_pb2.EngineSnapshot(
                 instance_id=settings.instance_id,
@@ -159,7 +159,7 @@ def _attach(scheduler: Any) -> _Guard | None:
 
 
 def _told_late(config: "EngineConfig") -> "EngineConfig":
-    """`config` with how late steps are reported, where a `Reading` has all that changes."""
+    """`config`, with late reporting of steps if a `Reading` holds everything that may change."""
     more_changes = (
         config.co_schedules
         or config.attends_locally
@@ -171,16 +171,15 @@ def _told_late(config: "EngineConfig") -> "EngineConfig":
 
 
 class Publishing(Resuming):
-    """Mixed in before one of vLLM's schedulers.
+    """A mixin, placed before one of vLLM's schedulers.
 
-    The hooks stand in the methods themselves, and those of `Resuming` are passed over where it has
-    nothing to do: each call of a function costs an engine a microsecond or two after a step, when
-    the caches are cold. Whatever is wrong with a snapshot, the engine must not notice: hence all
-    exceptions.
+    The hooks are inlined in the methods, and those of `Resuming` are skipped if it has nothing to
+    do: after a step, when the CPU's caches are cold, each function call costs an engine a
+    microsecond or two. All exceptions are caught, because no failed snapshot may affect the engine.
     """
 
     foretell_publisher: Any = None
-    """Of an engine that is not described: it says why."""
+    """The publisher of an engine that is not described: it repeats the reason."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -239,14 +238,14 @@ class Publishing(Resuming):
 
 
 class ForetellSyncScheduler(Publishing, Scheduler):  # type: ignore[misc]
-    """Stands in for `Scheduler`."""
+    """Replaces `Scheduler`."""
 
 
 class ForetellScheduler(Publishing, AsyncScheduler):  # type: ignore[misc]
-    """Stands in for the scheduler vLLM itself would choose.
+    """Replaces the scheduler that vLLM itself would choose.
 
-    vLLM takes `AsyncScheduler` only where async scheduling is on (`get_scheduler_cls`), but takes
-    a custom class always. Making the same choice here keeps scheduling stock in every setting;
+    vLLM takes `AsyncScheduler` only if async scheduling is on (`get_scheduler_cls`), but takes a
+    custom class always. Making the same choice here keeps scheduling stock in every setting;
     without it, pipeline parallelism without async scheduling would differ.
     """
 

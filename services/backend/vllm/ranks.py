@@ -5,30 +5,30 @@ from typing import Any
 
 
 def rank(scheduler: Any) -> int:
-    """Which of its server's data-parallel ranks this is.
+    """The index of this scheduler's rank among the data-parallel ranks of its server.
 
-    A server that leaves balancing among nodes to others has some of all ranks, or one
+    A server that leaves balancing among nodes to others has only some of all ranks, or one
     (`--data-parallel-hybrid-lb`, `--data-parallel-external-lb`).
     """
     parallel = scheduler.vllm_config.parallel_config
     if _is_part(parallel):
         return int(parallel.data_parallel_rank_local or 0)
-    # Of the rank that was, vLLM leaves a dense model's scheduler only this.
+    # For a dense model, vLLM resets the other fields of the rank and leaves only this one.
     return int(getattr(parallel, "data_parallel_index", 0) or 0)
 
 
 def ranks(scheduler: Any) -> int:
-    """How many ranks its server has, as far as it says."""
+    """How many ranks its server has, as far as its configuration says."""
     parallel = scheduler.vllm_config.parallel_config
-    # vLLM sets the size of a dense model's to 1 before it builds the scheduler of each.
+    # For a dense model, vLLM sets `data_parallel_size` to 1 before it builds each rank's scheduler.
     at_start = getattr(parallel, "elastic_ep_max_dp_size", None) or 1
     return max(1 if _is_part(parallel) else int(at_start), rank(scheduler) + 1)
 
 
 def steps_with(scheduler: Any) -> str:
-    """`EngineConfig.steps_with`: only ranks of a model with experts still know that they are some.
+    """`EngineConfig.steps_with`; only ranks of a model with experts know here that there are more.
 
-    They find each other by an address, which is a server's own where it is the loopback's.
+    It is the address at which ranks meet; to a loopback address the server's id is added.
     """
     config = scheduler.vllm_config
     parallel = config.parallel_config
@@ -46,20 +46,20 @@ def prefill_schedule_interval(scheduler: Any) -> int:
 
 
 class StepCounter:
-    """The number of an engine core's next step, by what it tells its scheduler of each: whether
-    prompts are put off, which they are not where `interval` divides the number."""
+    """Infers the number of an engine core's next step, modulo `interval`. The core tells its
+    scheduler only whether a step puts prompts off; it does not if `interval` divides the number."""
 
     def __init__(self, interval: int) -> None:
         self.following = 0
         self._interval = interval
 
     def called(self, puts_off: bool) -> None:
-        """`schedule()` is called."""
+        """Note a call of `schedule()`, which puts prompts off or not."""
         number = self.following
         if not puts_off:
             number = 0
         elif number == 0:
-            number = 1  # steps went by without requests; how many, is not told
+            number = 1  # an unknown number of steps went by without requests
         self.following = (number + 1) % self._interval
 
 

@@ -12,8 +12,8 @@ _AWAITS_GRAMMAR = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
 
 Row = tuple[int, int, int, int]
-"""What changes in a request's life: tokens of output, computed tokens, output tokens to come of
-steps in flight (vLLM's placeholders), preemptions."""
+"""What changes in a request's life: output tokens, computed tokens, output tokens expected of steps
+in flight (vLLM's placeholders), preemptions."""
 
 
 class Queue(NamedTuple):
@@ -22,11 +22,11 @@ class Queue(NamedTuple):
     requests: list[Any]
     rows: list[Row]
     await_grammar: list[bool]
-    """For each that waits."""
+    """Whether each request awaits its grammar; empty for running requests."""
 
     @property
     def may_change(self) -> bool:
-        """Whether not only who waits may change, as by output of before a preemption."""
+        """Whether rows of waiting requests may change, for example by output after a preemption."""
         return any(self.await_grammar) or any(row[3] for row in self.rows)
 
 
@@ -35,10 +35,10 @@ class Reading(NamedTuple):
 
     running: Queue
     waiting: Queue | None
-    """None where they are so many that they were not read at this step."""
+    """None if there were too many to read at this step."""
     free_blocks: int
     shape: BatchShape | None
-    """None where it follows from `running`."""
+    """None if it follows from `running`."""
 
     def shape_of(self, output: Any) -> BatchShape:
         """The shape of the step `output`."""
@@ -61,7 +61,7 @@ class Reader:
     ) -> None:
         """`waiting` lists the waiting requests in admission order.
 
-        Beyond `most` requests, those that wait are read at every second, third, ... step only.
+        Beyond `most` requests, waiting ones are read only at every second, third, ... step.
         """
         self._scheduler = scheduler
         self._list_waiting = waiting
@@ -98,7 +98,7 @@ class Reader:
         return Reading(running, queue, self._free_blocks(), shape)
 
     def _read_waiting(self, waiting: list[Any]) -> Queue:
-        """Read only those that came since the last time, where others left from the front."""
+        """Read only new requests if, since the last time, others have left only from the front."""
         before, known = self._waiting, 0
         if waiting and not self._waiting_may_change and waiting[0] in before.requests:
             left = before.requests.index(waiting[0])
@@ -115,7 +115,7 @@ class Reader:
 def _rows(requests: list[Any]) -> list[Row]:
     return [
         (
-            len(each._output_token_ids),  # spares a call of each
+            len(each._output_token_ids),  # saves a call per request
             each.num_computed_tokens,
             each.num_output_placeholders,
             each.num_preemptions,

@@ -1,16 +1,16 @@
-"""Goes on with answers that another engine had begun.
+"""Continues answers that another engine has begun.
 
-A request whose `vllm_xargs` have `foretell_output_ids` brings the output tokens that its client has
-already. They are its output from the start, as if it had been preempted after them: limits,
-`min_tokens`, stop tokens and grammars count them, and its first step computes them with the prompt.
-To the API server its first output has all of them and the next one, so text, stop strings and usage
-come out as if all had been generated here. Log probabilities of tokens that it brings are zeros:
-the caller has the true ones.
+A request with `foretell_output_ids` in its `vllm_xargs` brings the output tokens that its client
+already has. They count as its output from the start, as if it had been preempted after them:
+limits, `min_tokens`, stop tokens and grammars include them, and its first step computes them with
+the prompt. The API server gets all of them with the first new token, so text, stop strings and
+usage are as if all tokens had been generated here. Log probabilities of tokens that the request
+brings are zeros: the caller has the true ones.
 
-Of a request for several choices, `foretell_output_lengths` says how many of the ids belong to each.
+If a request asks for several choices, `foretell_output_lengths` says how many ids belong to each.
 
 vLLM's first model runner takes no output with a new request. There the worker gets these tokens as
-part of the prompt: presence and frequency penalties do not count them.
+part of the prompt, so presence and frequency penalties do not count them.
 """
 
 import copy
@@ -28,16 +28,16 @@ OUTPUT_LENGTHS = "foretell_output_lengths"
 
 
 class Resuming:
-    """Mixed in before one of vLLM's schedulers. Requests without the field are left alone."""
+    """A mixin, placed before one of vLLM's schedulers. It ignores requests without the field."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._brought: dict[str, list[int]] = {}
         """Output tokens of requests that were not scheduled yet, by request id."""
         self._untold: dict[str, list[int]] = {}
-        """Output tokens of which the API server has not heard."""
+        """Output tokens that the API server has not received yet, by request id."""
         self._as_prompt: dict[str, int] = {}
-        """Number of output tokens that the worker has as part of the prompt."""
+        """Number of output tokens that the worker has as part of the prompt, by request id."""
         self._vocabulary = _vocabulary_of(self)
 
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -78,21 +78,21 @@ class Resuming:
         return result
 
     def _begin(self, new: Any, request: Any, ids: list[int]) -> None:
-        """What the worker gets of a request's first step: it has to know all tokens."""
+        """Complete what the worker gets for a request's first step: it must know all tokens."""
         accepted = self.structured_output_manager.accept_tokens(request, ids)  # type: ignore[attr-defined]
         if not accepted:
             _log.warning("Foretell: the grammar of %s refuses its output.", request.request_id)
         if getattr(new, "prefill_token_ids", None) is not None:
-            return  # vLLM's second model runner knows them apart
+            return  # vLLM's second model runner gets output tokens separately
         new.prompt_token_ids = list(request.all_token_ids)
         self._as_prompt[new.req_id] = len(ids)
         params = new.sampling_params = copy.copy(new.sampling_params)
         params.min_tokens = max(0, params.min_tokens - len(ids))
         if params.seed is not None:
-            params.seed += len(ids)  # the same draws again would say the same again
+            params.seed += len(ids)  # the same draws again would give the same tokens again
 
     def _correct(self, output: Any) -> None:
-        """What the worker has as part of the prompt is no output to it."""
+        """Subtract from the worker's output counts what it has as part of the prompt."""
         for request_id in output.finished_req_ids:
             self._as_prompt.pop(request_id, None)
         cached = output.scheduled_cached_reqs
@@ -102,16 +102,16 @@ class Resuming:
 
 
 def _vocabulary_of(scheduler: Any) -> int:
-    """Number of tokens that the model has; 0 where that is not known: then nothing goes on."""
+    """The size of the model's vocabulary; 0 if unknown: then no answer can be continued."""
     try:
         return int(scheduler.vllm_config.model_config.get_vocab_size())
-    except Exception:  # another version's: the engine has to start all the same
+    except Exception:  # another version of vLLM: the engine must start anyway
         _log.warning("Foretell: no answers of other engines can go on here.", exc_info=True)
         return 0
 
 
 def _output_ids_of(request: Any) -> Any:
-    """What the request brings; None: nothing."""
+    """The output ids that the request brings, not yet checked; None: none."""
     params = request.sampling_params
     extra = (params.extra_args if params else None) or {}
     ids, lengths = extra.get(OUTPUT_IDS), extra.get(OUTPUT_LENGTHS)
@@ -127,7 +127,7 @@ def _output_ids_of(request: Any) -> Any:
 
 
 def _with_zeros(ids: list[int], logprobs: Any) -> Any:
-    """Log probabilities of an output, behind rows for the tokens that came with its request."""
+    """`logprobs` of an output, after rows for the tokens that came with its request."""
     rows = len(ids)
     token_ids = np.repeat(logprobs.logprob_token_ids[:1], rows, axis=0)
     token_ids[:, 0] = ids
@@ -146,7 +146,7 @@ def _with_zeros(ids: list[int], logprobs: Any) -> Any:
 def _are_output_ids(given: object, request: Any, vocabulary: int) -> bool:
     """Whether the field holds token ids that leave something to generate.
 
-    An id that the model does not have would end the engine.
+    An id that the model does not have would crash the engine.
     """
     return (
         isinstance(given, list)

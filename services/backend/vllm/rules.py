@@ -1,7 +1,7 @@
-"""In what the installed vLLM's scheduler differs from that of 0.32, told by its source.
+"""Finds out from its source how the installed vLLM's scheduler differs from that of 0.32.
 
-What a version does is no attribute of it. So each rule is known by the statement that makes it; a
-version that writes the statement otherwise is found out by `foretell verify-engine`.
+No attribute says what a version does. So each rule is recognised by the statement that implements
+it; `foretell verify-engine` detects versions that write the statement differently.
 """
 
 import ast
@@ -61,5 +61,5 @@ def installed_rules() -> int:
 
 @cache
 def _source(function: Callable[..., Any]) -> str:
-    """Without comments, and with one statement in a line."""
+    """The source without comments, and with one statement per line."""
     return ast.unparse(ast.parse(textwrap.dedent(inspect.getsource(function))))

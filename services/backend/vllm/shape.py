@@ -28,9 +28,9 @@ def batch_shape(
 def shape_of(rows: Iterable[tuple[int, int, int, int]]) -> BatchShape:
     """The shape of a step from a row for each request that it computes.
 
-    A row tells, in tokens, how many are scheduled, how many are computed with these, how many are
-    of the prompt, and how many of the scheduled ones are drafts. A sequence decodes iff it computes
-    one token, beside its drafts, behind a fully computed prompt.
+    A row has numbers of tokens: scheduled, computed including these, in the prompt, and drafts
+    among the scheduled ones. A sequence decodes iff it computes one token, besides its drafts,
+    after a fully computed prompt.
     """
     prefill_seqs = prefill_tokens = prefill_pairs = decode_seqs = decode_pairs = drafted = 0
     for scheduled, computed, prompt, drafts in rows:

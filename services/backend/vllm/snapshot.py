@@ -33,23 +33,23 @@ _HEAD = Fixed(
 # A snapshot costs about a microsecond per request. Beyond this many requests only every second,
 # third, ... step is published, which bounds the cost per step however long the queue grows.
 _REQUESTS_PER_STEP = 1024
-_MOST_UNTOLD = 64  # begins and ends of steps: to catch up with more would hold a step up
-# What is reported of one step later: its output, and when it began, with its decode pairs and the
-# blocks that were free then, or with -1 and a `Reading`; or when it ended, with 0 and what was
-# sampled.
+_MOST_UNTOLD = 64  # starts and ends of steps: catching up with more would delay a step
+# A start or an end of a step, to be reported later: the step's output, a number, a state, and the
+# monotonic time. Start: its decode pairs and the blocks that were free, or -1 and a `Reading`.
+# End: 0 and what was sampled.
 _Untold = tuple[Any, int, Any, float]
 _READ = -1
 
 
 class SnapshotRecorder:
-    """Follows one scheduler and hands a snapshot of each new state to `publish`.
+    """Follows one scheduler and passes a snapshot of each new state to `publish`.
 
-    It gets three parts of it, serialized (`SnapshotPublisher.send`). `waiting` lists the waiting
-    requests in admission order. The methods raise whatever goes wrong; the caller keeps that from
+    `publish` gets three serialized parts of it (`SnapshotPublisher.send`). `waiting` lists the
+    waiting requests in admission order. Methods may raise any error; the caller must keep it from
     the engine.
 
-    Where the configuration says that steps are reported late, the engine's thread only notes down
-    what changes, and another one is to call `tell_late` often.
+    If the configuration says that steps are reported late, the engine's thread only notes down
+    what changes, and another thread must call `tell_late` often.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class SnapshotRecorder:
             managers = scheduler.kv_cache_manager.coordinator.single_type_managers
             self._held = managers[0].req_to_blocks
         self.step_counter: StepCounter | None = None
-        """Counts each `schedule()`, where it decides whether prompts are put off."""
+        """Counts calls of `schedule()` if their number decides whether prompts are put off."""
         if config.prefill_schedule_interval:
             self.step_counter = StepCounter(config.prefill_schedule_interval)
         self._list_waiting = waiting
         self._publish = publish
         self._free_blocks = scheduler.kv_cache_manager.block_pool.get_num_free_blocks
         self._steps = StepTracker()
-        # Only this one counts what is scheduled as output to come.
+        # Only this class counts scheduled tokens as output to come (placeholders).
         self._is_async = isinstance(scheduler, AsyncScheduler)
-        # With drafts no two steps are alike; and blocks that are left behind have to be counted.
+        # With drafts no two steps are alike; and blocks that are freed early have to be counted.
         reads_all = self._drafts is not None or self._left is not None
         self._pace = None if reads_all else Pace(in_flight=2 if self._is_async else 1)
         self._goes_on = self._pace.goes_on if self._pace else lambda *_: 0
-        # Whether there may be more to read than what follows from an even step.
+        # Says whether more may have changed than follows from an even step.
         self._changes: Callable[[], bool] | None = None
         if self._planner:
             self._changes = self._is_replanned
@@ -115,39 +115,39 @@ class SnapshotRecorder:
         self._waiting_packed = b""
         self._waiting_queue = EMPTY
         self._base = self._constant
-        self._requests = 0  # in it
+        self._requests = 0  # in `_base`
         self._sequence = 0
         self._told_within_s, self._told_soon_s = config.told_within_s, config.told_soon_s
         self._told_s = 0.0
         self._tell_by_s = 0.0
         self.must_read = True
-        """The requests have to be read at the next step, as where some were added; to be set by
-        the caller that sees them."""
+        """Whether requests have to be read at the next step. The caller sets it when it sees new
+        ones."""
         self._untold: deque[_Untold] = deque()
-        self._telling = Lock()  # for all but the reading of requests, and adding to `_untold`
+        self._telling = Lock()  # guards all but reading requests and adding to `_untold`
         self.updating: Callable[[_Untold], None] = (
             self._updating_drafts if self._drafts else self._untold.append
         )
-        """`update_from_output()` is about to apply an output: it, 0, what was sampled, and the time
-        on the monotonic clock. One argument, as after a step each call in Python costs an engine
-        about a microsecond."""
+        """`update_from_output()` is about to apply an output. The argument is the output, 0, what
+        was sampled, and the monotonic time: one tuple, so that `append` can be the hook itself,
+        because each Python call after a step costs an engine about a microsecond."""
         self._unpublished = 0
         self._idle = False
 
     def attached(self) -> None:
-        """The engine is up: tell its configuration before the first request."""
+        """The engine is up: publish its configuration before the first request."""
         with self._telling:
             self._rests()
 
     def missed_steps(self) -> None:
-        """Steps went by untold: nothing of what was noted down before holds any more."""
+        """Discard all that was noted down, because steps were missed."""
         with self._telling:
             self._untold.clear()
             self._steps.lost_sight()
             self.must_read = True
 
     def scheduled(self, output: Any, started_s: float) -> None:
-        """`schedule()`, called at `started_s` of the monotonic clock, has returned `output`."""
+        """`schedule()`, called at the monotonic time `started_s`, has returned `output`."""
         pairs = 0
         if not (self.must_read or output.finished_req_ids or (self._changes and self._changes())):
             pairs = self._goes_on(output, self._scheduler.running)
@@ -170,13 +170,13 @@ class SnapshotRecorder:
         reading = self._reader.read(output)
         if self._pace:
             self._pace.read(output, reading.running.requests, reading.running.rows)
-        # A request that awaits a grammar gets it without notice.
+        # Nothing announces that the grammar of a request is ready.
         if reading.waiting is None or any(reading.waiting.await_grammar):
             self.must_read = True
         return reading
 
     def tell_late(self) -> None:
-        """Tell what was noted down: where requests were read now, else when it is time."""
+        """Publish what was noted down: at once if requests were read, otherwise when it is due."""
         with self._telling:
             now_s = monotonic()
             noted = len(self._untold)
@@ -193,7 +193,7 @@ class SnapshotRecorder:
             self._tell_by_s = now_s + self._told_within_s
 
     def _tell(self, count: int) -> bool:
-        """Tell the first `count` events that were noted down; the last is the beginning of a step.
+        """Publish the first `count` events that were noted down; the last is the start of a step.
 
         Of the others only the steps are reported. False: the requests have to be read again.
         """
@@ -208,7 +208,7 @@ class SnapshotRecorder:
         return True
 
     def _count(self, output: Any, pairs: int, state: Any, at_s: float) -> None:
-        """Count the beginning or the end of a step."""
+        """Count the start or the end of a step."""
         at = Instant.of(at_s)
         if not pairs:
             self._steps.updating(output, at)
@@ -266,7 +266,7 @@ class SnapshotRecorder:
         self._drafts.count(output, sampled, self._scheduler.requests)
 
     def updated(self) -> None:
-        """`update_from_output()` has returned; it may be left out while requests run."""
+        """`update_from_output()` has returned; need not be called while requests run."""
         if self._scheduler.running:
             return
         with self._telling:
@@ -278,7 +278,7 @@ class SnapshotRecorder:
                 self._rests()
 
     def _rests(self) -> None:
-        """Tell that there is nothing to do."""
+        """Publish that the engine is idle."""
         self.must_read = self._idle = True
         self._base, self._requests = self._constant, 0
         self._waiting.forget()
@@ -286,10 +286,10 @@ class SnapshotRecorder:
         self._publish_state(None, Instant.now(), self._free_blocks())
 
     def _publish_state(self, growth: Growth | None, at: Instant, free_blocks: int) -> None:
-        """Publish the requests as they were told last, and what has changed since then.
+        """Publish the requests as they were read last, and what has changed since then.
 
-        The parts are serialized already. One after another they are a serialized message, too:
-        protobuf merges them. `growth` is what all running requests have grown by since then.
+        The parts are already serialized. Concatenated, they are a serialized message, too: protobuf
+        merges them. `growth` is by how much all running requests have grown since then.
         """
         self._unpublished = 0
         self._sequence += 1
@@ -342,7 +342,7 @@ class SnapshotRecorder:
         return self._waiting_packed
 
     def _more_of_running(self, tokens: Mapping[str, int]) -> bytes:
-        """The columns that only some engines have, whose steps are reported at once."""
+        """The columns that only some engines have; these report each step at once."""
         if self._left is None and self._held is None and self._encoder is None:
             return b""
         more, ids = snapshot_pb2.RequestColumns(), self._running.ids
@@ -371,7 +371,7 @@ class SnapshotRecorder:
         return more.SerializeToString()
 
     def _note_admissions(self, output: Any) -> None:
-        """Prefix-cache hits of the requests admitted in this step, first time or resumed."""
+        """Note the prefix-cache hits of requests admitted or resumed in this step."""
         columns = output.scheduled_cached_reqs
         if not output.scheduled_new_reqs and not columns.resumed_req_ids:
             return

@@ -1,11 +1,11 @@
-"""Speculative decoding and LoRA of an engine: what the twin knows of them, and what is counted."""
+"""The speculative decoding of an engine: what the twin models, and counts of draft tokens."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from foretell.model import MOST_DRAFT_TOKENS
 
-_MOST_COUNTED = 8192  # requests in steps; beyond, all counts are halved, so that old ones fade
+_MOST_COUNTED = 8192  # requests in steps; above it all counts are halved, so that old ones fade
 _FULL = {"FullAttentionSpec", "MLAAttentionSpec"}
 
 
@@ -29,7 +29,7 @@ def not_modelled(scheduler: Any) -> list[str]:
 
 
 def described(scheduler: Any) -> dict[str, Any]:
-    """The fields of `EngineConfig` that tell of drafts; none where the twin does not know them."""
+    """The fields of `EngineConfig` about drafts; empty if the twin does not model them."""
     if not scheduler.vllm_config.speculative_config or not_modelled(scheduler):
         return {}
     return {
@@ -45,7 +45,7 @@ def _drops_last_hit(scheduler: Any) -> bool:
 
 
 class DraftCounts:
-    """Counts how many draft tokens the steps of requests that decode verify, and accept."""
+    """Counts how many draft tokens are verified, and accepted, in steps of decoding requests."""
 
     def __init__(self, most: int) -> None:
         """`most`: draft tokens of a request in one step."""
@@ -55,7 +55,7 @@ class DraftCounts:
         self._steps = 0.0
 
     def count(self, output: Any, sampled: Any, requests: Mapping[str, Any]) -> None:
-        """Count a step of `output` that has sampled `sampled` (vLLM's `ModelRunnerOutput`)."""
+        """Count the step `output`, which has sampled `sampled` (vLLM's `ModelRunnerOutput`)."""
         drafts, most, tokens = output.scheduled_spec_decode_tokens, self._most, 0
         for request_id, ids in zip(sampled.req_ids, sampled.sampled_token_ids, strict=False):
             request = requests.get(request_id)

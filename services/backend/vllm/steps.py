@@ -35,7 +35,7 @@ class Instant(NamedTuple):
 
     @classmethod
     def of(cls, monotonic_s: float) -> "Instant":
-        """The moment at which the first clock showed so, a short time ago."""
+        """The moment, a short time ago, at which the monotonic clock showed `monotonic_s`."""
         return cls(monotonic_s, monotonic_s + time.time() - time.monotonic())
 
 
@@ -50,10 +50,10 @@ class _InFlight:
 class StepTracker:
     """Measures steps from the outside: `schedule()` begins one, `update_from_output()` ends it.
 
-    While the engine is continuously busy a step takes from the previous update to its own: that
-    is what a request experiences, the scheduler's time included, and with async scheduling it is
-    the only true measure, as a step is scheduled before its predecessor has run. After a pause it
-    takes from its own `schedule()`. Steps without tokens are no steps.
+    While the engine is continuously busy, a step lasts from the previous update to its own. That is
+    what a request experiences, including the scheduler's time. With async scheduling it is the only
+    valid measure, because a step is scheduled before its predecessor has run. After a pause, a step
+    lasts from its own `schedule()`. Steps without tokens do not count.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class StepTracker:
 
     @property
     def in_flight(self) -> list[Step]:
-        """Oldest first. All but the oldest wait for it: their start is when they were scheduled."""
+        """Oldest first. The others wait for it; their start is the time of their `schedule()`."""
         return [Step(s.step, s.started.unix_s, 0.0, s.shape) for s in self._in_flight]
 
     def take_completed(self) -> list[Step]:
@@ -89,7 +89,7 @@ class StepTracker:
         return result
 
     def scheduled(self, output: Any, shape: BatchShape, at: Instant) -> None:
-        """`schedule()`, called at `at`, returned `output`."""
+        """`schedule()`, called at `at`, has returned `output`."""
         if shape.tokens == 0:
             if not self._in_flight:
                 self._busy_since = None  # nothing could run: the engine waits
@@ -103,7 +103,7 @@ class StepTracker:
         if not self._in_flight or self._in_flight[0].output is not output:
             if not any(step.output is output for step in self._in_flight):
                 return  # a step without tokens
-            # Outputs are applied in order; what lies before this one was lost to a failed hook.
+            # Outputs are applied in order: earlier steps here were missed because a hook failed.
             while self._in_flight[0].output is not output:
                 self._in_flight.popleft()
         done = self._in_flight.popleft()
@@ -115,7 +115,7 @@ class StepTracker:
             self._in_flight[0].started = at
 
     def lost_sight(self) -> None:
-        """Steps went by unseen: those in flight are unknown, and so is since when it is busy."""
+        """Forget the steps in flight, and since when the engine is busy: steps were missed."""
         self._in_flight.clear()
         self._busy_since = None
 

@@ -2,8 +2,8 @@
 
     vllm serve MODEL --scheduler-cls foretell.services.backend.vllm.cosched.scheduler.CoScheduler
 
-A request is offline whose `vllm_xargs` have `"class": "offline"`. Without any, each step is vLLM's
-own. Where this cannot attach it says so, and all requests are served as stock vLLM serves them.
+A request with `"class": "offline"` in its `vllm_xargs` is offline. Without such requests, each step
+is vLLM's own. If this cannot attach, it logs that, and all requests are served as in stock vLLM.
 """
 
 import logging
@@ -20,7 +20,7 @@ _log = logging.getLogger("vllm.foretell")
 def _attach(scheduler: Any) -> Any:
     """The planner of `scheduler`; None where there cannot be one."""
     try:
-        # Imported here because a missing dependency must end here, not in vLLM.
+        # Imported here because a missing dependency must be handled here, not in vLLM.
         from foretell.services.backend.vllm.cosched.seams import refusal  # noqa: PLC0415
         from foretell.services.backend.vllm.cosched.step import Planner  # noqa: PLC0415
 
@@ -35,7 +35,7 @@ def _attach(scheduler: Any) -> Any:
 
 
 class CoScheduling:
-    """Mixed in before one of vLLM's schedulers."""
+    """A mixin, placed before one of vLLM's schedulers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,11 +80,11 @@ class CoScheduling:
 
 
 class CoSyncScheduler(Publishing, CoScheduling, Scheduler):  # type: ignore[misc]
-    """Stands in for `Scheduler`."""
+    """Replaces `Scheduler`."""
 
 
 class CoScheduler(Publishing, CoScheduling, AsyncScheduler):  # type: ignore[misc]
-    """Stands in for the scheduler that vLLM itself would choose, as `ForetellScheduler` does."""
+    """Replaces the scheduler that vLLM itself would choose, as `ForetellScheduler` does."""
 
     def __new__(cls, vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
         if cls is CoScheduler and not vllm_config.scheduler_config.async_scheduling:

@@ -19,7 +19,7 @@ _ATTRIBUTES = (
 
 
 def refusal(scheduler: Any) -> str | None:
-    """Why offline requests cannot be told apart here, or None when they can."""
+    """Why co-scheduling cannot attach to this scheduler, or None if it can."""
     reason = compat.refusal(scheduler)
     if reason:
         return reason

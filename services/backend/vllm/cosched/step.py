@@ -1,6 +1,5 @@
-"""Plans each step of a scheduler that has offline requests: who pauses, who leaves, who may come.
-
-vLLM's `schedule()` then does what it always does, with fewer running requests and tokens.
+"""Plans each step of a scheduler with offline requests: which of them are paused, preempted or
+admitted. vLLM's `schedule()` then works as always, with fewer running requests and tokens.
 """
 
 import logging
@@ -24,7 +23,7 @@ _log = logging.getLogger("vllm.foretell")
 
 
 class Planner:
-    """Follows one scheduler; `begin` and `end` lie around its `schedule()`."""
+    """Follows one scheduler; `begin` and `end` are called before and after its `schedule()`."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler
@@ -41,17 +40,17 @@ class Planner:
         scheduler.waiting = self.waiting
         self._jobs: dict[str, Job] = {}
         self._unbegun: set[str] = set()
-        """Those with targets that have had no token yet."""
+        """Ids of requests with targets that have no token yet."""
         self._updated: tuple[Mapping[str, int], Instant] = {}, Instant(0.0, 0.0)
         self.begun = 0
-        """Requests with targets that have had one, counted."""
+        """Number of requests with targets that have had their first token."""
         self._offline = 0
         """Offline requests that have not ended."""
         self.online = OnlineWatch()
         self._steps = StepTimes(scheduler)
-        # Of the step that is being planned.
+        # About the step that is being planned:
         self._parked: list[Any] = []
-        # Before 0.31 seats and active requests are the same.
+        # Before 0.31, vLLM has one limit for running and active requests.
         self._seats = "max_num_active_reqs"
         if not hasattr(scheduler, self._seats):
             self._seats = "max_num_running_reqs"
@@ -67,7 +66,7 @@ class Planner:
         return self._offline > 0 and not self._failed
 
     def guarded(self, hook: Callable[..., Any], *args: Any) -> Any:
-        """What one of the hooks returns; None once one has failed, which ends all planning.
+        """Call a hook and return its result; None once one has failed, which ends all planning.
 
         From then on requests are served in order of arrival, offline ones behind online ones.
         """
@@ -87,19 +86,19 @@ class Planner:
             return None
 
     def is_offline(self, request: Any) -> bool:
-        """Whether nobody waits for the request's tokens."""
+        """Whether the request is of the class offline."""
         job = self._jobs.get(request.request_id)
         return job is not None and job.job_class is JobClass.OFFLINE
 
-    # What the scheduler tells.
+    # Events of the scheduler.
 
     def added(self, request: Any) -> None:
-        """A request is about to be queued."""
+        """Classify a request that is about to be queued."""
         params = request.sampling_params
         fields = (params.extra_args if params else None) or {}
         job = job_of(fields) if fields and not request.resumable else _ONLINE
         self._jobs[request.request_id] = job
-        # By which vLLM's policy `priority` chooses victims, and snapshots tell the classes.
+        # vLLM's policy `priority` chooses victims by it, and snapshots show the class by it.
         request.priority = job.priority(request.priority)
         if job.job_class is JobClass.OFFLINE:
             self._offline += 1
@@ -109,13 +108,13 @@ class Planner:
             self._unbegun.add(request.request_id)
 
     def ended(self, request_id: str) -> None:
-        """A request has ended."""
+        """Forget a request that has ended."""
         job = self._jobs.pop(request_id, None)
         self._unbegun.discard(request_id)
         self._offline -= job is not None and job.job_class is JobClass.OFFLINE
 
     def targets(self, request: Any) -> Targets:
-        """From what a request's next tokens are due."""
+        """The targets from which it follows when a request's next token is due."""
         return self._jobs.get(request.request_id, _ONLINE).targets
 
     def expected_online(self) -> tuple[float, float]:
@@ -141,16 +140,16 @@ class Planner:
         self._steps.updated(work_left=bool(self._scheduler.running or len(self.waiting)))
 
     def _begin_answer(self, request: Any, at: Instant) -> None:
-        """The first token of a request with targets is out."""
+        """Base the deadlines of a request's further tokens on its first one, which has come."""
         self._unbegun.discard(request.request_id)
         job = self._jobs[request.request_id]
         self._jobs[request.request_id] = job.begun(at.unix_s - request.arrival_time)
         self.begun += 1
 
-    # A step.
+    # Planning of a step.
 
     def begin(self, now: Instant) -> None:
-        """Make way for online requests, and leave offline ones what fits beside them."""
+        """Make room for online requests, and leave offline ones what fits beside them."""
         scheduler = self._scheduler
         self._parked, self._open = [], False
         online = [each for each in scheduler.running if not self.is_offline(each)]
@@ -185,11 +184,11 @@ class Planner:
         self.waiting.forget_choice()
 
     def _held_by(self, requests: list[Any]) -> int:
-        """Blocks that some of `requests` hold; one that several share counts once."""
+        """Number of blocks that `requests` hold; a block that several share counts once."""
         own, shared = 0, set[int]()
         for request in requests:
             blocks = self._blocks_of.get(request.request_id, ())
-            # What others hold too is a prefix: nobody has a block of a prompt without those before.
+            # Shared blocks are a prefix: a request with a block of a prompt has those before it.
             first = bisect_left(blocks, True, key=_is_own)
             own += len(blocks) - first
             shared.update(block.block_id for block in blocks[:first])
@@ -206,7 +205,7 @@ class Planner:
         return result
 
     def _make_room(self, online: list[Any], arriving: list[Any], offline: list[Any]) -> None:
-        """Preempt offline requests until online ones have blocks and seats; least work first."""
+        """Preempt offline requests, least computed first, until online ones have their room."""
         if not offline:
             return
         blocks = sum(map(self._growth, online))
@@ -226,7 +225,7 @@ class Planner:
         scheduler = self._scheduler
         scheduler.running.remove(victim)
         scheduler._preempt_request(victim, time.monotonic())
-        # It must not look as if it had just been computed, should it come again at once.
+        # If it is admitted again at once, it must not look as if it had just been computed.
         scheduler.prev_step_scheduled_req_ids.discard(victim.request_id)
 
     def _growth(self, request: Any) -> int:
@@ -236,7 +235,7 @@ class Planner:
         return int(max(0, -(-(_computed(request) + tokens) // self._block_tokens) - held))
 
     def _admission_blocks(self, request: Any) -> int:
-        """Free blocks that a waiting request takes: those that others use cost nothing."""
+        """Free blocks that a waiting request takes; cached blocks in use by others cost nothing."""
         needed = -(-int(request.num_tokens) // self._block_tokens)
         if self._caching and request.block_hashes:
             (cached,), *_ = self._find_cached(request.block_hashes, request.num_tokens - 1)
@@ -244,7 +243,7 @@ class Planner:
         return needed
 
     def _online_shape(self, online: list[Any], arriving: list[Any]) -> BatchShape:
-        """What online requests could compute in this step, hits of the prefix cache apart."""
+        """What online requests could compute in this step, without regard to prefix-cache hits."""
         left = self._limits[0]
         seqs = tokens = pairs = decodes = decode_pairs = 0
         for request in online:
@@ -306,7 +305,7 @@ class Planner:
     # Admission of offline requests.
 
     def _choose(self) -> int | None:
-        """The waiting offline request that vLLM shall admit next."""
+        """The key of the waiting offline request that vLLM should admit next; None: none."""
         if self._failed:
             return next(iter(self.waiting.pool))
         chosen: int | None = self.guarded(self._select)
@@ -326,7 +325,7 @@ class Planner:
         return best.key
 
     def _kept_free(self) -> float:
-        """Blocks that admissions leave: for bursts, and for what runs to grow into."""
+        """Blocks that admissions leave free: for bursts, and for running requests to grow."""
         running = self._scheduler.running
         if not running and not self._parked:
             return 0.0
@@ -334,10 +333,10 @@ class Planner:
         return self.online.reserve.blocks(self._held_by(online)) + len(running) + len(self._parked)
 
     def _offer(self, key: int, resident: int, free: float) -> Offer | None:
-        """What its admission would mean; None where it does not fit."""
+        """What admitting a waiting offline request would mean; None if it does not fit."""
         request = self.waiting.request(key)
         if getattr(request, "num_stale_output_tokens", 0):
-            return None  # vLLM would pass it over until its output in flight has come
+            return None  # vLLM would skip it until its output in flight has come
         size = self._block_tokens
         resident = min(resident, (request.num_tokens - 1) // size)
         hashes = self.waiting.pool.hashes(key)[:resident]

@@ -1,4 +1,4 @@
-"""How long steps take, learnt in the engine from its own."""
+"""Step times, learnt in the engine from its own steps."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from foretell.services.backend.vllm.shape import batch_shape
 from foretell.services.backend.vllm.steps import Instant, StepTracker
 
 _LEARN_EVERY = 8
-"""One of so many steps teaches their time while there is nothing offline."""
+"""While there are no offline requests, step times are learnt from one of so many steps."""
 
 
 class StepTimes:
@@ -35,7 +35,7 @@ class StepTimes:
         self._steps.scheduled(output, shape, started)
 
     def updating(self, output: Any, started: Instant, *, every_step: bool) -> None:
-        """`update_from_output()` is about to apply `output`; `every_step` teaches, or some."""
+        """`update_from_output()` is about to apply `output`; learn from `every_step`, or some."""
         self._steps.updating(output, started)
         for step in self._steps.take_completed():
             self._completed += 1

@@ -14,10 +14,10 @@ from foretell.cosched import OfflinePool
 
 
 class TwoClassQueue(RequestQueue):  # type: ignore[misc]
-    """Stands in for `scheduler.waiting`.
+    """Replaces `scheduler.waiting`.
 
-    vLLM admits what `peek_request` shows while the queue is true. With only offline requests left
-    it is true as long as `choose` names one of them.
+    vLLM admits what `peek_request` returns while the queue is true. If only offline requests are
+    left, it is true as long as `choose` returns one of them.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class TwoClassQueue(RequestQueue):  # type: ignore[misc]
         return self._requests[key]
 
     def forget_choice(self) -> None:
-        """What was shown need not be shown again."""
+        """Allow another offline request to be chosen than the one shown last."""
         self._chosen = None
 
     def add_request(self, request: Any) -> None:
