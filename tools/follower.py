@@ -60,7 +60,7 @@ class Follower:
         return self._predictions.predict_one(spec, _NAME, self._clock())
 
     def reserve(self, spec: RequestSpec) -> None:
-        """Reserve room for a request that is being sent."""
+        """Make a reservation for a request that is being sent."""
         self._following.reserve(spec)
 
     async def ended(self, spec: RequestSpec, *, answered: bool = True) -> Seen:

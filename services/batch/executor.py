@@ -80,7 +80,7 @@ class Executor:
         return bool(self._running)
 
     def wake(self) -> None:
-        """Make the worker look for work now, such as a new batch."""
+        """Make the worker look for new work now."""
         self._news.set()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -111,7 +111,7 @@ class Executor:
     async def _stored(self, do: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do, *arguments)
 
-    # --- what is to be done ---------------------------------------------------------------------
+    # --- finding work ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
         while True:
@@ -329,7 +329,7 @@ class Executor:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 4)
-            with suppress(DatabaseError):  # if the next one fails, too, other workers take over
+            with suppress(DatabaseError):  # retried; if it keeps failing, other workers take over
                 await self._stored(self.work.renew)
 
 

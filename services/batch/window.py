@@ -37,8 +37,8 @@ class Window:
         return self._release.instances
 
     async def look(self, executor: Executor) -> None:
-        """Ask a scheduler, if one is due to be asked; while no batch is in progress, only whether
-        online requests come. Must be called every `LOOK_S`."""
+        """Ask a scheduler if a look is due; while no batch is in progress, only whether online
+        requests come. Must be called every `LOOK_S`."""
         now_s = time.monotonic()
         if not executor.busy:
             self._release.observe({}, 0)  # forgets windows: the next batch begins with new ones

@@ -71,7 +71,7 @@ class Work:
         with self.store.database.changing() as rows:
             rows.run("DELETE FROM workers WHERE token = :token", token=self.token)
 
-    # --- what is done to a whole batch ----------------------------------------------------------
+    # --- whole batches --------------------------------------------------------------------------
 
     def take(self, batch_id: str) -> bool:
         """Claim a batch to validate, order or seal it; False if another living worker holds it."""
@@ -107,7 +107,7 @@ class Work:
         if rows.run(query, id=batch_id).scalar_one() != self.token:
             raise Lost(f"another worker has taken {batch_id}")
 
-    # --- what is done to its lines --------------------------------------------------------------
+    # --- lines ----------------------------------------------------------------------------------
 
     def claim(self, batch_id: str, most: int) -> list[FilePlace]:
         """Claim at most `most` lines that have not ended and that no living worker holds. Lines are

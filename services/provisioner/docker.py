@@ -15,7 +15,7 @@ from foretell.config.layout import DOCKER_SOCKET, predictor_name
 from foretell.services.provisioner.api import call
 from foretell.services.provisioner.driver import DriverFailed
 
-_URL = "http://docker/containers"  # the host name is not used: the socket is
+_URL = "http://docker/containers"  # the host name is ignored: requests go to the socket
 _PROJECT, _SERVICE = "com.docker.compose.project", "com.docker.compose.service"
 _RUNS = ("running", "restarting", "paused")
 _DONE = (204, 304)  # 304: started or stopped already

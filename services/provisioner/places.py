@@ -65,7 +65,7 @@ class Places:
 
     @property
     def asked_for(self) -> int | None:
-        """The number of wanted engines by the file, which a person may edit."""
+        """The number of engines wanted by the file, which a person may edit."""
         return sum(engine.phase is not Phase.DRAINING for engine in self._engines.values())
 
     async def look(self, now_s: float) -> list[FleetView]:

@@ -269,7 +269,7 @@ def _write(store: BatchStore, batch: Batch, output: Path) -> None:
 
 
 def _in_order(store: BatchStore, batch: Batch) -> Iterator[bytes]:
-    """Merge the answers and errors, each of which are in the order of the input."""
+    """The lines of answers and errors, merged: both files are in the order of the input."""
     ids = [each for each in (batch.output_file_id, batch.error_file_id) if each]
     files = [_records(store, each) for each in ids]
     heads = [next(each) for each in files]

@@ -29,7 +29,7 @@ _TEXTS = 12
 
 
 async def beside(context: Context, seconds: float) -> dict[str, Any]:
-    """Online requests at one engine, with and without an endless file of offline ones."""
+    """Online requests at one engine, with and without an endless stream of offline ones."""
     ends_s = time.monotonic() + seconds
     url, concurrency = context.engines.urls[-1], round(1.5 * context.max_num_seqs)
     capacity = await context.capacity(url, "beside", concurrency, _CAPACITY_RATIO * seconds)

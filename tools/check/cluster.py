@@ -170,7 +170,7 @@ def _simulated(
     rounds: int,
 ) -> dict[str, Any]:
     """Simulated figures of the same requests, with step times fitted to the steps of these runs.
-    Length estimates come from other draws of the same lengths."""
+    Length estimates come from a history of other requests of the same kind."""
     instances = []
     for own in snapshots:
         steps: list[Step] = [step for snapshot in own for step in snapshot.completed_steps]

@@ -55,8 +55,8 @@ class Context:
         return min(_ALLOWED * lengths.most_output, self.max_model_len - lengths.most_prompt)
 
     def online(self, prefix: str) -> Body:
-        """A maker of bodies of online requests. Their prompts share no beginning with those of
-        another `prefix`."""
+        """A function that makes bodies of online requests. Their prompts share no beginning with
+        those of another `prefix`."""
         return online(self.most_tokens, MODEL_NAME, prefix)
 
     def arrivals(self, rate_per_s: float, seconds: float, seed: int) -> list[Arrival]:

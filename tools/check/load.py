@@ -51,10 +51,10 @@ Body = Callable[[Arrival], dict[str, Any]]
 
 
 def online(most_tokens: int, model: str, prefix: str) -> Body:
-    """A maker of bodies of requests to `model` whose lengths only the engine knows.
+    """A function that makes bodies of requests to `model` whose lengths only the engine knows.
 
     All have the limit `most_tokens`, which says nothing about their lengths. Prompts are random
-    token ids that share no beginning, also not with those of another `prefix`.
+    token ids that share no beginning with each other, nor with those of another `prefix`.
     """
 
     def body(arrival: Arrival) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def questions(seed: int, texts: int, text_tokens: int, most_output: int) -> Iter
 
 
 def offline(model: str, prefix: str) -> Body:
-    """A maker of bodies of `questions`: those on one text share its beginning."""
+    """A function that makes bodies of `questions`: those on one text share its beginning."""
 
     def body(arrival: Arrival) -> dict[str, Any]:
         text = arrival.request_id.split("-")[2]

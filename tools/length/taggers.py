@@ -71,7 +71,7 @@ def _request_id(example: Example) -> str:
 
 
 def load_tagger(model: str, *, small: bool = False) -> Tagger:
-    """The tagger that the service would use: a folder, `shipped`, or `none` for history alone.
+    """The tagger of `model` as in the service: a folder, `shipped`, or `none` for history alone.
 
     `small`: the small model of that folder. Raises `ValueError` if the model cannot be used.
     """

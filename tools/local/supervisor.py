@@ -31,7 +31,7 @@ class Supervisor:
         self._layout = plan.layout
         kept = [p for p in plan.processes if p.kind != "launcher" or not plan.comes_and_goes]
         programs = [process.program for process in kept]
-        # One engine and one scheduler can answer. With few cores they start first, far sooner.
+        # With few cores, one engine and one scheduler start first: requests are answered sooner.
         scarce = len(kept) > len(os.sched_getaffinity(0))
         first = {process.kind: process.program.name for process in reversed(kept) if scarce}
         self._keeper = Keeper(

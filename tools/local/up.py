@@ -250,7 +250,7 @@ class _Session:
             _say(line)
 
     async def _show(self) -> None:
-        # Imported late: before, this would compete with starting services for the processor.
+        # Imported late, so that it does not compete with starting services for the processor.
         from rich.live import Live
 
         from foretell.tools.local.table import keep_current

@@ -1,4 +1,4 @@
-"""`foretell profile calibrated`: what a predictor has learnt of its engine, as a profile."""
+"""`foretell profile calibrated`: what a predictor has learnt about its engine, as a profile."""
 
 import asyncio
 

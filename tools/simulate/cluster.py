@@ -22,7 +22,7 @@ from foretell.tools.simulate.options import EngineOptions, ProvisionOptions, Sim
 from foretell.workload import Arrival, noisy_length, residual_length, told_length
 
 _FORETELL_EVERY = 10
-"""One request in ten is predicted again: enough for the error, as each costs like a placement."""
+"""One request in ten is predicted again: enough to tell the error; each costs like a placement."""
 
 
 def cluster_config(

@@ -152,7 +152,7 @@ def _await_grammars(rng: Random, requests: list[dict[str, Any]]) -> None:
 
 
 def _local(rng: Random, attention: str, block_size: int) -> dict[str, Any]:
-    """One group, as if all layers are alike, or several beside those of full attention."""
+    """One group, as in models whose layers are all alike, or several beside full attention."""
     hybrid = attention.startswith("full and ")
     groups = {
         "full_attention_groups": rng.choice([1, 1, 2]) if hybrid else 0,

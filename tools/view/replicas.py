@@ -1,4 +1,4 @@
-"""Asking every scheduler replica behind an address."""
+"""Asks every scheduler replica behind an address."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
