@@ -14,7 +14,7 @@ from foretell.cli.up import up
 
 app = typer.Typer(
     no_args_is_help=True,
-    # Those of a group are those of its commands, too.
+    # Commands inherit the settings of their group.
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (

@@ -33,8 +33,8 @@ Urls = Annotated[
 
 @contextmanager
 def refusing(command: str, *errors: type[Exception], needs: str = "") -> Iterator[None]:
-    """End a command with one line where one of `errors` is raised inside, or where what the extra
-    `needs` installs is not there."""
+    """End a command with a one-line message if the block raises one of `errors`, or if it lacks a
+    package that the extra `needs` installs."""
     try:
         yield
     except errors as error:
@@ -49,7 +49,7 @@ def refusing(command: str, *errors: type[Exception], needs: str = "") -> Iterato
 def taking(*kinds: type[Any]) -> Callable[[Command], Command]:
     """A decorator for commands whose first arguments are `kinds`, made from the command line.
 
-    Every field of theirs that is annotated as an option or argument is one; others are left out.
+    Fields of `kinds` annotated as options or arguments become those of the command; no others do.
     """
     shared = [
         [each for each in signature(kind).parameters.values() if _is_option(each)] for kind in kinds
@@ -58,7 +58,7 @@ def taking(*kinds: type[Any]) -> Callable[[Command], Command]:
     def decorated(command: Command) -> Command:
         own = list(signature(command).parameters.values())[len(kinds) :]
         parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in chain(*shared, own)]
-        # What must be given comes first.
+        # Required parameters come first.
         parameters.sort(key=lambda each: each.default is not Parameter.empty)
 
         def run(**given: Any) -> None:

@@ -52,7 +52,7 @@ class EngineFlags:
     ] = None
 
     def added_to(self, options: SimulateOptions) -> SimulateOptions:
-        """The options with these engines; ValueError where flags contradict each other."""
+        """The options with these engines; ValueError if flags contradict each other."""
         count = self.instances if self.profile else self.instances or EMULATED.instances
         names = ("max_num_seqs", "max_num_batched_tokens", "num_blocks", "max_model_len")
         limits = {name: getattr(self, name) or [] for name in names}

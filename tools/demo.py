@@ -1,4 +1,4 @@
-"""`foretell demo`: a short load on a running cluster, and how predictions met what happened."""
+"""`foretell demo`: sends a short load to a running cluster and measures prediction errors."""
 
 import asyncio
 import time
@@ -32,21 +32,21 @@ class Answered:
     ttft_s: float
     e2e_s: float
     predicted_ttft_s: float | None
-    """None where the cluster predicted nothing, as the next one."""
+    """None if the cluster predicted nothing; the next field, too."""
     predicted_e2e_s: float | None
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of all of them."""
+    """The results of all chats."""
 
     answered: list[Answered]
     failed: list[str]
-    """Why, for each that was not."""
+    """The reason for each chat that was not answered."""
 
 
 def demo(url: str, api_key: str, rate_per_s: float, seconds: float, seed: int) -> None:
-    """Send chats to the cluster at `url`, and print a table of what came of them."""
+    """Send chats to the cluster at `url`, and print predicted and actual latencies."""
     model = _model_of(url, api_key)
     chats = list(islice(cycle(shipped_chats()), max(1, round(rate_per_s * seconds))))
 
@@ -128,13 +128,13 @@ async def _ask(client: StreamClient, model: str, chat: Chat) -> Answered:
 
 
 def _news(outcome: Outcome) -> str:
-    """How far predictions of e2e latency were off so far."""
+    """The median error of e2e predictions so far, as text."""
     off = [abs(predicted / actual - 1) for predicted, actual in met(outcome.answered)["e2e"]]
     return f"answers; e2e off by {median(off):.0%} (median)" if off else "answers"
 
 
 def met(answered: Sequence[Answered]) -> dict[str, list[Pair]]:
-    """What was predicted beside what happened, by latency."""
+    """Predicted and actual seconds, by kind of latency."""
     return {
         "TTFT": pairs([a.predicted_ttft_s or 0.0 for a in answered], [a.ttft_s for a in answered]),
         "e2e": pairs([a.predicted_e2e_s or 0.0 for a in answered], [a.e2e_s for a in answered]),
@@ -142,7 +142,7 @@ def met(answered: Sequence[Answered]) -> dict[str, list[Pair]]:
 
 
 def errors(found: dict[str, list[Pair]]) -> Table:
-    """Medians of both sides, and how far predictions were off."""
+    """A table of predicted and actual medians, and of prediction errors."""
     table = Table(box=box.SIMPLE_HEAD, title="Predicted and actual", title_justify="left")
     table.add_column("latency")
     for column in ("predicted, median", "actual, median", "off by, median", "off by, P90"):

@@ -1,4 +1,4 @@
-"""How compose files and those beside them are written."""
+"""Writes compose files, and files beside them, as YAML."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import yaml
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without anchors: every service can be read by itself. Variables have lines of their own."""
+    """Writes no anchors, so that each service can be read by itself, and a line per variable."""
 
     def ignore_aliases(self, data: object) -> bool:
         return True
@@ -21,5 +21,5 @@ class _Dumper(yaml.SafeDumper):
 
 
 def dump(content: object) -> str:
-    """As YAML."""
+    """Dump `content` as YAML."""
     return yaml.dump(content, Dumper=_Dumper, sort_keys=False, width=110, default_flow_style=None)

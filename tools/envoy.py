@@ -35,9 +35,9 @@ def program() -> str:
 
 
 def flags(layout: Layout) -> tuple[str, ...]:
-    """Flags of Envoy beside its configuration."""
-    # Of itself it takes a thread for each core. Chunks and requests are cheaper with few: each
-    # thread then finds more to do whenever it wakes. One carries more than one scheduler places.
+    """Command-line flags of Envoy."""
+    # By default Envoy runs a thread per core. With fewer, chunks and requests cost less: a thread
+    # finds more to do whenever it wakes. One thread carries more than one scheduler places.
     threads = layout.cluster.schedulers.replicas
     return ("--concurrency", str(threads), "--disable-hot-restart", "--log-level", "error")
 

@@ -1,4 +1,4 @@
-"""Why a request went where it went, as its scheduler replica tells it."""
+"""Shows why a request was placed where it was, as its scheduler replica explains it."""
 
 import json
 import sys
@@ -16,11 +16,11 @@ from foretell.tools.view.replicas import addresses_of, each_replica, fetch
 
 
 class CannotExplain(Exception):
-    """What is wrong, and what the user can do about it."""
+    """There is no explanation; the text says why, and what the user can do."""
 
 
 def find(request_id: str, urls: Sequence[str], api_key: str) -> dict[str, Any]:
-    """What the replica tells that placed the request; CannotExplain if none does."""
+    """The explanation of the replica that placed the request; CannotExplain if there is none."""
     asked: set[str] = set()
     refused = ""
     for url in urls:
@@ -40,7 +40,7 @@ def find(request_id: str, urls: Sequence[str], api_key: str) -> dict[str, Any]:
 
 
 def _ask(url: str, request_id: str, api_key: str) -> tuple[str, tuple[str, dict[str, Any] | None]]:
-    """The replica that answers, twice, and what it tells; None if it does not remember."""
+    """The name of the replica that answers, then its name and explanation; None: not remembered."""
     code, body = fetch(f"{url}/explain/{quote(request_id)}", api_key)
     try:
         answer = json.loads(body)
@@ -52,7 +52,7 @@ def _ask(url: str, request_id: str, api_key: str) -> tuple[str, tuple[str, dict[
 
 
 def _check(code: int, answer: Any, url: str) -> str:
-    """The name of a replica that does not remember; CannotExplain for any other refusal."""
+    """The name of a replica that does not remember the request; CannotExplain for other errors."""
     error = answer.get("error", {}) if isinstance(answer, dict) else {}
     if code == 404 and error.get("code") == "request_not_remembered":
         return str(error["message"]).split(" ", 1)[0]
@@ -66,7 +66,7 @@ def _check(code: int, answer: Any, url: str) -> str:
 def show_explanation(
     request_id: str, urls: Sequence[str], cluster_file: str, api_key: str, *, as_json: bool
 ) -> None:
-    """Print it; ends the process with code 1 where there is nothing to print."""
+    """Print the explanation; end the process with code 1 if there is none."""
     try:
         urls = addresses_of(cluster_file) if cluster_file else urls
         told = find(request_id, [url.rstrip("/") for url in urls], api_key)
@@ -79,7 +79,7 @@ def show_explanation(
 
 
 def render(told: dict[str, Any]) -> RenderableType:
-    """What `GET /explain/ID` answers, for a terminal."""
+    """Render an answer of `GET /explain/ID` for a terminal."""
     title = f"{told['request_id']} to {told['model_name'] or 'the model'}, by {told['replica_id']}"
     parts: list[RenderableType] = [Text(title, style="bold")]
     for attempt in told["attempts"]:
@@ -106,7 +106,7 @@ def _attempt(told: dict[str, Any]) -> list[RenderableType]:
 
 
 def _approximated(candidates: Sequence[dict[str, Any]]) -> list[str]:
-    """What predictions do not model, the engines of which that is alike in one line."""
+    """Lines on what predictions do not model; engines with the same gaps share a line."""
     features: dict[str, list[str]] = {}
     for one in candidates:
         found = ", ".join((one["predicted"] or {}).get("approximations", ()))
@@ -172,7 +172,7 @@ def _row(one: dict[str, Any]) -> list[str]:
 
 
 def _figure(value: float | None) -> str:
-    """Three decimals; what is null is not known, or never."""
+    """Three decimals; None is unknown, or never."""
     return "-" if value is None else f"{value:.3f}"
 
 

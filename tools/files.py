@@ -1,11 +1,11 @@
-"""Reads files that others have published, gzipped or not."""
+"""Reads published files, gzipped or not."""
 
 import gzip
 from pathlib import Path
 
 
 def read_bytes(path: Path) -> bytes:
-    """A file's bytes; gzip is undone as often as it was applied."""
+    """A file's bytes, decompressed as often as it was gzipped."""
     raw = path.read_bytes()
     while raw[:2] == b"\x1f\x8b":
         raw = gzip.decompress(raw)

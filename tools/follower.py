@@ -1,4 +1,4 @@
-"""Follows one predictor, as a scheduler does that sends all of an engine's requests."""
+"""Follows one predictor, like a scheduler that sends all of an engine's requests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ from foretell.services.scheduler.placing.following import Following, Seen
 
 _NAME = "engine"
 _SEEN_WITHIN_S = 10.0
-_KNOWN_WITHIN_S = 4.0  # a predictor says at once what it knows, to who has found it
+_KNOWN_WITHIN_S = 4.0  # a predictor publishes what it knows as soon as it is connected
 
 
 class NothingKnown(Exception):
@@ -22,10 +22,10 @@ class NothingKnown(Exception):
 
 
 class Follower:
-    """Make it in a running event loop; `close` ends it."""
+    """Follows one predictor. Create it in a running event loop, and end it by `close`."""
 
     def __init__(self, address: str) -> None:
-        """`address` is the predictor's own."""
+        """`address` is the predictor's."""
         cache = SnapshotCache(knots)
         self.engine = cache.follow(_NAME)
         self._predictions = CachedPredictions(cache)
@@ -35,7 +35,7 @@ class Follower:
         self._following.start()
 
     async def known(self) -> None:
-        """Until there is a snapshot."""
+        """Wait until there is a snapshot."""
         await self._known.wait()
 
     @property
@@ -47,24 +47,24 @@ class Follower:
 
     @property
     def is_connected(self) -> bool:
-        """The predictor is there."""
+        """Whether the predictor is connected."""
         return self._following.is_open
 
     @property
     def unpredicted(self) -> str:
-        """Why there is no snapshot, where the predictor says so."""
+        """Why there is no snapshot, if the predictor says so."""
         return self._following.unpredicted
 
     def predict(self, spec: RequestSpec) -> Prediction | None:
-        """What becomes of a request that is sent now, with those to be expected after it."""
+        """Predict a request that is sent now, considering requests expected after it."""
         return self._predictions.predict_one(spec, _NAME, self._clock())
 
     def reserve(self, spec: RequestSpec) -> None:
-        """The request is on its way."""
+        """Make a reservation for a request that is being sent."""
         self._following.reserve(spec)
 
     async def ended(self, spec: RequestSpec, *, answered: bool = True) -> Seen:
-        """The request has ended; what the predictor saw of it."""
+        """Report that a request has ended; return what the predictor saw of it."""
         seen = self._following.complete(spec, answered=answered)
         if seen is not None:
             with suppress(TimeoutError):
@@ -73,7 +73,7 @@ class Follower:
         return Seen()
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._following.stop()
 
     def _shown(self, shown: bool) -> None:
@@ -83,7 +83,7 @@ class Follower:
 
 @asynccontextmanager
 async def following(address: str) -> AsyncIterator[Follower]:
-    """Follows the predictor at `address`, which knows its engine; raises `NothingKnown`."""
+    """Follow the predictor at `address` once it has a snapshot; raises `NothingKnown`."""
     follower = Follower(address)
     try:
         try:
@@ -100,6 +100,6 @@ async def following(address: str) -> AsyncIterator[Follower]:
 
 
 async def snapshot_at(address: str) -> Snapshot:
-    """What the predictor at `address` knows of its engine; raises `NothingKnown`."""
+    """The snapshot that the predictor at `address` publishes; raises `NothingKnown`."""
     async with following(address) as follower:
         return follower.snapshot

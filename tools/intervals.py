@@ -44,7 +44,7 @@ def change(ratios: Sequence[float]) -> str:
 
 
 def plus_minus(values: Sequence[float], digits: int) -> str:
-    """Mean and half the width of its confidence interval, `1.2 ± 0.3`; of one value only that."""
+    """Mean and half the width of its confidence interval, `1.2 ± 0.3`; one value alone as it is."""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     mean, half = interval(values)

@@ -1,5 +1,4 @@
-"""Progress bars on stderr, which look alike in all commands and benchmarks, and runs beside each
-other."""
+"""Progress bars on stderr, the same for all commands and benchmarks, and parallel runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,11 +19,11 @@ from rich.progress import (
 Asked = TypeVar("Asked")
 Result = TypeVar("Result")
 Show = Callable[[str, int, int], None]
-"""Called with what is going on, how much of it is done, and of how much."""
+"""Called with a description, the amount done, and the total."""
 
 
 def progress() -> Progress:
-    """Bars that count what has been done, the time it took and the time that is left."""
+    """Bars with the amount done, the elapsed time and the remaining time."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TimeRemainingColumn())
     return Progress(*columns, *times, console=Console(stderr=True))
@@ -32,7 +31,7 @@ def progress() -> Progress:
 
 @contextmanager
 def showing(first: str) -> Iterator[Show]:
-    """One bar, which says `first` until there is more to say."""
+    """Show one bar, with the description `first` until it is updated."""
     with progress() as bar:
         task = bar.add_task(first, total=None)
 
@@ -46,6 +45,6 @@ def side_by_side(
     work: Callable[[Asked], Result], asked: Sequence[Asked], processes: int, what: str
 ) -> Iterator[Result]:
     """The result of `work` for each of `asked`, in their order, by several processes."""
-    # Spawned: forked ones would share their parent's threads and locks, badly.
+    # Spawned: forked processes would inherit locks that other threads of the parent hold.
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool, progress() as bar:
         yield from bar.track(pool.map(work, asked), len(asked), description=what)

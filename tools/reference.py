@@ -13,7 +13,7 @@ from foretell.tools.settings_reference import Entry, groups
 from foretell.workload import traces
 
 _TEMPLATE = Path(__file__).with_suffix(".md")
-"""The page but for what is generated, which is `<named>` on a line of its own."""
+"""The page, with a line `<name>` in place of each generated part."""
 
 
 def markdown(foretell: TyperGroup) -> str:
@@ -66,7 +66,7 @@ def _entry(entry: Entry) -> tuple[str, str]:
 
 
 def _commands(foretell: TyperGroup) -> Iterator[tuple[str, str]]:
-    """Each command, and in a sentence what it does; its `--help` tells more."""
+    """Each command with the first sentence of its help."""
     for name, command in _all_commands("foretell", foretell):
         arguments = [_argument(p) for p in command.params if isinstance(p, TyperArgument)]
         what = _line(command.help).split(". ")[0].rstrip(".")
@@ -92,7 +92,7 @@ def _line(text: str | None) -> str:
 
 
 def _metrics() -> Iterator[str]:
-    """One line each; what all processes have comes once."""
+    """One line per metric; metrics of every process are listed once."""
     processes = by_process()
     everywhere = [each for each in processes["scheduler"] if each in processes["batch"]]
     for process, found in (*processes.items(), ("every process", everywhere)):

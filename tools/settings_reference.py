@@ -29,9 +29,9 @@ _OPTIONS: tuple[type[BaseModel], ...] = (
     BatchOptions,
     TrafficOptions,
 )
-"""Fields of the cluster file that a process has too, under the same name."""
+"""Sections of the cluster file whose fields are also settings of a process, by the same names."""
 _SHARED_BY = 4
-"""A setting that so many processes describe in the same words is listed once."""
+"""A setting that this many processes describe in the same words is listed once."""
 _CLUSTER_FILE = (
     "One YAML file describes a cluster; editors complete it by the JSON Schema that "
     "`foretell render schema` prints. Those marked \\* are settings of their process, too."
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     default: str
     meaning: str
     of_process: bool = False
-    """A field of the cluster file that is a setting of its process, too."""
+    """Whether it is a field of the cluster file that is also a setting of its process."""
 
 
 class Group(NamedTuple):
@@ -57,7 +57,7 @@ class Group(NamedTuple):
 
 
 def groups() -> list[Group]:
-    """The cluster file's fields, what all processes have, then what each has by itself."""
+    """The cluster file's fields, the settings that processes share, then each process's own."""
     models: tuple[type[BaseModel], ...] = (Cluster, *ALL_SETTINGS)
     for model in models:
         describe(model)
@@ -90,7 +90,7 @@ def _fields(section: type[BaseModel], prefix: str) -> Iterator[Entry]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         kind: Any = field.annotation
-        # How the fields of a section in it are reached: each, by name, or itself.
+        # How fields of a nested section are addressed: in a list, by name, or directly.
         suffix = {list: "[]", dict: ".NAME"}.get(get_origin(kind) or kind, "")
         kind = get_args(kind)[-1] if suffix else kind
         is_section = isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,11 +1,10 @@
-"""Builds a tiny random Llama that real vLLM serves without weights from anywhere.
+"""Builds a tiny random Llama that real vLLM serves, without downloading weights.
 
     python -m foretell.tools.tiny_model DIR
 
 Offline and deterministic: about 5M random parameters, and a BPE tokenizer trained on text composed
-here. What it writes is nonsense, but the engine around it is the real one. A complete DIR is left
-as it is. Needs torch, transformers, tokenizers and typer: run it with the
-Python that has vLLM.
+here. The model writes nonsense, but the engine is real. A complete DIR is left as it is. Needs
+torch, transformers, tokenizers and typer: run it with the Python that has vLLM.
 """
 
 import itertools
@@ -40,7 +39,7 @@ _FILES = (
 def build(folder: Path) -> bool:
     """Write the model to `folder`; false if a complete one is already there.
 
-    The folder appears whole or not at all: two builders at once do no harm.
+    The folder appears whole or not at all, so concurrent builders are safe.
     """
     if all((folder / name).is_file() for name in _FILES):
         return False
@@ -49,7 +48,7 @@ def build(folder: Path) -> bool:
     try:
         partial.mkdir()
         _save_model(partial, save_tokenizer(partial))
-        for name in _FILES:  # some of them are written for this user alone
+        for name in _FILES:  # some of them are readable by this user alone
             (partial / name).chmod(0o644)
         _move(partial, folder)
     finally:
@@ -58,7 +57,7 @@ def build(folder: Path) -> bool:
 
 
 def save_tokenizer(folder: Path) -> int:
-    """Returns the number of tokens: a model must sample no id that decodes to nothing."""
+    """Save the tokenizer; return its number of tokens, since a model must sample no other ids."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -79,7 +78,7 @@ def save_tokenizer(folder: Path) -> int:
         "pad_token": _PAD,
         "model_max_length": MAX_POSITIONS,
         "clean_up_tokenization_spaces": False,
-        # Here, where every version of transformers looks for it.
+        # Every version of transformers finds it here.
         "chat_template": _CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))

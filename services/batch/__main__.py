@@ -81,7 +81,7 @@ async def serve(settings: BatchSettings, stop: asyncio.Event) -> None:
 
 
 async def _watch(window: Window, executor: Executor) -> None:
-    """Keep the window as wide as what schedulers foretell allows."""
+    """Keep the window as large as schedulers' predictions allow."""
     while True:
         await window.look(executor)
         await asyncio.sleep(LOOK_S)

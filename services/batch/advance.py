@@ -1,7 +1,7 @@
-"""What happens to a whole batch: its input is validated, its time runs out, its output is sealed.
+"""The steps of a whole batch: validate its input, expire it, seal its output.
 
-Each step can be repeated after a crash at any point of it: nothing is visible before the one
-transaction that ends it.
+A step can be repeated after a crash at any point: nothing is visible before the one transaction
+that ends it.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,7 +16,7 @@ from foretell.services.batch.work import FilePlace, Work, WorkEnded, all_lines, 
 _CHUNK_LINES = 2000
 _CHUNK_BYTES = 1 << 20
 FILE_LIFETIME_S = 30 * 86_400
-"""The lifetime of files whose owner says nothing."""
+"""The lifetime of files for which the client states none."""
 
 
 def validate(
@@ -25,9 +25,9 @@ def validate(
     models: Collection[str] | None,
     most_requests: int = MOST_REQUESTS,
 ) -> Batch:
-    """Look through a batch's input file: it begins, or fails with what is wrong.
+    """Validate a batch's input file. The batch then begins, or fails with the errors found.
 
-    `models` may be asked for; None: any. Raises `Lost` if the batch is not this worker's any more.
+    Requests may name `models`; None: any. Raises `Lost` if this worker no longer holds the batch.
     """
     store = work.store
     checker = Checker(batch.endpoint, models, most_requests)
@@ -59,7 +59,7 @@ def validate(
 
 
 def time_out(work: Work, batch: Batch) -> Batch:
-    """The time of a batch is over, unless it has ended meanwhile."""
+    """Expire a batch if it is still being validated or in progress."""
     store = work.store
 
     def change(known: Batch) -> Batch:
@@ -76,7 +76,7 @@ def time_out(work: Work, batch: Batch) -> Batch:
 def seal(work: Work, batch: Batch) -> Batch:
     """Write a batch's output and error files, and end it.
 
-    Raises `Lost` if the batch is not this worker's any more.
+    Raises `Lost` if this worker no longer holds the batch.
     """
     store = work.store
     ids = {ok: output_file_id(batch.id, ok=ok) for ok in (True, False)}
@@ -121,7 +121,7 @@ def _write(work: Work, batch: Batch, drafts: dict[bool, Draft]) -> None:
         waiting[ok].clear()
         sizes[ok] = 0
 
-    # One that is cancelled before it was validated has no requests, whatever was entered.
+    # A batch cancelled before it was validated has no requests, even if lines were entered.
     for each in all_lines(work.store, batch.id) if batch.counts.total else ():
         ok, line = _final(batch, each)
         waiting[ok].append(line)
@@ -133,7 +133,7 @@ def _write(work: Work, batch: Batch, drafts: dict[bool, Draft]) -> None:
 
 
 def _final(batch: Batch, ended: WorkEnded) -> tuple[bool, bytes]:
-    """Which file a request's line goes to, and the line."""
+    """Whether a request's line goes to the output file (else the error file), and the line."""
     if ended.ok is not None and ended.record is not None:
         return ended.ok, ended.record
     why = cancelled if batch.status is Status.CANCELLING else expired
@@ -142,12 +142,12 @@ def _final(batch: Batch, ended: WorkEnded) -> tuple[bool, bytes]:
 
 
 def record_id(batch_id: str, line: int) -> str:
-    """The id of a line's record; it is the same however often the line is executed."""
+    """The id of a line's record: the same for every execution of the line."""
     return new_id("batch_req_", f"{batch_id}:{line}".encode())
 
 
 def _lines_of(storage: Storage, file_id: str) -> Iterator[tuple[int, bytes | None]]:
-    """Where each line of a file begins, and the line; None for one that is too long."""
+    """The byte offset of each line of a file, and the line; None if the line is too long."""
     with storage.opened(file_id) as file:
         begin = 0
         while raw := file.readline(MOST_LINE_BYTES + 1):

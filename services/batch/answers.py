@@ -34,7 +34,7 @@ def invalid(message: str, param: str | None = None, code: str = "invalid_value")
 
 
 def listed(objects: Sequence[dict[str, Any]], limit: int) -> web.Response:
-    """One page of a list, of which one object more than the `limit` was looked up."""
+    """One page of a list. There are more pages if `objects` has more than `limit` objects."""
     data = objects[:limit]
     page = {
         "object": "list",
@@ -47,7 +47,7 @@ def listed(objects: Sequence[dict[str, Any]], limit: int) -> web.Response:
 
 
 def page_of(request: web.Request, *, most: int, default: int) -> tuple[str, int]:
-    """The object behind which a page begins ("": the first page), and its length."""
+    """The id after which a page begins ("": the first page), and the page's length."""
     given = request.query.get("limit", str(default))
     if not given.isascii() or not given.isdigit() or not 1 <= int(given) <= most:
         raise invalid(f"'limit' must be between 1 and {most}", "limit")
@@ -72,7 +72,7 @@ class NewBatch(BaseModel):
 
     @property
     def window_s(self) -> int:
-        """The seconds of a completion window such as "24h", all that OpenAI's API knows."""
+        """The completion window in seconds. OpenAI's API accepts only "24h"."""
         found = _WINDOW.fullmatch(self.completion_window)
         window_s = int(found[1]) * (60 if found[2] == "m" else 3600) if found else 0
         if not 0 < window_s <= LONGEST_WINDOW_S:
@@ -82,8 +82,8 @@ class NewBatch(BaseModel):
 
 
 def checked(model: type[ModelT], given: bytes | dict[str, str], within: str = "") -> ModelT:
-    """What a request asks for; raises `ApiError` that names the field, which is `within`
-    another one."""
+    """Validate what a request gives as `model`. Raises `ApiError`, which names the field with
+    `within` as prefix."""
     try:
         if isinstance(given, bytes):
             return model.model_validate_json(given)

@@ -1,4 +1,4 @@
-"""The HTTP surface: OpenAI's Files and Batches. Clients reach it through a scheduler."""
+"""The HTTP API: OpenAI's Files and Batches. Clients reach it through a scheduler."""
 
 import asyncio
 import logging
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_OPEN_BATCHES = 100
-"""Batches of one caller that have not ended."""
+"""The most batches of one caller that have not ended."""
 _MOST_BODY_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 16
@@ -52,7 +52,7 @@ class BatchApp:
         promises: Promises,
         instances: Callable[[], int],
     ) -> None:
-        """`changed` is called when a batch was created or cancelled; `instances` tells how many
+        """`changed` is called after a batch was created or cancelled; `instances` returns how many
         instances work on batches."""
         self._instances = instances
         self._promises = promises
@@ -63,7 +63,7 @@ class BatchApp:
         self._threads = ThreadPoolExecutor(4, "batch-http")
 
     def close(self) -> None:
-        """End what still runs."""
+        """Cancel pending storage calls, and wait for running ones."""
         self._threads.shutdown(cancel_futures=True)
 
     def application(self) -> web.Application:
@@ -92,7 +92,7 @@ class BatchApp:
         return app
 
     async def _answered(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
-        """Answer, or say in OpenAI's words why not."""
+        """Call the handler, and answer its errors in OpenAI's format."""
         try:
             return await handler(request)
         except ApiError as refused:
@@ -102,7 +102,7 @@ class BatchApp:
             return error_response(ApiError(error.status, text))
         except (DatabaseError, OSError) as error:
             if isinstance(error, ConnectionError):
-                raise  # the client's, not the storage's
+                raise  # the client's connection, not the storage
             logger.warning("the storage of batches failed: %s", error)
             text = "files and batches cannot be stored or read now; retry shortly"
             headers = {"retry-after": "1"}
@@ -121,8 +121,8 @@ class BatchApp:
         return await asyncio.get_running_loop().run_in_executor(self._threads, do, *arguments)
 
     async def _status(self, request: web.Request) -> web.StreamResponse:
-        """What a provisioner needs to know of the batches of all callers."""
-        self._tenant(request)  # it must know the secret
+        """What a provisioner needs to know about the batches of all callers."""
+        self._tenant(request)  # raises if the secret is wrong
         due = [{"due_unix_s": at, "left_s": left_s} for at, left_s in self._promises.due]
         return web.json_response({"instances": self._instances(), "batches": due})
 
@@ -176,7 +176,7 @@ class BatchApp:
         response.content_type = "application/octet-stream"
         response.content_length = file.length_bytes
         begin = 0
-        # The first piece is read before the status is sent, so that it can still say of a failure.
+        # The first piece is read before the status is sent, so that a failure can still answer 503.
         while begin < file.length_bytes and request.method != "HEAD":
             data = await self._stored(self._store.storage.read, file.id, begin, _PIECE_BYTES)
             if not data:
@@ -238,8 +238,8 @@ class BatchApp:
         return web.json_response(self._shown(kept))
 
     async def _quote(self, batch: Batch, file: StoredFile) -> None:
-        """Say at once when a new batch will be done, by what its file begins with."""
-        with suppress(OSError):  # it is created all the same
+        """Predict when a new batch will end, from the beginning of its file."""
+        with suppress(OSError):  # the batch is created without a prediction, too
             head = await self._stored(self._store.storage.read, file.id, 0, _HEAD_BYTES)
             found = first_lines(head, file.length_bytes)
             self._promises.quote(batch.id, *found, self._store.clock())
@@ -256,7 +256,7 @@ class BatchApp:
         return web.json_response(self._shown(await self._known(request)))
 
     def _shown(self, batch: Batch) -> dict[str, Any]:
-        """The batch as OpenAI's API shows it, with one field of ours."""
+        """The batch as OpenAI's API shows it, with the field `foretell` added."""
         return {**batch.shown(), "foretell": self._promises.shown(batch)}
 
     async def _known(self, request: web.Request) -> Batch:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from foretell.services.process.database import Database, Notice, Rows, unnoticed
 
-_KEY = 4702111234  # any number that is ours
+_KEY = 4702111234  # arbitrary, but used by no other service
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS files (
     seq {serial},
@@ -50,12 +50,12 @@ _SCHEMA = (
 )""",
 )
 _RANK = "ALTER TABLE lines ADD COLUMN rank BIGINT NOT NULL DEFAULT 0"
-"""Tables that were made before lines had ranks get them."""
+"""Adds ranks to tables that were created before lines had them."""
 _INDEX = "CREATE INDEX IF NOT EXISTS ranked_lines ON lines (batch, rank, line) WHERE ok IS NULL"
 
 
 def open_database(where: Path | str, notice: Notice = unnoticed) -> Database:
-    """The database of batches, see `Database`; its tables are there. Raises `DatabaseError`."""
+    """Open the database of batches and create missing tables. Raises `DatabaseError`."""
     return Database(where, _prepare, key=_KEY, notice=notice)
 
 

@@ -1,4 +1,4 @@
-"""The storage of files, here a folder: a file is there whole and durable, or not at all."""
+"""Storage of files, here in a folder: a file exists whole and durable, or not at all."""
 
 import contextlib
 import os
@@ -14,24 +14,24 @@ from foretell.services.process.folders import private_folder
 
 _PART = ".part"
 NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
-"""What the id of a file looks like."""
+"""The pattern of file ids."""
 
 
 class Storage(Protocol):
-    """Files by their ids. What fails raises OSError."""
+    """Files by their ids. Methods raise OSError on failure."""
 
     def writing(self, file_id: str, writer: str) -> AbstractContextManager["Draft"]:
-        """A draft of a file. It becomes the file, in the place of an older one with this id, when
-        the block calls `publish`; otherwise nothing is left of it. `writer` tells writers apart
-        that may write the same file at once."""
+        """A draft of a file. If the block calls `publish`, the draft becomes the file and replaces
+        an older one with this id; otherwise it is removed. `writer` distinguishes writers that may
+        write the same file at once."""
         ...
 
     def opened(self, file_id: str) -> AbstractContextManager[BinaryIO]:
-        """A file, to be read from its beginning."""
+        """Open a file for reading from its beginning."""
         ...
 
     def read(self, file_id: str, begin_bytes: int, length_bytes: int) -> bytes:
-        """A part of a file, shorter where the file ends."""
+        """A part of a file; shorter if the file ends within it."""
         ...
 
     def remove(self, file_id: str) -> None:
@@ -39,7 +39,7 @@ class Storage(Protocol):
         ...
 
     def clean(self, known: Callable[[str], bool], before_unix_s: float) -> None:
-        """Remove files and drafts, last written before that time, whose ids nobody knows."""
+        """Remove files and drafts last written before this time whose names are not `known`."""
         ...
 
 
@@ -52,7 +52,7 @@ class Disk:
         private_folder(folder)
 
     def path(self, file_id: str) -> Path:
-        """Where the file with this id is."""
+        """The path of the file with this id."""
         assert NAME.fullmatch(file_id), "ids are ours"
         return self._folder / file_id
 
@@ -121,5 +121,5 @@ class Draft:
         self.length_bytes += len(data)
 
     def publish(self) -> None:
-        """It is whole: it becomes the file at the end of the block."""
+        """Mark the draft as complete: it becomes the file when the `writing` block ends."""
         self.published = True

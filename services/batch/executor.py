@@ -1,4 +1,4 @@
-"""One worker: it moves all batches forward and has their requests answered, a window at a time."""
+"""One worker: it advances all batches and sends their requests, a window at a time."""
 
 import asyncio
 import logging
@@ -27,16 +27,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MOST_TRIES = 5
-"""Tries of a request that gets errors 5xx which do not ask to be tried again."""
+"""Attempts of a request that gets 5xx statuses for which `send` does not raise `TryAgain`."""
 _LOOK_S = 0.5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 _CLAIM_AT_ONCE = 256
 _READERS = 8
-"""Threads that read lines from files, which may be far away."""
+"""Threads that read lines from files, which may be in remote storage."""
 
 
 class Executor:
-    """Runs until it is stopped. What it does is durable step by step, so it may be killed."""
+    """Works until it is stopped. Each step is durable, so the process may be killed at any time."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Executor:
         metrics: BatchMetrics | None = None,
         ordering: Ordering | None = None,
     ) -> None:
-        """`window` says how many requests may be on their way now, `ordering` in which order lines
-        are claimed; None: that of the file."""
+        """`window` returns how many requests may be in flight now. `ordering` ranks lines; None:
+        they are claimed in the order of the file."""
         self.metrics = metrics or BatchMetrics()
         self.promises = Promises()
         self._running: dict[str, Batch] = {}
@@ -61,30 +61,30 @@ class Executor:
         self._long = ThreadPoolExecutor(1, "batch-files")
         self._readers = ThreadPoolExecutor(_READERS, "batch-lines")
         self._flights: dict[str, dict[int, asyncio.Task[None]]] = {}
-        """Lines on their way, by batch."""
+        """Lines in flight, by batch."""
         self._moving: dict[str, asyncio.Task[None]] = {}
         """Batches that are being validated or sealed."""
         self._ended: asyncio.Queue[tuple[str, int, Record]] = asyncio.Queue()
         self._news = asyncio.Event()
         self.unsent = 0
-        """Requests on their way that await their turn to be sent."""
+        """Requests in flight that wait for their turn to be sent."""
 
     @property
     def in_flight(self) -> int:
-        """Requests that are on their way, or whose records are not durable yet."""
+        """Requests that wait for an answer, or whose records are not durable yet."""
         return sum(map(len, self._flights.values()))
 
     @property
     def busy(self) -> bool:
-        """Batches are in progress."""
+        """Whether batches are in progress."""
         return bool(self._running)
 
     def wake(self) -> None:
-        """There may be something to do, such as a new batch."""
+        """Make the worker look for new work now."""
         self._news.set()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop`; then what is on its way is given up, to be done again by others."""
+        """Work until `stop`; then cancel requests in flight, which other workers repeat."""
         tasks: list[asyncio.Task[None]] = [
             asyncio.create_task(each()) for each in (self._look, self._keep, self._renew)
         ]
@@ -93,7 +93,7 @@ class Executor:
             await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
-                    task.result()  # a defect: the process ends with it and is started again
+                    task.result()  # raises on a defect: the process ends and is restarted
         finally:
             flights = [task for each in self._flights.values() for task in each.values()]
             ending = [stopped, *tasks, *flights, *self._moving.values()]
@@ -111,7 +111,7 @@ class Executor:
     async def _stored(self, do: Callable[..., T], *arguments: object) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, do, *arguments)
 
-    # --- what is to be done ---------------------------------------------------------------------
+    # --- finding work ---------------------------------------------------------------------------
 
     async def _look(self) -> None:
         while True:
@@ -145,7 +145,7 @@ class Executor:
         for batch_id in self._flights.keys() - known:  # cancelled or expired
             for task in self._flights[batch_id].values():
                 task.cancel()
-        # What must be done first is sent first.
+        # Lines of the batch that expires first are claimed first.
         running.sort(key=lambda each: each.expires_unix_s)
         self._promise(running, found)
         if self._ordering is not None:
@@ -154,7 +154,7 @@ class Executor:
             await self._begin(batch)
 
     def _count(self, batches: Sequence[Batch]) -> None:
-        """Show how many batches there are."""
+        """Set the gauges of open batches and of the requests that are left."""
         self.metrics.batches.clear()
         for batch in batches:
             self.metrics.batches.labels(batch.status.value).inc()
@@ -162,7 +162,7 @@ class Executor:
         self.metrics.left.set(sum(batch.counts.left for batch in running))
 
     def _promise(self, running: Sequence[Batch], found: Sequence[Batch]) -> None:
-        """Foretell when each batch in progress will be done."""
+        """Predict when each batch in progress will end, and count kept and missed predictions."""
         self.promises.tick(time.monotonic(), self.in_flight)
         now = self.work.store.clock()
         now_running = {batch.id: batch for batch in running}
@@ -214,7 +214,7 @@ class Executor:
         self.wake()
 
     async def _at_length(self, do: Callable[..., T], *arguments: object) -> T:
-        """Run what takes seconds beside everything else."""
+        """Run a function that takes seconds in a thread of its own."""
         return await asyncio.get_running_loop().run_in_executor(self._long, do, *arguments)
 
     # --- single requests ------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class Executor:
         except asyncio.CancelledError:
             self._leave_flight(batch.id, place.line)
             raise
-        except Exception:  # a defect, which must not keep the batch from its end
+        except Exception:  # a defect must not keep the batch from ending
             logger.exception("line %d of %s failed", place.line, batch.id)
             failed = record_id(batch.id, place.line), place.custom_id
             record = records.unanswered(*failed, "internal_error", "the batch service failed")
@@ -241,7 +241,7 @@ class Executor:
         self._leave_flight(batch.id, place.line)
 
     async def _record_of(self, batch: Batch, place: FilePlace) -> Record:
-        """Have a line answered, however long it takes: the batch's expiry ends it."""
+        """Send a line until it is answered. Retries end when the batch expires."""
         async with self._room.of(batch.tenant, place.length_bytes):
             loop = asyncio.get_running_loop()
             read = loop.run_in_executor(self._readers, self._request_at, batch, place)
@@ -282,17 +282,17 @@ class Executor:
             self.unsent -= 1
 
     def _leave_flight(self, batch_id: str, line: int) -> None:
-        """A line is no longer in flight."""
+        """Note that a line is no longer in flight."""
         flights = self._flights.get(batch_id, {})
         flights.pop(line, None)
         if not flights:
             self._flights.pop(batch_id, None)
         self.wake()
 
-    # --- what is kept ---------------------------------------------------------------------------
+    # --- records --------------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """Make records durable, all that wait in one transaction for each batch."""
+        """Make all waiting records durable, in one transaction per batch."""
         while True:
             waiting: dict[str, list[tuple[int, Record]]] = {}
             batch_id, line, record = await self._ended.get()
@@ -329,7 +329,7 @@ class Executor:
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S / 4)
-            with suppress(DatabaseError):  # it is tried again, or others take over
+            with suppress(DatabaseError):  # retried; if it keeps failing, other workers take over
                 await self._stored(self.work.renew)
 
 

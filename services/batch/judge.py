@@ -1,6 +1,6 @@
-"""`python -m foretell.services.batch.judge`: the order in which a batch's lines are best sent.
+"""`python -m foretell.services.batch.judge`: the best order in which to send a batch's lines.
 
-JSON in and out. Simulating a batch takes seconds of a processor, so it has a process of its own.
+JSON in and out. Simulating a batch takes seconds of CPU time, so it runs in its own process.
 """
 
 import json
@@ -17,15 +17,15 @@ from foretell.services.batch.store import storage_of
 from foretell.services.process.runtime import die_with_parent
 from foretell.sim.orders import first_seen, judged
 
-_NICE = 5  # requests that are being answered come first
+_NICE = 5  # processes that answer requests come first
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """The numbers of the lines in their order, and what is said of it; or what is wrong.
+    """The line numbers in the best order, and figures about that order; or an error.
 
-    `asked`: `folder` and `files_url` as in `Store`, the `file` of the batch, the `profile` of the
-    engines ("": unknown, so lines that begin alike are sent together), numbers of the lines that
-    are `left`, and tokens of `answers` by their lines.
+    `asked`: `folder` and `files_url` as in `BatchStore`, the `file` of the batch, the `profile` of
+    the engines ("": unknown, so lines are only grouped by common prefixes), the numbers of the
+    lines `left`, and the output tokens of `answers` by line.
     """
     storage = storage_of(Path(asked["folder"]), asked["files_url"])
 

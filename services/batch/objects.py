@@ -1,4 +1,4 @@
-"""Files in object storage: S3 and what speaks its protocol, or whatever else fsspec knows."""
+"""Files in object storage: S3, compatible services, or anything else that fsspec supports."""
 
 import contextlib
 import io
@@ -12,22 +12,22 @@ from foretell.services.batch.disk import NAME, Draft
 from foretell.services.process.database import Notice, unnoticed
 
 _PART_BYTES = 8 << 20
-"""What is held in memory of a file that is being written; S3 takes parts of 5 MiB or more."""
+"""Bytes of a file held in memory while it is written; S3 takes parts of 5 MiB or more."""
 _AHEAD_BYTES = 1 << 20
 
 
 class Objects:
     """Files under one URL, such as s3://bucket/folder, by their ids.
 
-    A file is there, whole and durable, once its upload is committed. What is left of uploads whose
-    process was killed is invisible; the bucket's rule for unfinished uploads removes it.
+    A file exists, whole and durable, once its upload is committed. Unfinished uploads of killed
+    processes are invisible; the bucket's lifecycle rule for incomplete uploads removes them.
     """
 
     def __init__(self, url: str, notice: Notice = unnoticed) -> None:
-        """Credentials come from where the storage's own clients take them. Raises OSError."""
+        """Credentials are found as the storage's own clients find them. Raises OSError."""
         self._notice = notice
         with _failing():
-            # Others write there too, so what was listed once must not be believed later.
+            # Other processes write there, too, so cached listings would be stale.
             found = fsspec.url_to_fs(url, use_listings_cache=False, skip_instance_cache=True)
         self._objects: Any = found[0]
         self._folder = str(found[1]).rstrip("/")
@@ -38,7 +38,7 @@ class Objects:
 
     @contextlib.contextmanager
     def writing(self, file_id: str, writer: str) -> Iterator[Draft]:
-        del writer  # each upload is one of its own
+        del writer  # concurrent uploads of one file are separate
         with _failing():
             made = self._objects.open(
                 self._path(file_id), "wb", block_size=_PART_BYTES, autocommit=False
@@ -84,7 +84,7 @@ class Objects:
 
 
 class _Sink(io.RawIOBase):
-    """An upload as a file to write to, whose failures are OSError."""
+    """An upload as a writable file whose failures raise OSError."""
 
     def __init__(self, upload: Any) -> None:
         self._upload = upload
@@ -95,10 +95,10 @@ class _Sink(io.RawIOBase):
 
 
 def _discard(upload: Any) -> None:
-    """Give an upload up. What cannot be reached now is removed by the bucket's rule."""
+    """Abandon an upload. If that fails, the bucket's lifecycle rule removes it."""
     with contextlib.suppress(Exception):
         upload.discard()
-    upload.closed = True  # or it would be ended once more when it is collected
+    upload.closed = True  # or garbage collection would close it again
 
 
 def _written_unix_s(details: dict[str, Any]) -> float:
@@ -108,7 +108,7 @@ def _written_unix_s(details: dict[str, Any]) -> float:
 
 @contextlib.contextmanager
 def _failing() -> Iterator[None]:
-    """Whatever a client of object storage raises is an OSError."""
+    """Turn all errors of an object storage client into OSError."""
     try:
         yield
     except (OSError, AssertionError):

@@ -1,7 +1,7 @@
-"""The order in which the lines of batches are sent: the one that is done soonest by simulation.
+"""The order in which the lines of batches are sent: the one that ends soonest in simulation.
 
-Lines are sent in the order of their file until it is known. It is found again whenever so many more
-answers have come that they tell more of how long the others will be.
+Until an order is known, lines are sent in the order of their file. The order is computed again
+whenever enough more lines have ended to estimate the lengths of the others better.
 """
 
 import asyncio
@@ -25,28 +25,28 @@ logger = logging.getLogger(__name__)
 _PROCESS = "foretell.services.batch.judge"
 _LIMIT_S = 900.0
 FEWEST_LINES = 64
-"""Fewer lines than these are on their way together, whatever their order."""
-_AGAIN_AFTER = 4  # times as many answers
-_ANSWERS = 4096  # the latest, which the lengths of others are learnt from
-_EMBEDDINGS = "/v1/embeddings"  # have no answers, so that there is nothing to blend
+"""A batch with no more lines left is not ordered: they are in flight together in any order."""
+_AGAIN_AFTER = 4  # times as many ended lines
+_ANSWERS = 4096  # the latest, from which the lengths of others are learnt
+_EMBEDDINGS = "/v1/embeddings"  # have no output tokens, so there is nothing to blend
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one batch."""
+    """What is known about one batch."""
 
     answers: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=_ANSWERS))
-    """Line and tokens of the latest answers."""
+    """Line and output tokens of the latest answers."""
     next: int = 0
-    """Answers after which its order is found again."""
+    """The number of ended lines from which on its order is computed again."""
 
 
 class Ordering:
     """Ranks the lines of batches that this worker has taken."""
 
     def __init__(self, work: Work, folder: Path, files_url: str = "", profile: str = "") -> None:
-        """`folder`, `files_url`: of the work's `Store`. `profile`: GPU profile of the engines; ""
-        or one that is not shipped: lines that begin alike are sent together, and no more."""
+        """`folder`, `files_url`: as in `BatchStore`. `profile`: GPU profile of the engines; with ""
+        or one that is not shipped, lines are only grouped by common prefixes."""
         self._work = work
         self._asked = {
             "folder": str(folder),
@@ -56,31 +56,31 @@ class Ordering:
         self._known: dict[str, _Known] = {}
         self._task: asyncio.Task[None] | None = None
         self.density = 0.0
-        """Time to compute over time to read the KV cache, of the batch ordered last; 0: unknown."""
+        """Compute time over KV-cache read time of the batch ordered last; 0: unknown."""
         self.said = ""
-        """What there is to say of the first order that was looked for."""
+        """Describes the first order that was computed, or why there was none."""
 
     def learn(self, batch_id: str, ended: Sequence[tuple[int, Record]]) -> None:
-        """These lines of a batch have been answered."""
+        """Note the output lengths of lines that have ended."""
         tokens = ((line, record.usage.output_tokens) for line, record in ended if record.ok)
         self._of(batch_id).answers.extend(tokens)
 
     def look(self, batches: Sequence[Batch]) -> None:
-        """Begin to order the first of `batches`, all that are in progress, for which it is time."""
+        """Start ordering the first of `batches` that is due. They are all batches in progress."""
         self._known = {each.id: self._of(each.id) for each in batches}
         if self._task is None or self._task.done():
             due = next(filter(self._due, batches), None)
             self._task = asyncio.create_task(self._order(due)) if due else None
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the computation in progress."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _order(self, batch: Batch) -> None:
-        """Have the lines of a batch that are left sent in the best order that is known of now.
-        Where none can be found, their order stays."""
+        """Rank the remaining lines of a batch in the best order known now. If none is found, they
+        keep their order."""
         known = self._of(batch.id)
         known.next = max(FEWEST_LINES, _AGAIN_AFTER * (batch.counts.total - batch.counts.left))
         try:
@@ -91,7 +91,7 @@ class Ordering:
                 await asyncio.to_thread(self._work.rank, batch.id, found["lines"])
         except (TimeoutError, AsideFailed, OSError, DatabaseError) as error:
             found = {"error": str(error) or type(error).__name__}
-        except Exception as error:  # a defect, which must not keep the batch from its end
+        except Exception as error:  # a defect must not keep the batch from ending
             logger.exception("the order of %s was not found", batch.id)
             found = {"error": repr(error)}
         said = _said(found)
@@ -100,7 +100,7 @@ class Ordering:
         self.density = found.get("density", 0.0)
 
     async def _judged(self, batch: Batch, known: _Known) -> dict[str, Any]:
-        """What `foretell.services.batch.judge` says."""
+        """Run `foretell.services.batch.judge`, and return its answer."""
         left = await asyncio.to_thread(self._work.left, batch.id)
         answers = dict(known.answers)
         asked = self._asked | {"file": batch.input_file_id, "left": left, "answers": answers}

@@ -1,4 +1,4 @@
-"""How many bytes of lines are held at once: each is, from when it is read until it is answered."""
+"""Bounds the bytes of lines held in memory. A line is held from its read until its answer."""
 
 import asyncio
 from collections import Counter
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 MOST_BYTES = 48 << 20
-"""Three of the longest lines. While one is made a request of, it is held three times."""
+"""Three of the longest lines. Memory holds a line three times while its request is built."""
 
 
 class Room:
-    """A tenant leaves as much free as it takes, so that others find room beside it, however long
-    its lines wait for their answers."""
+    """A tenant may hold at most as many bytes as stay free, so that other tenants find room however
+    long its lines wait for their answers."""
 
     def __init__(self, limit: int = MOST_BYTES) -> None:
         self._free = limit
@@ -20,7 +20,7 @@ class Room:
 
     @asynccontextmanager
     async def of(self, tenant: str, number: int) -> AsyncIterator[None]:
-        """Hold so many bytes while the block runs; it begins when there is room."""
+        """Wait for room, then hold `number` bytes while the block runs."""
         while self._held[tenant] + number > self._free - number:
             self._freed.clear()
             await self._freed.wait()

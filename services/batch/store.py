@@ -1,4 +1,4 @@
-"""Files and batches as they are kept: a database for what is known of them, a folder for bytes."""
+"""Durable files and batches: records in a database, bytes in a folder or in object storage."""
 
 import json
 import time
@@ -18,17 +18,17 @@ from foretell.services.process.database import Notice, Rows, unnoticed
 from foretell.services.process.folders import private_folder
 
 Clock = Callable[[], float]
-"""The time in Unix seconds."""
+"""Returns the time in Unix seconds."""
 _UNKNOWN_AFTER_S = 3600.0
-"""A file that no record knows for so long was left by a process that ended before it made one."""
+"""A file this old without a record was left by a process that ended before adding one."""
 BATCHES_KEPT_S = 30 * 86_400
-"""Batches that have ended are known for so long after their completion window, as files are."""
+"""Ended batches are kept this long after their completion window; files are kept as long."""
 _FORGOTTEN_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """What is known of one file."""
+    """The record of one file."""
 
     id: str
     tenant: str
@@ -66,15 +66,15 @@ class InUse(Exception):
 
 
 def storage_of(folder: Path, files_url: str, notice: Notice = unnoticed) -> Storage:
-    """Where files are kept: in object storage with this URL or, without one, in a folder."""
+    """The storage of files: object storage at `files_url` or, if that is empty, a folder."""
     return Objects(files_url, notice) if files_url else Disk(folder / "files", notice)
 
 
 class BatchStore:
     """Everything durable about files and batches.
 
-    What is expired is gone for all who ask. Methods raise `DatabaseError` or OSError when the
-    storage fails; then nothing has changed, as far as the database can tell.
+    Expired files are not returned. Methods raise `DatabaseError` or OSError when the storage
+    fails; then nothing has changed, as far as the database can tell.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class BatchStore:
         database_url: str = "",
         files_url: str = "",
     ) -> None:
-        """Everything is in `folder`, but for what has a URL: Postgres as database, a bucket of
+        """Everything is in `folder`, except what has a URL: a Postgres database, a bucket of
         object storage for files."""
         private_folder(folder)
         self.storage = storage_of(folder, files_url, notice)
         self.database = open_database(database_url or folder / "batches.sqlite", notice)
         self.clock = clock
-        """Says the time in Unix seconds."""
+        """Returns the time in Unix seconds."""
 
     def now(self) -> int:
         """The time in whole Unix seconds."""
@@ -104,7 +104,7 @@ class BatchStore:
     # --- files ----------------------------------------------------------------------------------
 
     def add_file(self, file: StoredFile) -> None:
-        """Make a file known whose bytes are on the disk."""
+        """Add the record of a file whose bytes are stored."""
         with self.database.changing() as rows:
             add_file(rows, file)
 
@@ -123,7 +123,7 @@ class BatchStore:
     def files(
         self, tenant: str, after: str, limit: int, *, purpose: str = "", ascending: bool = False
     ) -> list[StoredFile] | None:
-        """At most `limit` of a tenant's files, the newest first, behind the file `after`.
+        """At most `limit` of a tenant's files after the file `after`, newest first by default.
 
         None if `after` is not known.
         """
@@ -146,13 +146,13 @@ class BatchStore:
         return [StoredFile(*row) for row in found]
 
     def bytes_of(self, tenant: str) -> int:
-        """What a tenant's files take on the disk."""
+        """The total length of a tenant's files."""
         query = "SELECT coalesce(sum(length_bytes), 0) FROM files WHERE tenant = :tenant"
         with self.database.reading() as rows:
             return int(rows.run(query, tenant=tenant).scalar_one())
 
     def delete_file(self, tenant: str, file_id: str) -> bool:
-        """Forget a file and remove its bytes; False if there is none. Raises `InUse`."""
+        """Delete a file's record and bytes; False if there is none. Raises `InUse`."""
         with self.database.changing() as rows:
             open_batches = rows.run("SELECT document FROM batches WHERE ended = 0")
             if any(_batch(row).input_file_id == file_id for row in open_batches):
@@ -164,8 +164,8 @@ class BatchStore:
         return bool(gone)
 
     def clean(self) -> None:
-        """Remove expired files that no batch reads, batches that ended long ago, and what processes
-        that ended have left."""
+        """Remove expired files that no open batch reads, batches that ended long ago, and what
+        ended processes have left."""
         self._forget_batches()
         with self.database.reading() as rows:
             query = "SELECT tenant, id FROM files WHERE expires_unix_s <= :now"
@@ -179,7 +179,7 @@ class BatchStore:
         self.storage.clean(known.__contains__, self.clock() - _UNKNOWN_AFTER_S)
 
     def _forget_batches(self) -> None:
-        """Forget batches that ended long ago, some at a time, the oldest first."""
+        """Delete batches that ended long ago, oldest first, a bounded number at a time."""
         with self.database.changing() as rows:
             query = "SELECT document FROM batches WHERE ended = 1 ORDER BY seq LIMIT :most"
             oldest = map(_batch, rows.run(query, most=_FORGOTTEN_AT_ONCE).all())
@@ -190,9 +190,9 @@ class BatchStore:
     # --- batches --------------------------------------------------------------------------------
 
     def add_batch(self, batch: Batch, *, idempotency_key: str | None = None) -> Batch:
-        """Keep a new batch; the earlier one if the same request came with this key before.
+        """Store a new batch, or return the earlier one if the same request came with this key.
 
-        Raises `IdempotencyConflict` if another request came with it.
+        Raises `IdempotencyConflict` if another request came with the key.
         """
         asked = json.dumps(
             [
@@ -231,7 +231,7 @@ class BatchStore:
         return _batch(row) if row else None
 
     def batches(self, tenant: str, after: str, limit: int) -> list[Batch] | None:
-        """At most `limit` of a tenant's batches, the newest first, behind the batch `after`.
+        """At most `limit` of a tenant's batches after the batch `after`, newest first.
 
         None if `after` is not known.
         """
@@ -257,7 +257,7 @@ class BatchStore:
         return [_batch(row) for row in found]
 
     def change(self, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
-        """Change a batch that is known; what `change` raises leaves it as it was."""
+        """Apply `change` to an existing batch. If it raises, the batch stays as it was."""
         with self.database.changing() as rows:
             return changed(rows, batch_id, change)
 
@@ -266,28 +266,28 @@ _FILE = ", ".join(StoredFile.__slots__)
 
 
 def new_id(kind: str, unique: bytes) -> str:
-    """The id of a new thing of that kind, such as "batch_4f…"."""
+    """An id of the prefix `kind` and a hash of `unique`, such as "batch_4f…"."""
     return f"{kind}{sha256(unique).hexdigest()[:24]}"
 
 
 def output_file_id(batch_id: str, *, ok: bool) -> str:
-    """The id of a batch's output or error file: every worker would write the same one."""
+    """The id of a batch's output or error file, the same for every worker."""
     return new_id("file-", f"{batch_id}:{'output' if ok else 'error'}".encode())
 
 
 def add_file(rows: Rows, file: StoredFile) -> None:
-    """Add a file within a transaction."""
+    """Add a file's record within a transaction."""
     values = ", ".join(f":{name}" for name in StoredFile.__slots__)
     rows.run(f"INSERT INTO files ({_FILE}) VALUES ({values})", **asdict(file))  # noqa: S608
 
 
 def batch_in(rows: Rows, batch_id: str) -> Batch:
-    """A batch that is known, within a transaction."""
+    """Read an existing batch within a transaction."""
     return _batch(rows.run("SELECT document FROM batches WHERE id = :id", id=batch_id).one())
 
 
 def changed(rows: Rows, batch_id: str, change: Callable[[Batch], Batch]) -> Batch:
-    """Change a batch within a transaction."""
+    """Change an existing batch within a transaction."""
     batch = change(batch_in(rows, batch_id))
     rows.run(
         "UPDATE batches SET document = :document, ended = :ended WHERE id = :id",
@@ -303,7 +303,7 @@ def _batch(row: Row[*tuple[Any, ...]]) -> Batch:
 
 
 def _start(rows: Rows, table: str, tenant: str, after: str, *, first: int) -> int | None:
-    """The place in a list behind which a page begins; None if `after` is not in the list."""
+    """The sequence number after which a page begins; None if `after` is not in the list."""
     if not after:
         return first
     query = f"SELECT seq FROM {table} WHERE id = :id AND tenant = :tenant"  # noqa: S608

@@ -1,4 +1,4 @@
-"""The schedulers of the cluster, or any OpenAI endpoint, as those who answer a batch's requests."""
+"""A client of the schedulers, or of any OpenAI endpoint, that answer a batch's requests."""
 
 import itertools
 import time
@@ -16,13 +16,13 @@ from foretell.services.process.traffic import Traffic
 _HEADERS = {
     "content-type": "application/json",
     "x-vllm-priority": str(OFFLINE_PRIORITY),
-    # Nobody waits for them, whatever the cluster's targets are.
+    # Offline requests have no targets, whatever the cluster's are.
     "x-foretell-ttft-target-ms": "0",
     "x-foretell-tpot-target-ms": "0",
     "x-foretell-when-late": "serve",
 }
 _AGAIN = frozenset((401, 408, 409, 425, 429, 502, 503, 504))
-"""Statuses that say nothing about the request. 401: the secret is another one, or not there yet."""
+"""Statuses that do not depend on the request. 401: the secret differs, or is not there yet."""
 _MOST_ANSWER_BYTES = 64 << 20
 _TOO_LONG = b'{"error": {"message": "the answer is too long to be kept"}}'
 _LONGEST_WAIT_S = 60.0
@@ -30,7 +30,7 @@ _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=10.0, sock_read=3600.0)
 
 
 class BatchAnswer(NamedTuple):
-    """What an engine said to one request."""
+    """An engine's answer to one request."""
 
     status: int
     request_id: str
@@ -38,7 +38,7 @@ class BatchAnswer(NamedTuple):
 
 
 class TryAgain(Exception):
-    """Nobody could answer now; the request is as good as before."""
+    """The request got no answer and can be retried, not before `after_s` seconds."""
 
     def __init__(self, why: str, after_s: float = 0.0) -> None:
         super().__init__(why)
@@ -46,7 +46,7 @@ class TryAgain(Exception):
 
 
 class Endpoints:
-    """Schedulers that are asked in turn. Each request may go to any of them."""
+    """Schedulers, used in turn. Each request may go to any of them."""
 
     def __init__(self, urls: Sequence[str], traffic: Traffic, *, api_key: str = "") -> None:
         """`api_key` is for endpoints that do not know the secret of `traffic`."""
@@ -74,12 +74,12 @@ class Endpoints:
         return {str(card.get("id")) for card in data if isinstance(card, dict)}
 
     def expects_online(self, status: dict[str, Any]) -> bool:
-        """Whether online requests are expected, by this and earlier statuses of schedulers."""
+        """Whether online requests are expected, given this and earlier statuses of schedulers."""
         arrived = status.get("demand", {}).get("arrived_total", 0)
         return self._online.expected(str(status.get("replica_id")), arrived, time.monotonic())
 
     async def status(self) -> dict[str, Any] | None:
-        """What a scheduler says of its instances; None: it is none, or it does not answer."""
+        """The status of a scheduler; None: it is no scheduler, or does not answer."""
         try:
             status, found = await self._get("/status", "")
         except TryAgain:
@@ -87,7 +87,7 @@ class Endpoints:
         return found if status == 200 else None
 
     async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
-        """Have a request answered; raises `TryAgain`."""
+        """Send a request and return its answer; raises `TryAgain`."""
         headers = {**_HEADERS, **self._as(batch.tenant), "x-request-id": request_id}
         url = f"{next(self._urls)}{batch.endpoint}"
         try:

@@ -1,4 +1,4 @@
-"""Taking in files: a form with a file of any length, in memory only a piece at a time."""
+"""Receives uploaded files: a multipart form, held in memory only a piece at a time."""
 
 import asyncio
 import os
@@ -20,14 +20,14 @@ MOST_FILE_BYTES = 200 << 20
 _FIELDS = ("purpose", "expires_after[anchor]", "expires_after[seconds]")
 _MOST_FIELD_BYTES = 1024
 _MOST_LINES = 1000
-"""Of a form, outside of what its parts hold."""
+"""The most lines of a form outside its parts' contents."""
 _PART_S = 60.0
-"""Longest time until more of an upload must have come."""
+"""Timeout for the next piece of an upload."""
 _PIECE_BYTES = 1 << 18
 
 
 class Upload:
-    """One file on its way in. It ends with `finish` or `abort`; both may take as long as a disk."""
+    """One file being received. It ends with `finish` or `abort`; both may block on the disk."""
 
     def __init__(self, store: BatchStore) -> None:
         self.file_id = new_id("file-", os.urandom(16))
@@ -37,7 +37,7 @@ class Upload:
         self.write = self._draft.write
 
     def finish(self, tenant: str, filename: str, lifetime_s: int = FILE_LIFETIME_S) -> StoredFile:
-        """All bytes have come: they are durable and known when this returns."""
+        """Complete the file. Its bytes and its record are durable when this returns."""
         now = self._store.now()
         file = StoredFile(
             id=self.file_id,
@@ -57,13 +57,13 @@ class Upload:
         return file
 
     def abort(self) -> None:
-        """Leave nothing of it, unless it was finished."""
+        """Remove what was written, unless the file was finished."""
         self._ending.close()
 
 
 class _FewLines:
-    """A form's content, of which a bounded number of lines is read one by one: of what stands
-    before and between its parts, and of their headers."""
+    """A form's content that bounds the lines read by `readline`: those before and between its
+    parts, and those of their headers."""
 
     def __init__(self, content: StreamReader) -> None:
         self._content = content
@@ -82,7 +82,7 @@ class _FewLines:
 async def received(
     request: web.Request, store: BatchStore, tenant: str, room_bytes: int
 ) -> StoredFile:
-    """The file in a form, durable; raises `ApiError`. At most `room_bytes` are taken."""
+    """Store the file of a form durably; at most `room_bytes` are taken. Raises `ApiError`."""
     if not request.content_type.startswith("multipart/"):
         raise invalid("a file comes as a form, 'multipart/form-data'", "file")
     upload: Upload | None = None

@@ -1,4 +1,4 @@
-"""How many requests may be on their way at once: what schedulers' predictions allow."""
+"""How many requests may be in flight at once, by schedulers' predictions."""
 
 import time
 from math import inf
@@ -14,13 +14,13 @@ _IDLE_LOOK_S = 2.0
 
 
 class Window:
-    """The number of requests, after the latest `look`."""
+    """The number of requests that may be in flight, as of the latest `look`."""
 
     def __init__(
         self, endpoints: Endpoints, ttft_target_s: float = inf, *, fixed: int = 0, plain: int = 0
     ) -> None:
-        """`ttft_target_s`: what online requests are promised. `fixed`: so many at any time; 0: as
-        schedulers' predictions allow. `plain`: so many while no scheduler has answered."""
+        """`ttft_target_s`: the target of online requests. `fixed`: a constant size; 0: what
+        schedulers' predictions allow. `plain`: the size while no scheduler has answered."""
         self._endpoints, self._fixed, self._plain = endpoints, fixed, plain
         self._release = Release(ttft_target_s)
         self._told = False
@@ -28,7 +28,7 @@ class Window:
 
     @property
     def size(self) -> int:
-        """Requests that may be on their way now."""
+        """Requests that may be in flight now."""
         return self._fixed or (self._release.window if self._told else self._plain)
 
     @property
@@ -37,11 +37,11 @@ class Window:
         return self._release.instances
 
     async def look(self, executor: Executor) -> None:
-        """Ask a scheduler, if it is time to; while no batch is in progress only whether online
-        requests come. To be called every `LOOK_S`."""
+        """Ask a scheduler if a look is due; while no batch is in progress, only whether online
+        requests come. Must be called every `LOOK_S`."""
         now_s = time.monotonic()
         if not executor.busy:
-            self._release.observe({}, 0)  # the next batch begins with the prediction of then
+            self._release.observe({}, 0)  # forgets windows: the next batch begins with new ones
         often = executor.busy and self._told
         if self._fixed or (now_s < self._next_s and not often):
             return
@@ -59,7 +59,7 @@ class Window:
 
 
 def _seen_of(instance: dict[str, Any]) -> tuple[str, Seen]:
-    """The name of an instance in a scheduler's status, and what is known of it."""
+    """The name of an instance in a scheduler's status, and what is known about it."""
     usable = instance["healthy"] and not instance.get("draining")
     seen = Seen(
         usable,

@@ -1,7 +1,7 @@
-"""Which worker does what: tokens, claims of lines, and the records of those that have ended.
+"""Which worker does what: tokens, claims of lines, and the records of lines that have ended.
 
-A worker's token is never used twice, so it fences: what a worker writes that was believed dead, and
-whose work another one has taken over, is refused.
+A worker's token is never reused, so it is a fencing token: if a worker was believed dead and
+another has taken over its work, its writes are refused.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from foretell.services.batch.store import BatchStore, Lost, batch_in, changed
 from foretell.services.process.database import Rows
 
 LEASE_S = 15.0
-"""A worker that has not been heard of for so long is believed dead."""
+"""A worker that has not renewed its lease for this long is believed dead."""
 _PAGE = 500
 
 
@@ -30,7 +30,7 @@ class FilePlace:
 
 @dataclass(frozen=True, slots=True)
 class WorkEnded:
-    """One request of a batch as it stands in the output: with its record, if it has ended."""
+    """One request of a batch, with its record if it has ended."""
 
     line: int
     custom_id: str
@@ -39,14 +39,14 @@ class WorkEnded:
 
 
 class Work:
-    """The part of one worker in the work on all batches.
+    """One worker's claims on batches and their lines.
 
     Methods raise `Lost` when another worker has taken over, and `DatabaseError` when the
     storage fails; then nothing has changed, as far as the database can tell.
     """
 
     def __init__(self, store: BatchStore, *, alone: bool = False) -> None:
-        """Enlist a new worker; `alone`: no other can be alive."""
+        """Register a new worker; `alone`: no other worker can be alive."""
         self.store = store
         with store.database.changing() as rows:
             if alone:
@@ -57,7 +57,7 @@ class Work:
             self.token = int(rows.run(query, until=store.now() + LEASE_S).scalar_one())
 
     def renew(self) -> None:
-        """Tell that this worker lives; to be called several times in `LEASE_S`."""
+        """Renew this worker's lease; must be called several times in `LEASE_S`."""
         with self.store.database.changing() as rows:
             rows.run(
                 "UPDATE workers SET until_unix_s = :until"
@@ -67,14 +67,14 @@ class Work:
             )
 
     def leave(self) -> None:
-        """Give everything back to others at once."""
+        """End this worker's lease, so that others can take over at once."""
         with self.store.database.changing() as rows:
             rows.run("DELETE FROM workers WHERE token = :token", token=self.token)
 
-    # --- what is done to a whole batch ----------------------------------------------------------
+    # --- whole batches --------------------------------------------------------------------------
 
     def take(self, batch_id: str) -> bool:
-        """Take on the validation or the sealing of a batch; False if another worker is at it."""
+        """Claim a batch to validate, order or seal it; False if another living worker holds it."""
         with self.store.database.changing() as rows:
             taken = rows.run(
                 "UPDATE batches SET holder = :token WHERE id = :id AND (holder = :token"
@@ -86,10 +86,10 @@ class Work:
             return bool(taken.rowcount)
 
     def enter(self, batch_id: str, places: Sequence[FilePlace], *, first: bool) -> None:
-        """Keep lines that were found valid; `first`: they are the first of the batch."""
+        """Store lines that were found valid; `first`: they are the first of the batch."""
         with self.store.database.changing() as rows:
             self.held(rows, batch_id, Status.VALIDATING)
-            if first:  # another validation may have ended half-way
+            if first:  # an interrupted validation may have left some
                 drop_lines(rows, batch_id)
             rows.run_each(
                 "INSERT INTO lines (batch, line, custom_id, begin_bytes, length_bytes)"
@@ -98,7 +98,7 @@ class Work:
             )
 
     def held(self, rows: Rows, batch_id: str, *statuses: Status) -> None:
-        """Raises `Lost` unless this worker has taken the batch and it is in one of these states."""
+        """Raise `Lost` unless this worker holds the batch and it is in one of these states."""
 
         status = batch_in(rows, batch_id).status
         if status not in statuses:
@@ -107,11 +107,11 @@ class Work:
         if rows.run(query, id=batch_id).scalar_one() != self.token:
             raise Lost(f"another worker has taken {batch_id}")
 
-    # --- what is done to its lines --------------------------------------------------------------
+    # --- lines ----------------------------------------------------------------------------------
 
     def claim(self, batch_id: str, most: int) -> list[FilePlace]:
-        """At most `most` lines that have not ended and that no living worker has claimed, those of
-        the least rank, in the order of the file where ranks are equal."""
+        """Claim at most `most` lines that have not ended and that no living worker holds. Lines are
+        claimed by rank, those of equal rank in the order of the file."""
         now = self.store.now()
         with self.store.database.changing() as rows:
             found = rows.run(
@@ -138,7 +138,7 @@ class Work:
             return [row.line for row in found.all()]
 
     def rank(self, batch_id: str, lines: Iterable[int]) -> None:
-        """Have these lines claimed in this order, behind those that are not among them."""
+        """Rank these lines in this order, after lines that have no rank."""
         with self.store.database.changing() as rows:
             rows.run_each(
                 "UPDATE lines SET rank = :rank WHERE batch = :batch AND line = :line",
@@ -149,7 +149,7 @@ class Work:
             )
 
     def give_back(self, batch_id: str, lines: Iterable[int]) -> None:
-        """Let others claim these lines, or this worker again."""
+        """Release these lines, so that any worker can claim them."""
         with self.store.database.changing() as rows:
             rows.run_each(
                 "UPDATE lines SET holder = 0"
@@ -158,10 +158,10 @@ class Work:
             )
 
     def complete(self, batch_id: str, ended: Sequence[tuple[int, Record]]) -> list[Record]:
-        """Keep the records of lines that this worker has claimed; those that were kept.
+        """Store the records of lines that this worker has claimed; return those that were stored.
 
-        They are durable when this returns. A line that another worker has taken over, or that has
-        a record, is passed over. With its last line the batch begins to be finalized. Raises `Lost`
+        They are durable when this returns. Lines that another worker has taken over, or that have
+        a record already, are skipped. After its last line the batch is finalizing. Raises `Lost`
         if the batch takes no more answers.
         """
         now = self.store.now()
@@ -213,5 +213,5 @@ def all_lines(store: BatchStore, batch_id: str) -> Iterator[WorkEnded]:
 
 
 def drop_lines(rows: Rows, batch_id: str) -> None:
-    """Forget the lines of a batch within a transaction."""
+    """Delete the lines of a batch within a transaction."""
     rows.run("DELETE FROM lines WHERE batch = :batch", batch=batch_id)

@@ -1,1 +1,1 @@
-"""Decides how many engines there should be, tells it, and where it may, starts and stops them."""
+"""Decides how many engines there should be, publishes it, and may start and stop them."""

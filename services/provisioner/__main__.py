@@ -35,7 +35,7 @@ from foretell.services.provisioner.webhook import WebhookFleet
 
 
 async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
-    """Decide, and tell it over HTTP, until `stop`."""
+    """Decide, and serve the decisions over HTTP, until `stop`."""
     if not settings.folder:
         raise SystemExit("a provisioner needs a folder: give one with --folder, or --cluster")
     metrics = ProvisionerMetrics()
@@ -48,7 +48,7 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         client = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
         build_strategy(
             settings.strategy, settings.strategy_parameters
-        )  # a wrong one ends the start
+        )  # fails at start-up if the settings are wrong
         gatherer = Gatherer(
             [url.strip() for url in settings.schedulers.split(",") if url.strip()],
             client,
@@ -86,13 +86,13 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
 
 
 def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
-    """By what replicas agree which of them is active."""
+    """The lease by which replicas agree which of them is active."""
     holder = f"{socket.gethostname()}-{os.getpid()}"
     if not settings.lease:
         return FileLease(Path(settings.folder), holder)
     Path(settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     if settings.lease.startswith("postgresql://"):
-        try:  # few need what it imports
+        try:  # an optional dependency
             import psycopg  # noqa: F401, PLC0415
 
             from foretell.services.provisioner.database_lease import DatabaseLease  # noqa: PLC0415
@@ -107,7 +107,7 @@ def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
 
 
 def orders_of(settings: ProvisionerSettings, places: Sequence[str]) -> Orders | None:
-    """Who starts and ends engines; None: nobody does, or `foretell up`."""
+    """What starts and ends engines; None: nothing does, or `foretell up` does."""
     driver: EngineDriver
     if settings.driver == "docker":
         driver = DockerDriver(settings.driver_target, places)

@@ -18,7 +18,7 @@ async def call(
     good: Collection[int] = (200,),
     **options: Any,
 ) -> bytes:
-    """The body of the answer. DriverFailed if its status is none of `good`, or it is too long."""
+    """The body of the answer. Raises DriverFailed if the status is not `good` or it is too long."""
     async with client.request(method, url, allow_redirects=False, **options) as answer:
         try:
             body = await read_bounded(answer, TUNING.platform_answer_bytes)
@@ -30,7 +30,7 @@ async def call(
 
 
 def _message(body: bytes) -> str:
-    """What Docker and Kubernetes alike say about an error."""
+    """The error message in an answer of Docker or Kubernetes."""
     try:
         return str(json.loads(body)["message"])[:500]
     except (KeyError, TypeError, ValueError):

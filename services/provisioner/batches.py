@@ -1,4 +1,4 @@
-"""Asks the batch service which batches are due when, and how much of them is left."""
+"""Asks the batch service when batches are due, and how much of them is left."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ _NAME = "batches"
 
 
 class BatchService:
-    """What it said last counts until it says more, or until what is left is due."""
+    """A client of the batch service, whose last answer counts until the next one."""
 
     def __init__(self, address: str, traffic: Traffic, complaints: Complaints) -> None:
         """`address` is `unix:PATH` or `HOST:PORT`; empty: there is no such service."""
@@ -41,7 +41,7 @@ class BatchService:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             self._complaints.add(_NAME, f"the batch service gives no status: {error!r}")
         ago_s = now_s - self._heard_s
-        # Work goes on meanwhile: the report ages by the time that has passed.
+        # Work goes on meanwhile: time and work left shrink alike. Batches due by now are dropped.
         return replace(self._told, due=[d for d in self._told.due if d.within_s > ago_s])
 
     async def _status(self) -> Any:
@@ -55,7 +55,7 @@ class BatchService:
 
 
 def _batches_of(status: Any, now_s: float) -> BatchDemand:
-    """Raises AttributeError, KeyError, TypeError or ValueError if this is no such status."""
+    """Raises AttributeError, KeyError, TypeError or ValueError if the status is malformed."""
     due = [
         Due(
             float(each["due_unix_s"]) - now_s,

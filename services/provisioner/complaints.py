@@ -1,4 +1,4 @@
-"""What does not work, said once and not at every attempt."""
+"""Logs a repeated failure once, and not at every attempt."""
 
 import logging
 
@@ -6,17 +6,17 @@ logger = logging.getLogger(__name__)
 
 
 class Complaints:
-    """The latest complaint of each who has one."""
+    """The open complaint of each source that has one."""
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
 
     def add(self, whose: str, complaint: str) -> None:
-        """Log a complaint, unless it is the one before again."""
+        """Log a complaint, unless it repeats the open one."""
         if self._open.get(whose) != complaint:
             logger.warning("%s", complaint)
         self._open[whose] = complaint
 
     def settle(self, whose: str) -> None:
-        """It works."""
+        """Close the complaint of a source that works again."""
         self._open.pop(whose, None)

@@ -1,6 +1,6 @@
-"""One active provisioner among replicas on several hosts: they agree by a row of a database.
+"""One active provisioner among replicas on several hosts: the lease is a row of a database.
 
-Any Postgres will do, such as that of batches.
+Any Postgres database can be used, such as that of batches.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from pathlib import Path
 from foretell.services.process.database import Database, DatabaseError, Rows
 from foretell.services.provisioner.lease import Held, Lease, boot_s
 
-_KEY = 4702111235  # any number that is ours
+_KEY = 4702111235  # arbitrary, but used by no other service
 _NAME = "provisioner"
 _SCHEMA = """CREATE TABLE IF NOT EXISTS leases (
     name TEXT PRIMARY KEY,
@@ -24,7 +24,7 @@ WHERE name = :name AND version = :version"""
 
 
 class DatabaseLease(Lease):
-    """A row that is made when it is first read."""
+    """A lease in a row, which is created when it is first read."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class DatabaseLease(Lease):
         *,
         clock: Callable[[], float] = boot_s,
     ) -> None:
-        """`where` as of `Database`; it is opened when it can be."""
+        """`where`: as in `Database`, which is opened at the first use that succeeds."""
         super().__init__(holder, (DatabaseError,), clock)
         self._where = where
         self._database: Database | None = None

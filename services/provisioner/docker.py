@@ -1,7 +1,7 @@
-"""Starts and stops the containers of engines and predictors, which Compose has made.
+"""Starts and stops the containers of engines and predictors, which Compose has created.
 
-Containers are described in the compose file alone. Nothing is created or removed here, so a proxy
-in front of Docker's socket may refuse everything but the three calls below.
+Only the compose file describes containers. Nothing is created or removed here, so a proxy in front
+of Docker's socket may refuse everything but the three calls below.
 """
 
 import json
@@ -15,10 +15,10 @@ from foretell.config.layout import DOCKER_SOCKET, predictor_name
 from foretell.services.provisioner.api import call
 from foretell.services.provisioner.driver import DriverFailed
 
-_URL = "http://docker/containers"  # the host is the socket
+_URL = "http://docker/containers"  # the host name is ignored: requests go to the socket
 _PROJECT, _SERVICE = "com.docker.compose.project", "com.docker.compose.service"
 _RUNS = ("running", "restarting", "paused")
-_DONE = (204, 304)  # 304: it was so already
+_DONE = (204, 304)  # 304: started or stopped already
 
 
 class _Container(NamedTuple):
@@ -28,7 +28,7 @@ class _Container(NamedTuple):
 
 
 class DockerDriver:
-    """Two containers of a Compose project in each place: the engine's, and its predictor's."""
+    """Each place has two containers of a Compose project: an engine and its predictor."""
 
     last_first = False
 
@@ -37,7 +37,7 @@ class DockerDriver:
     ) -> None:
         self._project = project
         self._services = {name: (name, predictor_name(name)) for name in places}
-        # Who calls sets the limits of time.
+        # No timeout here: callers set it.
         self._client = aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(path=socket), timeout=aiohttp.ClientTimeout()
         )
@@ -64,16 +64,16 @@ class DockerDriver:
     async def end(self, name: str) -> None:
         for each in await self._containers():
             if each.service in self._services[name] and each.runs:
-                await self._order(each, "stop")  # within the time that the compose file gives it
+                await self._order(each, "stop")  # with the grace period of the compose file
 
     async def publish(self, members: str) -> None:
-        """Schedulers read the file itself, in the volume of the sockets."""
+        """Do nothing: schedulers read the file itself, in the volume of the sockets."""
 
     async def close(self) -> None:
         await self._client.close()
 
     async def _containers(self) -> list[_Container]:
-        """Those of the project, running or not."""
+        """The containers of the project, running or not."""
         labels = [f"{_PROJECT}={self._project}", "com.docker.compose.oneoff=False"]
         filters = quote(json.dumps({"label": labels}))
         body = await call(self._client, "GET", f"{_URL}/json?all=true&filters={filters}")

@@ -1,4 +1,4 @@
-"""What starts and ends engines, and how its orders are carried out in the background."""
+"""The interface of engine drivers, and the execution of their orders in the background."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -7,7 +7,7 @@ from typing import Protocol
 from foretell.services.provisioner.complaints import Complaints
 from foretell.services.provisioner.tuning import TUNING
 
-_LIST = "list of instances"  # beside the names of places, which have no spaces
+_LIST = "list of instances"  # differs from names of places, which have no spaces
 
 
 class DriverFailed(Exception):
@@ -15,41 +15,41 @@ class DriverFailed(Exception):
 
 
 class EngineDriver(Protocol):
-    """Engines on some platform, each in a place that has a name and is ready made.
+    """Engines on some platform, each in a named place that exists already.
 
-    Drivers keep no state: the wanted engines are in the provisioner's file, and the platform is
-    asked what runs. So at whatever step a provisioner is killed, the next one continues from there.
-    Calls may be repeated and cancelled at any time. Their errors are logged, and they are repeated.
+    Drivers keep no state: the wanted engines are in the provisioner's file, and the platform tells
+    what runs. So when a provisioner is killed at any step, the next one continues from there.
+    Calls are idempotent and may be cancelled at any time. Errors are logged, and calls repeated.
     """
 
     last_first: bool
-    """Only the last of the places can be ended, and none is started before those in front of it."""
+    """Whether only the last place can be ended, and none starts before those in front of it."""
 
     async def find(self) -> Mapping[str, bool]:
-        """The places where anything runs, and whether all that belongs there does."""
+        """The places where anything runs; True if both engine and predictor do."""
         ...
 
     async def start(self, name: str) -> None:
-        """Start what does not run of an engine and its predictor."""
+        """Start an engine and its predictor, as far as they do not run."""
         ...
 
     async def end(self, name: str) -> None:
-        """End what runs of an engine that has no requests any more, and of its predictor."""
+        """End an engine that has no requests any more and its predictor, as far as they run."""
         ...
 
     async def publish(self, members: str) -> None:
-        """Bring the list of instances to where schedulers read it, if that is not the file."""
+        """Publish the list of instances where schedulers read it, if they do not read the file."""
         ...
 
     async def close(self) -> None:
-        """Close its connections; it is not called again."""
+        """Close all connections. No other method is called afterwards."""
         ...
 
 
 class Orders:
-    """Makes what runs equal to what is wanted, in the background: no decision waits for a driver.
+    """Reconciles what runs with what is wanted, in the background: no decision waits for a driver.
 
-    Every place has at most one order underway, so that one that hangs keeps no other back.
+    Each place has at most one order in progress, so that one that hangs does not delay others.
     """
 
     def __init__(self, driver: EngineDriver) -> None:
@@ -62,9 +62,9 @@ class Orders:
         self._complaints = Complaints()
 
     def follow(self, wanted: Collection[str], members: str) -> int:
-        """Begin the orders that are missing; how many have failed since the call before.
+        """Begin missing orders; return how many orders have failed since the previous call.
 
-        What failed is tried again at the next call. `members` is the list for schedulers.
+        Failed orders are repeated at the next call. `members` is the list for schedulers.
         """
         if self._look is None or self._look.done():
             self._wanted = frozenset(wanted)
@@ -73,20 +73,20 @@ class Orders:
         return failed
 
     def is_ending(self, name: str) -> bool:
-        """Whether what runs in a place may be ended at any moment, whatever is wanted by now."""
+        """Whether a place may be ended at any moment, even if it is wanted again by now."""
         looks = self._look is not None and not self._look.done()
         return name in self._ending or (looks and name not in self._wanted)
 
     async def found(self) -> Mapping[str, bool]:
-        """What the driver finds. Raises OSError if it fails or takes longer than `find_s`."""
+        """Return what the driver finds. Raises OSError if it fails or exceeds `find_s`."""
         try:
             async with asyncio.timeout(TUNING.find_s):
                 return await self.driver.find()
-        except Exception as error:  # whatever a driver does, decisions go on
+        except Exception as error:  # no error of a driver may stop decisions
             raise OSError(f"the driver does not say what runs: {error!r}") from error
 
     async def close(self) -> None:
-        """Stop; the next provisioner finds what was done and continues from there."""
+        """Cancel all orders. The next provisioner finds what was done and continues from there."""
         tasks = [task for task in (self._look, *self._underway.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -131,6 +131,6 @@ class Orders:
             self._ending.discard(name)
 
     def _complain(self, name: str, complaint: str) -> None:
-        """Every failure counts."""
+        """Count every failure, also one that is not logged again."""
         self._failed += 1
         self._complaints.add(name, f"{name}: {complaint}")

@@ -1,4 +1,4 @@
-"""The instances that decisions are about, and what carries decisions out."""
+"""The instances that decisions are about, and how decisions are carried out."""
 
 import asyncio
 import json
@@ -31,16 +31,16 @@ class EngineFleet(Protocol):
     """The instances, and how decisions about them are carried out."""
 
     async def look(self, now_s: float) -> list[FleetView]:
-        """All that there are."""
+        """All instances, with their phases."""
         ...
 
     @property
     def asked_for(self) -> int | None:
-        """Instances that were last asked for, by whomever; None: that cannot be known."""
+        """The number of instances last asked for, by a decision or a person; None: unknown."""
         ...
 
     async def act(self, decision: Decision, now_s: float) -> int:
-        """Carry a decision out as far as it goes; how many orders failed and must be repeated."""
+        """Carry out a decision; return how many orders failed and must be repeated."""
         ...
 
 
@@ -54,9 +54,9 @@ async def answers(client: aiohttp.ClientSession, url: str) -> bool:
 
 
 class WatchedFleet:
-    """Instances that others start and stop, as the schedulers' file lists them.
+    """Instances that others start and stop, listed in the schedulers' file.
 
-    One that does not answer counts as warming for `give_up_s`, and then as gone.
+    An instance that does not answer counts as warming for `give_up_s`, and then as gone.
     """
 
     asked_for: int | None = None
@@ -90,7 +90,7 @@ class WatchedFleet:
         return 0
 
     def _read(self) -> Sequence[InstanceConfig]:
-        """The file may be another one by now. Raises OSError or ValueError."""
+        """Read the source anew, since it may have changed. Raises OSError or ValueError."""
         if self._source.lstrip().startswith(("[", "{")):
             return parse_members(self._source).instances
         path = Path(self._source)

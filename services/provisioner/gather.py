@@ -1,4 +1,4 @@
-"""Asks schedulers and predictors for the numbers that decisions rest on."""
+"""Asks schedulers and predictors for the numbers on which decisions are based."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ from foretell.v1 import predictor_pb2
 
 @dataclass(slots=True)
 class _Scheduler:
-    """One replica as it was last heard of."""
+    """The last known state of one replica."""
 
     url: str
     heard_s: float = -inf
@@ -37,12 +37,12 @@ class _Scheduler:
     outstanding: dict[str, tuple[int, bool]] = field(default_factory=dict)
     """Requests in progress at each instance, and whether it is known to be draining."""
     arrived: int = 0
-    """Requests that have come between the last two questions."""
+    """Requests that arrived between the last two answers."""
     lengths: Sequence[tuple[int, float]] = ()
     """Prompt tokens and predicted output tokens of a sample of them."""
 
     def take(self, status: dict[str, Any], now_s: float) -> None:
-        """Note what it says, and what has come since it was last heard of.
+        """Take in its status, and count the requests that arrived since the one before.
 
         Raises KeyError, TypeError or ValueError if this is no status of a scheduler.
         """
@@ -59,7 +59,7 @@ class _Scheduler:
         if replica_id == self.replica_id and total >= self.arrived_total:
             arrived = total - self.arrived_total
         elif not self.replica_id:
-            arrived = 0  # what came before anybody looked says nothing of the rate now
+            arrived = 0  # arrivals before the first status say nothing about the rate now
         self.heard_s, self.replica_id, self.arrived_total = now_s, replica_id, total
         self.held, self.worst_e2e_s, self.worst_predicted_e2e_s = held, e2e_s, predicted_s
         self.outstanding = outstanding
@@ -67,11 +67,11 @@ class _Scheduler:
 
 
 class _Look(SnapshotStream):
-    """The stream of a predictor, for the one message with which it begins: to hear from all engines
-    as often as schedulers do would cost more than decisions need."""
+    """A predictor's stream, read only for its first message: following all engines like a scheduler
+    would cost more than decisions need."""
 
     async def first(self) -> None:
-        """Until that message has come, or `TUNING.answer_s`."""
+        """Wait for the first message, at most `TUNING.answer_s`."""
         self._came = asyncio.Event()
         self.start()
         try:
@@ -87,16 +87,16 @@ class _Look(SnapshotStream):
 
 @dataclass(slots=True)
 class _Engine:
-    """One predictor that is asked."""
+    """The predictor of one engine."""
 
     address: str
     stream: _Look
     heard_s: float
-    """When it last heard of its engine; at first, when it was first asked."""
+    """When it last heard from its engine; before that, when it was first asked."""
 
 
 class Gatherer:
-    """Keeps what was last heard, so that a number that is missing has an age."""
+    """Keeps the last answers, so that a missing number has an age."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class Gatherer:
         await self._batches.close()
 
     async def gather(self, seen: Sequence[FleetView], now_s: float, asked_for: int | None) -> Facts:
-        """The facts at `now_s`, Unix time; counts are those since the call before."""
+        """The facts at `now_s`, Unix time. Counts are those since the previous call."""
         self._know(seen, now_s)
         _, _, batches = await asyncio.gather(
             asyncio.gather(*(self._ask_scheduler(each, now_s) for each in self._schedulers)),
@@ -149,8 +149,8 @@ class Gatherer:
         )
 
     def is_empty(self, instance_id: str, now_s: float) -> bool:
-        """Whether a draining instance has nothing left: every scheduler, asked just now, knows that
-        it drains and has nothing there."""
+        """Whether a draining instance has no requests left: in this round, every scheduler has
+        answered, knows that the instance drains and has no requests there."""
         nothing = (0, True)
         return all(
             each.heard_s == now_s and each.outstanding.get(instance_id, nothing) == nothing
@@ -158,7 +158,7 @@ class Gatherer:
         )
 
     def _know(self, seen: Sequence[FleetView], now_s: float) -> None:
-        """Ask the predictors of those that are ready now, and no others."""
+        """Follow the predictors of ready instances, and no others."""
         wanted = {
             each.config.instance_id: each.config.predictor
             for each in seen
@@ -171,7 +171,7 @@ class Gatherer:
             if instance_id not in self._engines:
                 followed = self._cache.follow(instance_id)
                 stream = _Look(address, self._traffic, followed)
-                # It is given the time that any number may be old.
+                # As if heard now: a predictor that never answers then ages like any other number.
                 self._engines[instance_id] = _Engine(address, stream, now_s)
 
     def _leave(self, instance_id: str) -> None:
@@ -224,6 +224,6 @@ class Gatherer:
             engine.heard_s = now_s - stream.engine.age_s(loop_s)
         if stream.engine.is_fresh(loop_s):
             self._complaints.settle(engine.address)
-        elif now_s > engine.heard_s:  # it was not found only now
+        elif now_s > engine.heard_s:  # not one that was added just now
             why = stream.unpredicted or "no snapshot came"
             self._complaints.add(engine.address, f"predictor {engine.address} tells nothing: {why}")

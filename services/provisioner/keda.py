@@ -1,4 +1,4 @@
-"""KEDA's external scaler: the desired number as a metric by which KEDA and the HPA scale."""
+"""KEDA's external scaler: serves the desired number as a metric by which KEDA and the HPA scale."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,15 +17,15 @@ from foretell.v1 import externalscaler_pb2 as pb
 from foretell.v1 import externalscaler_pb2_grpc
 
 METRIC = "foretell_desired_replicas"
-"""With a target of 1 for each instance, the HPA computes as many instances as the metric says."""
+"""With a target of 1 for each instance, the HPA computes as many instances as this metric says."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class KedaScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
-    """Answers from the latest decision; a standby is UNAVAILABLE, and so are all before the first.
+    """Answers from the latest decision. UNAVAILABLE on a standby and before the first decision.
 
-    KEDA then keeps the number that it has.
+    KEDA then keeps its current number.
     """
 
     def __init__(self, loop: Loop) -> None:
@@ -87,9 +87,9 @@ def _spec() -> pb.GetMetricSpecResponse:
 
 @asynccontextmanager
 async def external_scaler(loop: Loop, address: str, traffic: Traffic) -> AsyncIterator[str]:
-    """Serve KEDA at a gRPC address; yields where, for a port may be chosen.
+    """Serve KEDA at a gRPC address; yield the address with the port that was bound.
 
-    KEDA knows no shared secret: what other hosts can reach must demand certificates.
+    KEDA knows no shared secret: an address that other hosts can reach must demand certificates.
     """
     traffic = replace(traffic, secret="")
     server = calls.server(traffic, maximum_concurrent_rpcs=TUNING.keda_calls)

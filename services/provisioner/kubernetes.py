@@ -1,7 +1,7 @@
-"""Engines in the pods of a StatefulSet, which is scaled; its last pod is the one that goes.
+"""Engines in the pods of a StatefulSet. Scaling it down removes the last pod.
 
-A place is a pod, by its ordinal; engine and predictor are two containers of it. What is allowed to
-whom is in the Helm chart, `templates/provisioner.yaml`.
+A place is a pod, by its ordinal; engine and predictor are two of its containers. The Helm chart
+grants the permissions in `templates/provisioner.yaml`.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class KubernetesDriver:
         ordinal = self._places.index(name)
         async with self._scaling:
             replicas, version = await self._replicas()
-            if replicas == ordinal + 1:  # otherwise those behind it go first
+            if replicas == ordinal + 1:  # otherwise later pods must end first
                 await self._set(ordinal, version)
 
     async def publish(self, members: str) -> None:
@@ -57,7 +57,7 @@ class KubernetesDriver:
         await self._api.close()
 
     async def _replicas(self) -> tuple[int, str]:
-        """How many are asked for, and the version of the object that says so."""
+        """The wanted number of replicas, and the version of the object that says so."""
         scale = await self._ask("GET", self._scale)
         try:
             return int(scale["spec"].get("replicas", 0)), str(scale["metadata"]["resourceVersion"])
@@ -65,7 +65,7 @@ class KubernetesDriver:
             raise DriverFailed(f"Kubernetes tells no scale: {error!r}") from error
 
     async def _set(self, replicas: int, version: str) -> None:
-        """Refused by Kubernetes if somebody else has changed the object since it was read."""
+        """Set the replicas. Kubernetes refuses this if the object has changed since it was read."""
         patch = {"metadata": {"resourceVersion": version}, "spec": {"replicas": replicas}}
         await self._ask("PATCH", self._scale, patch)
 
@@ -76,9 +76,9 @@ class KubernetesDriver:
 async def ask(
     api: KubernetesApi, method: str, url: str, patch: object = None, *, also: int = 200
 ) -> dict[str, Any]:
-    """The object that the API server answers with: with `also`, its Status in place of the object.
+    """The object in the API server's answer. If its HTTP status is `also`, this is a Status object.
 
-    DriverFailed if it answers otherwise.
+    Raises DriverFailed for any other status but 200, or if the answer is no JSON object.
     """
     headers = api.headers()
     if patch is not None:

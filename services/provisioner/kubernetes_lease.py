@@ -1,4 +1,4 @@
-"""One active provisioner among replicas in Kubernetes: they agree by a Lease, as its own do."""
+"""One active provisioner among replicas in Kubernetes: they use a Lease, as its controllers do."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -18,7 +18,7 @@ _FAILURES = (DriverFailed, aiohttp.ClientError, TimeoutError, OSError)
 
 
 class KubernetesLease(Lease):
-    """A Lease that is there."""
+    """An existing Lease object."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class KubernetesLease(Lease):
         *,
         clock: Callable[[], float] = boot_s,
     ) -> None:
-        """`loop` is that of `api`."""
+        """`loop` is the event loop of `api`."""
         super().__init__(holder, _FAILURES, clock)
         self._url = api.url(f"leases/{name}", "coordination.k8s.io/v1")
         self._api = api

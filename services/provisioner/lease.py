@@ -1,7 +1,7 @@
-"""One active provisioner among replicas: who it is, they agree by a lease in a place they share.
+"""Elects the active provisioner among replicas, by a lease in shared storage.
 
-Each replica goes by its own clock: it counts from when it has seen the holder renew. A holder that
-does not renew is passed over after `LEASE_S`, and each has a higher epoch than the one before.
+Each replica uses only its own clock: it counts from when it saw the holder renew. After `LEASE_S`
+without a renewal another replica takes over. Each holder has a higher epoch than the one before.
 Source: `leaderelection` of Kubernetes' client-go.
 """
 
@@ -23,31 +23,31 @@ logger = logging.getLogger(__name__)
 LEASE_S = 15.0
 """Time without a renewal after which a holder counts as hung."""
 VALID_S = LEASE_S * 2 / 3
-"""Who could not renew for so long writes nothing any more, well before another one takes over."""
+"""A holder that has not renewed for this long stops writing, well before another takes over."""
 
 
 class LeaseLost(Exception):
-    """Another replica is the active one."""
+    """Another replica is, or may be, the active one."""
 
 
 def boot_s() -> float:
-    """Time that goes on while the machine sleeps."""
+    """Monotonic time that also advances while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease as it was read."""
+    """The state of a lease when it was read."""
 
     holder: str
-    """Empty: it was given back."""
+    """Empty: it was released."""
     epoch: int
     version: Any
-    """Another one after each change."""
+    """Differs after each change."""
 
 
 class Lease(ABC):
-    """This replica's view of the lease. Not for the thread of the event loop."""
+    """This replica's view of the lease. Methods block: never call them on the event loop."""
 
     shares_folder = False
     """Whether all replicas have the same folder."""
@@ -58,9 +58,9 @@ class Lease(ABC):
         failures: tuple[type[Exception], ...],
         clock: Callable[[], float],
     ) -> None:
-        """`failures`: what is raised where the lease cannot be read or written."""
+        """`failures`: the exceptions raised when the lease cannot be read or written."""
         self.epoch = 0
-        """That of this replica; 0 while it does not hold the lease."""
+        """The epoch of this replica; 0 while it does not hold the lease."""
         self._holder = holder
         self._failures = failures
         self._clock = clock
@@ -69,7 +69,7 @@ class Lease(ABC):
         self._seen_s = 0.0
 
     def take(self) -> bool:
-        """Take the lease, or keep it; whether this replica is the active one."""
+        """Acquire or renew the lease; return whether this replica is the active one."""
         try:
             return self._take()
         except self._failures as error:
@@ -78,9 +78,9 @@ class Lease(ABC):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """What is written inside is written before another replica becomes active.
+        """A block of at most `LEASE_S - VALID_S` ends before another replica becomes active.
 
-        Raises LeaseLost, before anything is written, if one may be.
+        Raises LeaseLost before the block if another replica may be active.
         """
         if not self._is_valid():
             self.epoch = 0
@@ -88,7 +88,7 @@ class Lease(ABC):
         yield
 
     def release(self) -> None:
-        """Another replica may take over at once; after `LEASE_S` if this cannot be told."""
+        """Let another replica take over at once; if this fails, it does after `LEASE_S`."""
         epoch, self.epoch = self.epoch, 0
         if not epoch:
             return
@@ -115,28 +115,28 @@ class Lease(ABC):
         epoch = held.epoch if mine else held.epoch + 1
         if not self._write(held, self._holder, epoch):
             return False
-        # From before it was asked for: others count from later.
+        # Valid from before the write: other replicas count from a later time.
         self.epoch, self._renewed_s = epoch, now_s
         return True
 
     def _is_free(self, held: Held) -> bool:
-        """Whether nobody holds it: it was given back, or this replica had it before."""
+        """Whether the lease may be taken at once: it was released, or was this replica's before."""
         return held.holder in ("", self._holder)
 
     @abstractmethod
     def _read(self) -> Held:
-        """The lease as it is."""
+        """Read the lease."""
 
     @abstractmethod
     def _write(self, held: Held, holder: str, epoch: int) -> bool:
-        """Renew it, or pass it on; whether nobody else was faster and it still was as `held`."""
+        """Write holder and epoch if the lease still equals `held`; return whether it did."""
 
 
 class FileLease(Lease):
     """A lease in a folder, for replicas on one host.
 
-    Its holder has locked a file of its own, which the kernel unlocks when it dies: another one
-    takes over at once. Methods take milliseconds and may block that long.
+    Its holder has locked a file of its own, which the kernel unlocks when the holder dies: another
+    replica then takes over at once. Methods block for milliseconds.
     """
 
     shares_folder = True
@@ -152,7 +152,7 @@ class FileLease(Lease):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """No other replica can become active meanwhile, however long the block takes."""
+        """No other replica can become active during the block, however long it takes."""
         with self._locked():
             if not self.epoch or self._read().epoch != self.epoch:
                 self.epoch = 0

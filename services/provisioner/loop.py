@@ -1,4 +1,4 @@
-"""Decides again and again while this replica holds the lease."""
+"""Decides periodically while this replica holds the lease."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ Listener = Callable[[Decision], None]
 
 
 class Loop:
-    """One replica. `make` gives a fresh decider and fleet whenever it becomes active."""
+    """One replica. `make` creates a new provisioner and fleet whenever it becomes active."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Loop:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.decision: Decision | None = None
-        """The latest of this replica; None while it stands by."""
+        """The latest decision of this replica; None while it stands by."""
         self.listeners: list[Listener] = []
-        """Get every decision."""
+        """Called with every decision."""
         self._lease = lease
         self._make = make
         self._gatherer = gatherer
@@ -49,7 +49,7 @@ class Loop:
         self._facts: Facts | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`; the lease is given back then."""
+        """Decide until `stop`, then release the lease."""
         try:
             while not stop.is_set():
                 began_s = time.monotonic()

@@ -9,7 +9,7 @@ from foretell.telemetry import Declared
 
 
 class ProvisionerMetrics(Declared):
-    """What one replica decides. Gauges of decisions keep their last value on a standby."""
+    """The decisions of one replica. On a standby, gauges of decisions keep their last value."""
 
     def __init__(self) -> None:
         super().__init__(CollectorRegistry())
@@ -77,7 +77,7 @@ class ProvisionerMetrics(Declared):
         self.process()
 
     def show(self, facts: Facts, decision: Decision) -> None:
-        """Show a decision and what it rests on."""
+        """Show a decision and the facts behind it."""
         self.desired.set(decision.desired)
         for reason in get_args(Because):
             self.reason.labels(reason).set(reason == decision.because)

@@ -1,7 +1,7 @@
-"""Engines that are started and stopped: a driver runs those that the state names, or `foretell up`.
+"""Engines that the provisioner starts and stops: a driver or `foretell up` runs the wanted ones.
 
 The whole state is in one file, which is replaced atomically: a replica that takes over after a
-crash, at any step, finds every engine that is wanted and continues with it.
+crash at any step finds every wanted engine and continues with it.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from foretell.services.provisioner.tuning import TUNING
 logger = logging.getLogger(__name__)
 
 _EPOCH_FILE = "engines.epoch"
-"""Beside the file of engines: under which lease it was written."""
+"""Holds the epoch of the lease under which the file of engines was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """One engine that is wanted to run."""
+    """One wanted engine."""
 
     phase: Phase
     since_s: float
@@ -49,8 +49,8 @@ class Places:
         is_empty: Callable[[str, float], bool],
         orders: Orders | None = None,
     ) -> None:
-        """`is_empty` tells whether a draining instance has nothing left at that time. Without
-        `orders` somebody else reads the file and runs what it names."""
+        """`is_empty` returns whether a draining instance has no requests left at a time. Without
+        `orders`, another process reads the file and runs the engines that it names."""
         self._state, self._instances = folder / ENGINES_FILE, folder / INSTANCES_FILE
         self._written_under = folder / _EPOCH_FILE
         self._has_looked = False
@@ -65,11 +65,11 @@ class Places:
 
     @property
     def asked_for(self) -> int | None:
-        """Engines that the file wants, which a person may edit."""
+        """The number of engines wanted by the file, which a person may edit."""
         return sum(engine.phase is not Phase.DRAINING for engine in self._engines.values())
 
     async def look(self, now_s: float) -> list[FleetView]:
-        """Read what is wanted, and probe it. One that answers for the first time is ready."""
+        """Read the wanted engines and probe them. A warming one that answers becomes ready."""
         known = None if self._is_outdated() else self._read(now_s)
         self._has_looked = True
         self._engines = await self._adopted(now_s) if known is None else known
@@ -93,9 +93,9 @@ class Places:
         return seen
 
     async def act(self, decision: Decision, now_s: float) -> int:
-        """Take back, start, drain and stop; a start for which there is no place is repeated later.
+        """Take back, start, drain and stop engines. A start without a free place is repeated later.
 
-        One that is to be taken back and is gone by now counts as failed: it was ended before.
+        Taking back an engine that has ended meanwhile counts as failed.
         """
         engines = self._engines
         failed = self._take_back(decision, now_s)
@@ -108,7 +108,7 @@ class Places:
                 if name in engines:
                     engines[name] = _Engine(Phase.DRAINING, now_s)
         for name, engine in list(engines.items()):
-            # One that drains since this moment is not known to drain by any scheduler yet.
+            # One whose drain begins now is not empty: no scheduler knows yet that it drains.
             if engine.phase is Phase.DRAINING and self._is_empty(name, now_s):
                 logger.info("%s is empty and stops", name)
                 del engines[name]
@@ -122,9 +122,9 @@ class Places:
         return failed if self._orders is None else failed + self._orders.follow(engines, members)
 
     def _take_back(self, decision: Decision, now_s: float) -> int:
-        """Have as many draining engines serve again as the decision names; how many are gone.
+        """Let as many draining engines serve again as the decision names; return how many are gone.
 
-        Where only the last ones can be ended, those in front come first, whatever is named.
+        If only the last place can be ended, the first draining ones are taken, whatever is named.
         """
         engines, names = self._engines, decision.take_back
         if self._orders is not None and self._orders.driver.last_first:
@@ -142,7 +142,7 @@ class Places:
     def _let_last_go(self, decision: Decision, now_s: float) -> None:
         """End as many engines as the decision names, but the last ones: no others can be ended.
 
-        One that is to be stopped, and is not the last, is tried further by the platform.
+        An engine to be stopped that is not the last is warming again: the platform keeps trying.
         """
         engines = self._engines
 
@@ -165,7 +165,7 @@ class Places:
         return self._orders is None or not self._orders.is_ending(name)
 
     def _is_outdated(self) -> bool:
-        """Another replica, which writes to another folder, has been active since the file was
+        """Whether another replica, with a folder of its own, has been active since the file was
         written."""
         if self._has_looked or self._orders is None or self._lease.shares_folder:
             return False
@@ -176,13 +176,13 @@ class Places:
         return written < self._lease.epoch - 1
 
     async def _adopted(self, now_s: float) -> dict[str, _Engine]:
-        """What runs although nothing is known: it is taken over and not ended."""
+        """The engines that run although the file is missing or outdated: they are taken over."""
         running = {} if self._orders is None else await self._orders.found()
         return {name: _Engine(Phase.WARMING, now_s) for name in self._places if name in running}
 
     def _read(self, now_s: float) -> dict[str, _Engine] | None:
-        """None: there is no file. Raises ValueError if it, which a person may have edited, makes no
-        sense."""
+        """The wanted engines in the file; None: there is no file. Raises ValueError if it is
+        malformed, since a person may have edited it."""
         try:
             found = json.loads(self._state.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -198,8 +198,8 @@ class Places:
             raise ValueError(f"{self._state}: every engine needs a phase") from error
 
     def _write(self) -> str:
-        """Schedulers are notified first, since an engine is stopped only when nobody sends to it.
-        What they are sent is returned."""
+        """Write the state; return the list for schedulers. The list is written first, since an
+        engine is stopped only when no scheduler sends to it."""
         listed = [
             replace(self._places[name], draining=engine.phase is Phase.DRAINING)
             for name, engine in self._engines.items()

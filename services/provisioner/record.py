@@ -1,4 +1,4 @@
-"""Every decision, with what it predicted, as one JSON line each."""
+"""A file of decisions with their predictions, one JSON line each."""
 
 import json
 import os
@@ -13,14 +13,14 @@ _DECISIONS = "decisions.jsonl"
 
 
 class DecisionRecord:
-    """Appends to a file in a folder, and keeps the latest."""
+    """Appends decisions to a file in a folder, and keeps the latest in memory."""
 
     def __init__(self, folder: Path) -> None:
         self.latest: deque[dict[str, Any]] = deque(maxlen=TUNING.latest_decisions)
         self._path = folder / _DECISIONS
 
     def add(self, facts: Facts, decision: Decision, epoch: int) -> None:
-        """Note a decision and the facts that it rests on."""
+        """Record a decision and the facts behind it."""
         line = {
             "at_unix_s": round(decision.at_s, 3),
             "epoch": epoch,
@@ -49,7 +49,7 @@ class DecisionRecord:
         written = json.dumps(line) + "\n"
         with self._path.open("ab+") as file:
             if file.tell() and not _ends_a_line(self._path):
-                written = "\n" + written  # a crash tore the line before
+                written = "\n" + written  # a crash left the line before incomplete
             file.write(written.encode())
 
 

@@ -1,8 +1,8 @@
-"""The autoscaler hook: the desired number is posted to what can start and stop instances.
+"""The autoscaler webhook: posts the desired number to a service that starts and stops instances.
 
-Messages and answers are signed as the specification Standard Webhooks 1.0 has it: HMAC-SHA256 over
-id, timestamp and body, with `v1,` and its base64 in `webhook-signature`. The id is the idempotency
-key: it stays the same when a message is sent again.
+Messages and answers are signed as Standard Webhooks 1.0 specifies: HMAC-SHA256 over id, timestamp
+and body; `webhook-signature` holds `v1,` and its base64. The id is the idempotency key: it stays
+the same when a message is sent again.
 """
 
 import base64
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class WebhookRefused(ValueError):
-    """The message was not taken, or its answer cannot be believed; the text says why."""
+    """The message was not accepted, or its answer is not trusted; the text says why."""
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class _Message:
 
 
 class WebhookFleet(WatchedFleet):
-    """Instances that somebody else starts and stops, who is sent how many there should be.
+    """Instances started and stopped by another service, which is sent the desired number.
 
-    A number is posted until it was taken, or until there is another one. An answer may say how many
-    instances that side was last asked for, as `{"asked_for": 3}`, and must then be signed: so a
-    person's change there is noticed. Without a body it only says that the number was taken.
+    A number is posted until it is accepted, or until there is another one. An answer may say how
+    many instances that service was last asked for, as `{"asked_for": 3}`, so that a change made
+    there by a person is noticed; it must then be signed. An empty answer only accepts the number.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WebhookFleet(WatchedFleet):
         self._message: _Message | None = None
 
     async def act(self, decision: Decision, now_s: float) -> int:
-        """Post the number, unless it was taken already or its next attempt is not due."""
+        """Post the number, unless it was accepted already or its next attempt is not due."""
         if decision.desired == self._taken:
             self._message = None
             return 0
@@ -93,7 +93,7 @@ class WebhookFleet(WatchedFleet):
         return _Message(message_id, json.dumps(body).encode(), decision.desired)
 
     async def _post(self, message: _Message, now_s: float) -> int | None:
-        """What the other side was last asked for, where it says so."""
+        """Return the number that the service was last asked for; None if it does not say so."""
         timestamp = str(int(now_s))
         headers = {
             "content-type": "application/json",
@@ -119,7 +119,7 @@ class WebhookFleet(WatchedFleet):
 
 
 def signature(secret: bytes, message_id: str, timestamp: str, body: bytes) -> str:
-    """What goes into `webhook-signature`."""
+    """The value of `webhook-signature`."""
     signed = b".".join((message_id.encode(), timestamp.encode(), body))
     digest = hmac.digest(secret, signed, "sha256")
     return f"v1,{base64.b64encode(digest).decode()}"
@@ -128,7 +128,7 @@ def signature(secret: bytes, message_id: str, timestamp: str, body: bytes) -> st
 def _believed(
     secret: bytes, message_id: str, body: bytes, headers: dict[str, str], now_s: float
 ) -> int | None:
-    """The number in a signed answer to this message; Refused if it is forged, late or no answer."""
+    """The number in a signed answer; WebhookRefused if it is forged, late or malformed."""
     timestamp = headers.get("webhook-timestamp", "")
     right = signature(secret, message_id, timestamp, body).encode()
     given = headers.get("webhook-signature", "").encode("utf-8", "replace")

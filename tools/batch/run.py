@@ -1,4 +1,4 @@
-"""`foretell run-batch`: a file of requests answered, whatever is killed on the way."""
+"""`foretell run-batch`: has a file of requests answered; a killed run can be continued."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from foretell.services.process.traffic import OPEN
 from foretell.tools.progress import Show
 
 _MOST_REQUESTS = 1 << 40
-"""Requests of a file: as many as the disk holds."""
+"""The most requests of a file: no limit but the disk."""
 _DAY_S = 86_400
 _FOR_EVER_S = 10 * 365 * _DAY_S
 _PIECE_BYTES = 1 << 20
@@ -37,24 +37,24 @@ _MOST_SHOWN = 10
 
 
 class CannotRun(Exception):
-    """What is wrong with the input, or what stands in the way."""
+    """The file cannot be answered; the text says why."""
 
 
 class WrongInput(CannotRun):
-    """Lines of the input are wrong, so there is nothing that could be gone on with."""
+    """Lines of the input are wrong, so there is nothing to continue later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a file."""
+    """The result of a whole file."""
 
     completed: int
     failed: int
     output_tokens: int
     sharing_ratio: float
-    """Share of the prompt tokens that engines say they found in a prefix cache."""
+    """Share of the prompt tokens that engines found in a prefix cache, as they report it."""
     order: str = ""
-    """What there is to say of the order in which requests were sent; "": it is the file's."""
+    """A description of the order in which requests were sent; "": the order of the file."""
 
     def __str__(self) -> str:
         shared = f", {self.sharing_ratio:.0%} of prompts cached" if self.sharing_ratio else ""
@@ -73,13 +73,13 @@ def answer_file(
     api_key: str = "",
     profile: str | None = None,
 ) -> Outcome:
-    """Have the requests in `source` answered and write their answers to `output`, in their order.
+    """Send the requests in `source` and write their answers to `output`, in the same order.
 
-    `model`: that of all requests; "": they say. `concurrency`: requests at once; 0: as many as the
-    schedulers' predictions allow. `profile`: requests are sent in the order that is done soonest
-    on a simulated engine of this GPU profile; "": those that begin alike together; None: in the
-    order of the file. What was done is kept beside `output` until all is, so that the same call
-    goes on where another ended. Raises `CannotRun`, OSError.
+    `model`: the only one that requests may name; "": any. `concurrency`: requests in flight; 0: as
+    many as schedulers' predictions allow. `profile`: requests are sent in the order that ends
+    soonest on a simulated engine of this GPU profile; "": grouped by common prefixes; None: in the
+    order of the file. Results are kept beside `output` until all are there, so that the same call
+    continues an interrupted one. Raises `CannotRun`, OSError.
     """
     try:
         if profile:
@@ -123,7 +123,7 @@ def answer_file(
 
 
 def _discard(folder: Path) -> None:
-    """Remove what was kept: it is gone at once, though its parts go one by one."""
+    """Remove the kept results. Renaming first makes this atomic."""
     gone = folder.with_name(f"{folder.name}.gone")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -131,7 +131,7 @@ def _discard(folder: Path) -> None:
 
 
 def _batch_of(store: BatchStore, source: Path, folder: Path) -> Batch:
-    """The batch of a file, which may have been begun before."""
+    """The batch of a file: that of an earlier call, or else a new one."""
     with source.open("rb") as file:
         digest = file_digest(file, "sha256")
     known = next(iter(store.batches("", "", 1) or ()), None)
@@ -231,7 +231,7 @@ def _told(batch: Batch) -> str:
 
 
 def _progress(tokens_per_s: float, usage: TokenUsage, end_unix_s: float | None) -> str:
-    """What stands beside the bar: the pace, the sharing achieved, and the predicted end."""
+    """The text beside the bar: the rate, the sharing achieved, and the predicted end."""
     said = [f"{tokens_per_s:,.0f} tokens/s"]
     if usage.cached_tokens:
         said.append(f"{usage.sharing_ratio:.0%} of prompts cached")
@@ -249,7 +249,7 @@ class _Rate:
         self._seen: list[tuple[float, int]] = []
 
     def of(self, tokens: int) -> float:
-        """The rate now that so many are known."""
+        """Note the total so far, and return the rate."""
         now_s = time.monotonic()
         self._seen = [each for each in self._seen if each[0] > now_s - _RATE_S]
         self._seen.append((now_s, tokens))
@@ -258,7 +258,7 @@ class _Rate:
 
 
 def _write(store: BatchStore, batch: Batch, output: Path) -> None:
-    """Answers and errors in the order of the input, all or none."""
+    """Write answers and errors in the order of the input, atomically."""
     part = output.with_name(f"{output.name}.part")
     with part.open("wb") as file:
         for line in _in_order(store, batch):
@@ -269,7 +269,7 @@ def _write(store: BatchStore, batch: Batch, output: Path) -> None:
 
 
 def _in_order(store: BatchStore, batch: Batch) -> Iterator[bytes]:
-    """Both files have the order of the input, so they are merged line by line."""
+    """The lines of answers and errors, merged: both files are in the order of the input."""
     ids = [each for each in (batch.output_file_id, batch.error_file_id) if each]
     files = [_records(store, each) for each in ids]
     heads = [next(each) for each in files]

@@ -15,15 +15,15 @@ from foretell.tools.chart.values import ClusterObservability
 Values = dict[str, Any]
 
 LONGEST_NAME = 24
-"""Characters of a model's name in Kubernetes: labels of its pods have 63, with others before it."""
+"""The longest name of a model in Kubernetes: it is part of pod labels of at most 63 characters."""
 _KEYS = {"api_keys_file": "apiKeys", "engine_api_key_file": "engineApiKey"}
 """Files of keys, and the Secrets that hold them on Kubernetes."""
 
 
 def values_of(cluster: Cluster, given: Mapping[str, Any]) -> Values:
-    """The values of a cluster, with `given` ones over them.
+    """The values of a cluster, overridden by `given`.
 
-    ClusterError that names what of the file has no place in a pod.
+    Raises ClusterError, which names all fields that no pod can have.
     """
     problems = list(_without_a_place(cluster, given))
     if problems:
@@ -73,7 +73,7 @@ def _model(engine: ClusterEngine, taken: set[str]) -> Values:
 
 
 def _name(wanted: str, taken: set[str]) -> str:
-    """A name that Kubernetes takes, and no item before has."""
+    """A name that Kubernetes accepts and that is not `taken`."""
     plain = re.sub("[^a-z0-9]+", "-", wanted.rpartition("/")[2].lower()).strip("-") or "engine"
     for number in range(len(taken) + 1):
         ending = f"-{number}" if number else ""
@@ -84,12 +84,12 @@ def _name(wanted: str, taken: set[str]) -> str:
 
 
 def _set(section: Any, fields: set[str] | None = None) -> Values:
-    """What the file says of a section; the rest has the defaults of both."""
+    """The fields of a section that the file sets; the chart has the same defaults for others."""
     return section.model_dump(include=fields, exclude_unset=True)  # type: ignore[no-any-return]
 
 
 def _without_a_place(cluster: Cluster, given: Mapping[str, Any]) -> Iterator[str]:
-    """Files and folders of this host: no pod has them."""
+    """Errors for fields that no pod can have, such as files and folders of this host."""
     for engines in cluster.engines:
         if engines.url:
             yield "engines.url: the chart has no engines that somebody else starts"
@@ -112,7 +112,7 @@ def _without_a_place(cluster: Cluster, given: Mapping[str, Any]) -> Iterator[str
 
 
 def _over(below: Values, above: Mapping[str, Any]) -> Values:
-    """As Helm merges values: mappings by key, all else whole."""
+    """Merge values as Helm does: mappings by key, everything else as a whole."""
     found = dict(below)
     for key, value in above.items():
         both = isinstance(value, Mapping) and isinstance(found.get(key), Mapping)

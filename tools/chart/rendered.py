@@ -17,13 +17,13 @@ _NO_HELM = (
     "the chart is rendered by Helm: install the program `helm`, or `pip install helm-python-sdk`"
 )
 _NOT_APPLIED = ("templates/tests/", "templates/NOTES.txt")
-"""What the program leaves out, too, when it prints manifests."""
+"""Templates that `helm template` leaves out, too."""
 
 
 def manifests(values: Mapping[str, Any], release: str, namespace: str) -> str:
     """All objects of the chart with these values, as YAML documents.
 
-    ClusterError with Helm's words if the values are wrong, or if there is no Helm.
+    Raises ClusterError with Helm's message if the values are wrong, or if there is no Helm.
     """
     try:
         import helm_python

@@ -1,7 +1,7 @@
-"""The part of the schema of the chart's values that is the cluster file's.
+"""The part of the chart's values schema that comes from the cluster file.
 
-`values.schema.json` is written by hand but for the sections of the cluster file, which
-`foretell.config` describes: `make chart` puts them in.
+`values.schema.json` is written by hand, except for the sections of the cluster file: `make chart`
+inserts them from `foretell.config`.
 """
 
 import json
@@ -90,7 +90,7 @@ def schema() -> str:
 
 
 def _plain(part: Any) -> Any:
-    """Without what only Pydantic wants: titles, and defaults, which are values.yaml's."""
+    """Remove what only Pydantic adds: titles, and defaults, which values.yaml has."""
     if isinstance(part, list):
         return [_plain(each) for each in part]
     if not isinstance(part, dict):

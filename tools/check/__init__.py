@@ -2,6 +2,6 @@
 
 Engines are started once (`engines`), then stages run one after the other, each within its share of
 the time (`budget`), and each writes its result before the next begins: `attach`, `cost`, `truth`,
-`cluster`, `beside`. `run` drives them, and `page` makes one page of whatever a folder holds, so
-that a run that was killed leaves what it had measured. `in_engine` is what vLLM loads.
+`cluster`, `beside`. `run` drives them, and `page` makes one page of the results in a folder, so
+that a killed run keeps what it has measured. vLLM loads `in_engine`.
 """

@@ -1,4 +1,4 @@
-"""What do online requests notice of offline ones? Alone, by vLLM's `priority`, by our class."""
+"""How do offline requests affect online ones, by vLLM's `priority` and by Foretell's class?"""
 
 import asyncio
 import time
@@ -13,13 +13,13 @@ from foretell.tools.check.load import Answered, keep_busy, offline, questions, s
 from foretell.tools.live.stream import StreamClient
 
 UTILISATION = 0.4
-"""Rate of online requests as a ratio of what one engine serves."""
+"""Rate of online requests as a ratio of one engine's capacity."""
 CONTENDERS = {
     "online alone": (0, False),
     "vLLM's priority": (0, True),
     "co-scheduling class": (-1, True),
 }
-"""The place of the engine, and whether there are offline requests beside the online ones."""
+"""The index of the engine, and whether there are offline requests beside the online ones."""
 _CAPACITY_RATIO = 0.12
 _DRAIN_RATIO = 0.3
 _LEAST_RUN_S = 4.0
@@ -29,7 +29,7 @@ _TEXTS = 12
 
 
 async def beside(context: Context, seconds: float) -> dict[str, Any]:
-    """Online requests at one engine, with and without an endless file of offline ones."""
+    """Online requests at one engine, with and without an endless stream of offline ones."""
     ends_s = time.monotonic() + seconds
     url, concurrency = context.engines.urls[-1], round(1.5 * context.max_num_seqs)
     capacity = await context.capacity(url, "beside", concurrency, _CAPACITY_RATIO * seconds)

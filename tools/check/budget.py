@@ -13,9 +13,9 @@ _SHARES: dict[Stage, float] = {
     "cluster": 0.38,
     "beside": 0.17,
 }
-"""What each stage gets of the time for all; those that are left share what others did not use."""
+"""Each stage's share of the time. Later stages share what earlier ones did not use."""
 _LEAST_S: dict[Stage, float] = {"attach": 3, "cost": 6, "truth": 15, "cluster": 25, "beside": 15}
-"""Below this a stage tells nothing and is left out."""
+"""A stage with less time than this would show nothing and is left out."""
 ENDING_RATIO = 0.08
 """The share of the whole time that is kept for ending the engines and for the analysis."""
 
@@ -33,11 +33,11 @@ class Budget:
 
     @property
     def left_s(self) -> float:
-        """Until the whole time is over."""
+        """Seconds until the whole time is over."""
         return self.total_s - (self.clock() - self.began_s)
 
     def share_s(self, stage: Stage, to_come: Sequence[Stage]) -> float:
-        """Seconds for `stage`, when `to_come` are behind it; 0 where too few are left."""
+        """Seconds for `stage` if the stages `to_come` follow it; 0 if too few are left."""
         usable_s = self.left_s - ENDING_RATIO * self.total_s
         weights = sum(_SHARES[each] for each in (stage, *to_come))
         own_s = usable_s * _SHARES[stage] / weights

@@ -1,4 +1,4 @@
-"""What does a policy gain? The same arrivals before the same engines, by each policy in turn."""
+"""What does a policy gain? Each policy in turn places the same arrivals on the same engines."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ from foretell.workload import Arrival
 
 METRICS = ("ttft_mean_s", "ttft_p99_s", "e2e_mean_s", "e2e_p99_s", "goodput_per_s")
 UTILISATION = 0.9
-"""Mean rate as a ratio of what all engines serve together; bursts go far beyond."""
+"""Mean rate as a ratio of the capacity of all engines; bursts go far beyond."""
 REFERENCE = "slo"
-_CAPACITY_RATIO = 0.14  # of the stage's time, to find that
+_CAPACITY_RATIO = 0.14  # of the stage's time, to find the capacity
 _START_RATIO = 1.2  # of the time that the first scheduler took to start
 _DRAIN_RATIO = 0.25  # of a run, for its last requests to end
 _LEAST_RUN_S = 6.0
-_ROUNDS, _MOST_ROUNDS = 3, 10  # with three, an interval says something
+_ROUNDS, _MOST_ROUNDS = 3, 10  # from three on, an interval is meaningful
 _WARM_UP_RATIO = 0.1
 _CONCURRENCY_PER_SEAT = 1.25
 _SIMULATIONS = 5
@@ -60,7 +60,7 @@ async def cluster(context: Context, seconds: float) -> dict[str, Any]:
         whole: list[dict[str, _Run]] = []
         for round_, policy in _turns(rounds, policies):
             if ends_s - time.monotonic() < run_s * (1 + _DRAIN_RATIO) and round_ > 0:
-                break  # drains took longer than was foreseen: this round is left out
+                break  # drains took longer than planned: this round is left out
             runs.append(await _run(context, round_, policy, rate, run_s))
             whole = _whole(runs, policies)
             found = context.keep(
@@ -80,7 +80,7 @@ async def cluster(context: Context, seconds: float) -> dict[str, Any]:
 
 
 def _rounds(left_s: float, policies: int, start_s: float) -> tuple[int, float]:
-    """How many rounds there is time for, and the seconds in which a run's requests come, where a
+    """The number of rounds that fit, and the seconds during which a run's requests arrive, if a
     scheduler takes `start_s` to start."""
 
     def run_s(rounds: int) -> float:
@@ -88,7 +88,7 @@ def _rounds(left_s: float, policies: int, start_s: float) -> tuple[int, float]:
         return (each_s - _START_RATIO * start_s) / (1.0 + _DRAIN_RATIO)
 
     rounds = 1
-    # Beyond those, longer runs say more than further ones: queues take time to form.
+    # Beyond `_ROUNDS`, longer runs tell more than further rounds: queues take time to form.
     while rounds < _MOST_ROUNDS and run_s(rounds + 1) >= (
         _LEAST_RUN_S if rounds < _ROUNDS else 2 * _LEAST_RUN_S
     ):
@@ -105,8 +105,8 @@ def _turns(rounds: int, policies: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 async def _capacity(context: Context, seconds: float) -> tuple[float, float]:
-    """Requests a second that all engines serve while some always wait, and the seconds in which
-    the scheduler started."""
+    """Requests a second that all engines serve while some always wait, and the seconds that the
+    scheduler took to start."""
     began_s = time.monotonic()
     engines, folder = context.engines, context.services.folder / "capacity"
     concurrency = round(_CONCURRENCY_PER_SEAT * context.max_num_seqs * len(engines.urls))
@@ -134,7 +134,7 @@ def _seed(round_: int) -> int:
 
 
 def _counted(answered: Sequence[Answered]) -> Sequence[Answered]:
-    """Without the first, which find the engines empty."""
+    """The answers without the first ones, which found the engines empty."""
     return answered[int(_WARM_UP_RATIO * len(answered)) :]
 
 
@@ -147,7 +147,7 @@ def _whole(runs: Sequence[_Run], policies: Sequence[str]) -> list[dict[str, _Run
 
 
 def _summary(rounds: Sequence[dict[str, _Run]], policy: str) -> dict[str, Any]:
-    """Means over rounds; `less_reference` pairs each round with the reference's."""
+    """Means over rounds; `less_reference` is the difference to the reference, paired by round."""
     found: dict[str, Any] = {}
     for metric in METRICS:
         own = [round_[policy].figures[metric] for round_ in rounds]
@@ -169,8 +169,8 @@ def _simulated(
     run_s: float,
     rounds: int,
 ) -> dict[str, Any]:
-    """What the simulator says of the same requests, with step times fitted to the steps of these
-    very runs; lengths are expected to be as those before."""
+    """Simulated figures of the same requests, with step times fitted to the steps of these runs.
+    Length estimates come from a history of other requests of the same kind."""
     instances = []
     for own in snapshots:
         steps: list[Step] = [step for snapshot in own for step in snapshot.completed_steps]

@@ -19,7 +19,7 @@ from foretell.tools.live.measure import rate_of
 from foretell.tools.live.stream import StreamClient
 from foretell.workload import Arrival
 
-_ALLOWED = 4  # times the longest answer: what a request allows
+_ALLOWED = 4  # a request's limit of tokens, as a multiple of the longest answer
 Say = Callable[[str], None]
 
 
@@ -36,10 +36,10 @@ class Context:
     max_num_seqs: int
     """Seats of an engine."""
     say: Say
-    """Told what goes on."""
+    """Called with what is going on."""
 
     def keep(self, stage: Stage, found: dict[str, Any]) -> dict[str, Any]:
-        """Write what a stage has found until now, and return it: a run that is ended leaves it."""
+        """Write what a stage has found so far, in case the run is interrupted, and return it."""
         write_whole(self.output / f"{stage}.json", json.dumps(found, indent=1))
         return found
 
@@ -50,17 +50,17 @@ class Context:
 
     @property
     def most_tokens(self) -> int:
-        """What a request allows whose length only its engine knows."""
+        """The limit of tokens of requests whose length only the engine knows."""
         lengths = self.lengths
         return min(_ALLOWED * lengths.most_output, self.max_model_len - lengths.most_prompt)
 
     def online(self, prefix: str) -> Body:
-        """Makes the bodies of online requests, whose prompts begin unlike those of any other
-        `prefix`."""
+        """A function that makes bodies of online requests. Their prompts share no beginning with
+        those of another `prefix`."""
         return online(self.most_tokens, MODEL_NAME, prefix)
 
     def arrivals(self, rate_per_s: float, seconds: float, seed: int) -> list[Arrival]:
-        """Bursty requests of `seconds`, the same for a seed."""
+        """Bursty requests during `seconds`, the same for the same seed."""
         count = max(1, round(rate_per_s * seconds))
         return bursty(count, rate_per_s, self.lengths, self.options.seed + seed)
 
@@ -93,7 +93,7 @@ class Context:
         return {"requests": len(done), **{key: round(value, 5) for key, value in found.items()}}
 
     def facts(self) -> dict[str, Any]:
-        """What is the same for all stages, as JSON."""
+        """The facts that are the same for all stages, as JSON."""
         return {
             "engines": self.plan.count,
             "engines_per_gpu": self.plan.per_gpu,

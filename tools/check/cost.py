@@ -23,7 +23,7 @@ _NORMAL_975 = 1.96
 
 
 async def cost(context: Context, seconds: float) -> dict[str, Any]:
-    """Keep the first engine half full, and let it switch its plugin off and on meanwhile."""
+    """Keep the first engine half full while it switches its plugin off and on."""
     file = context.services.folder / METER_NAME
     file.unlink(missing_ok=True)
     seats = context.max_num_seqs
@@ -55,7 +55,7 @@ def summary(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Means over pairs of blocks, one with the plugin and one without, and their intervals.
 
     Microseconds. `own` is the time in the scheduler's two methods, on the engine's thread; `step`
-    is from one step's begin to the next one's. Pairs that are not whole do not count.
+    is the time from the start of one step to that of the next. Incomplete pairs are ignored.
     """
     pairs = [pair for pair in _pairs(blocks) if all(each["step_us"] for each in pair)]
     if len(pairs) < 2:
@@ -82,6 +82,6 @@ def summary(blocks: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _pairs(
     blocks: Sequence[dict[str, Any]],
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Neighbours, of which the first has the plugin."""
+    """Pairs of neighbouring blocks; the first of a pair is the one with the plugin."""
     for first, second in zip(islice(blocks, 0, None, 2), islice(blocks, 1, None, 2), strict=False):
         yield (first, second) if first["plugin"] else (second, first)

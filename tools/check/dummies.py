@@ -1,9 +1,9 @@
 """Models without weights: published shapes that vLLM fills with random numbers.
 
-An engine with `--load-format dummy` computes what one with the real weights does, as fast; only its
-words have no sense. The vocabulary keeps its published size, so that the head and the sampler cost
-what they would; ids beyond the small tokenizer's decode to nothing. Shapes are those of the
-models' published `config.json`.
+An engine with `--load-format dummy` does the same work, as fast, as with the real weights; only its
+text makes no sense. The vocabulary keeps its published size, so that the head and the sampler cost
+the same; ids beyond the small tokenizer's decode to nothing. Shapes are those of the models'
+published `config.json`.
 """
 
 import json
@@ -31,7 +31,7 @@ def write_dummy(name: str, folder: Path) -> Path:
 
 
 def weight_bytes(model: Path) -> int:
-    """Bytes of the weights of the model in a folder; 0 where they cannot be told."""
+    """Bytes of the weights of the model in a folder; 0 if unknown."""
     stored = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     if stored:
         return stored
@@ -42,7 +42,7 @@ def weight_bytes(model: Path) -> int:
 
 
 def _dense_bytes(config: dict[str, Any]) -> int:
-    """Bytes of a dense decoder with a gated MLP; KeyError where the shape says something else."""
+    """Bytes of a dense decoder with a gated MLP; KeyError if the shape lacks a size of one."""
     if any("expert" in name for name in config):
         return 0
     width, layers = config["hidden_size"], config["num_hidden_layers"]

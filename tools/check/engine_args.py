@@ -18,11 +18,11 @@ CPU_ENVIRONMENT: Mapping[str, str] = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
-    # Only with this does vLLM's CPU platform keep the executor in the engine's process, as it does
-    # on one GPU. Otherwise engine and worker each spin on a core while they wait for each other.
+    # With this, vLLM's CPU platform keeps the executor in the engine's process, as on one GPU.
+    # Otherwise engine and worker each spin on a core while they wait for each other.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-"""Variables on a CPU that others need too: one thread each, a small KV cache, no model hub."""
+"""Variables of all engines on a CPU, not only of checks: one thread, a small KV cache, no hub."""
 CPU_ARGS = (
     "--enforce-eager --dtype float32 --distributed-executor-backend uni --max-model-len 2048 "
     "--max-num-seqs 8 --max-num-batched-tokens 512 --num-gpu-blocks-override 200"

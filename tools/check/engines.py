@@ -1,4 +1,4 @@
-"""Starts the engines under test, all at once where they can be told their share of memory."""
+"""Starts the engines under test, all at once if their shares of GPU memory can be set."""
 
 import asyncio
 import os
@@ -40,12 +40,12 @@ class CannotCheck(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is started."""
+    """The engines to start."""
 
     model: str
     """Folder or name."""
     dummy: bool
-    """Its weights are random."""
+    """Whether its weights are random."""
     gpus: tuple[Gpu, ...]
     count: int
     per_gpu: int
@@ -53,7 +53,7 @@ class Plan:
     gpus_each: int
     """GPUs of each engine (tensor parallelism)."""
     kv_bytes: int
-    """KV cache of each engine where several share a GPU; 0: vLLM finds out by itself."""
+    """Bytes of each engine's KV cache if several share a GPU; 0: vLLM determines it."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Plan:
         return self.per_gpu == 1 or self.kv_bytes > 0
 
     def places(self, index: int) -> str:
-        """GPUs of an engine, as the launcher takes them."""
+        """The GPU indices of an engine, as the launcher takes them."""
         if not self.gpus:
             return ""
         first = (index // self.per_gpu) * self.gpus_each
@@ -86,9 +86,9 @@ class Plan:
 
 
 def plan_engines(options: CheckOptions, gpus: tuple[Gpu, ...], folder: Path) -> Plan:
-    """Which model and how many engines; a dummy's files are written below `folder`.
+    """Choose the model and the number of engines; write a dummy's files below `folder`.
 
-    CannotCheck where they do not fit.
+    Raises CannotCheck if they do not fit.
     """
     dummy = options.dummy or ("" if options.model else "qwen3-0.6b" if gpus else "tiny")
     if dummy and dummy not in SHAPES:
@@ -138,9 +138,9 @@ async def start(
 ) -> Engines:
     """Start all engines with their predictors.
 
-    CannotCheck with the end of its log where one does not come to serve.
+    Raises CannotCheck with the errors in the logs if an engine does not start.
     """
-    os.environ.update(plan.environment)  # which the engines inherit
+    os.environ.update(plan.environment)  # inherited by the engines
     os.environ[METER_FILE] = str(meter)
 
     async def one(index: int) -> Service:
@@ -173,7 +173,7 @@ async def start(
 
 
 def _last_words(folder: Path) -> str:
-    """Lines of engines' logs that tell of an error."""
+    """The last lines of engines' logs that contain an error."""
     lines: list[str] = []
     for log in sorted(folder.glob("engine-*.engine.log")):
         text = log.read_text(encoding="utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as its driver tells of them."""
+"""The GPUs of this machine, as its driver reports them."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ class Gpu:
 
 
 def find_gpus() -> tuple[Gpu, ...]:
-    """The NVIDIA GPUs that processes of ours may use; none where there is no driver."""
+    """The NVIDIA GPUs that started processes may use; none without a driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return ()
@@ -54,7 +54,7 @@ def parsed(told: str) -> tuple[Gpu, ...]:
 
 
 def visible(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
-    """Those that `CUDA_VISIBLE_DEVICES` leaves; all where it gives other names than numbers."""
+    """The GPUs that `CUDA_VISIBLE_DEVICES` lists; all if an entry is not an index."""
     if chosen is None:
         return gpus
     wanted = [each.strip() for each in chosen.split(",") if each.strip()]

@@ -1,4 +1,4 @@
-"""What vLLM loads in an engine under test: our schedulers, which meter the plugin and keep lengths.
+"""Scheduler classes of an engine under test, which meter the plugin and hide answer lengths.
 
     python -m vllm.entrypoints.openai.api_server ... \
         --scheduler-cls foretell.tools.check.in_engine.MeteredScheduler
@@ -22,13 +22,13 @@ from foretell.tools.check.engine_args import LENGTH_KEY, METER_FILE, METER_KEY
 
 _log = logging.getLogger("vllm.foretell.check")
 BLOCK_STEPS = 20
-"""Steps with the plugin, or without it, in a row."""
+"""Consecutive steps with the plugin, or without it."""
 _SETTLING_STEPS = 3
-"""Steps of each block that do not count: some are still in flight from the block before."""
+"""First steps of each block, which are not measured: the block before still has some in flight."""
 _MOST_BLOCKS = 5000
 _NOT_EOS = 100  # an ordinary token of any vocabulary
 _PAUSE_S = 0.5
-"""Longer than any step: the engine had nothing to do in between."""
+"""A longer gap than this between steps means that the engine was idle."""
 
 
 class _Meter:
@@ -61,7 +61,7 @@ class _Meter:
         self._scheduler.foretell = plugin if on else None
 
     def began(self, now_s: float) -> None:
-        """`schedule()` is called: the step before it is over."""
+        """Note a call of `schedule()`, which ends the step before it."""
         if self._began_s and now_s - self._began_s < _PAUSE_S:
             self._steps += 1
             if self._steps > _SETTLING_STEPS:
@@ -74,7 +74,7 @@ class _Meter:
         self._began_s, self._in_scheduler_s = now_s, 0.0
 
     def took(self, seconds: float) -> None:
-        """One of the scheduler's methods took so long."""
+        """Add the time that one of the scheduler's methods took."""
         self._in_scheduler_s += seconds
 
     def end(self) -> None:
@@ -84,7 +84,7 @@ class _Meter:
 
 
 class _Metered:
-    """Mixed in before `Publishing`. Costs a comparison a step while nothing is measured."""
+    """A mix-in before `Publishing`. Costs a comparison a step while nothing is measured."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -95,7 +95,7 @@ class _Metered:
         if asked is not None:
             try:
                 self._ask(begin=bool(asked))
-            except Exception:  # a measurement that fails must not end the engine
+            except Exception:  # a failed measurement must not end the engine
                 _log.warning("the meter failed", exc_info=True)
         return super().add_request(request, *args, **kwargs)  # type: ignore[misc]
 
@@ -128,11 +128,11 @@ class _Metered:
 
 
 class SecretLength:
-    """Mixed in before one of our schedulers: ends answers at lengths that nobody else was told.
+    """A mix-in before a scheduler class: ends answers at lengths that only the engine knows.
 
-    A request that has `LENGTH_KEY` gets EOS in the place of what was sampled as its last token, and
-    something else in the place of an earlier one. So its end is foreseen by nobody, as that of any
-    text, whatever runs the model.
+    In a request with `LENGTH_KEY`, the last token is replaced by EOS, and any earlier EOS by an
+    ordinary token. So, as with real text, nothing outside the engine can foresee its end, whichever
+    model runs.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -157,13 +157,13 @@ class SecretLength:
         )
 
     def _ended(self, name: str, tokens: list[int]) -> list[int]:
-        """What a request is to get for the `tokens` that were sampled."""
+        """The tokens that a request gets in place of the sampled `tokens`."""
         request = self.requests.get(name)  # type: ignore[attr-defined]
         if request is None:  # it was aborted
             self._lengths.pop(name)
             return tokens
         eos = request.sampling_params.eos_token_id
-        if eos is None:  # the request ignores it
+        if eos is None:  # the request ignores EOS
             return tokens
         left = max(1, self._lengths[name] - request.num_output_tokens)
         before = [_NOT_EOS if token == eos else token for token in tokens[: left - 1]]
@@ -200,6 +200,6 @@ class CheckedCoScheduler(SecretLength, CoScheduler):
 
 
 def _told(request: Any, key: str) -> Any:
-    """An entry of a request's `vllm_xargs`; None where it has none."""
+    """An entry of a request's `vllm_xargs`; None if it is absent."""
     params = request.sampling_params
     return (params.extra_args or {}).get(key) if params else None

@@ -1,4 +1,4 @@
-"""What the stages send, and how an answer is timed."""
+"""The requests that stages send, and the timing of their answers."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +31,11 @@ class Answered:
     prompt_tokens: int
     output_tokens: int
     due_s: float
-    """Counted from the first moment of its run."""
+    """Counted from the start of its run."""
     ttft_s: float
     e2e_s: float
     cached_tokens: int = 0
-    """Of the prompt, as far as the engine tells."""
+    """Prompt tokens found in the prefix cache, if the engine reports them."""
 
     @property
     def tpot_s(self) -> float:
@@ -51,10 +51,10 @@ Body = Callable[[Arrival], dict[str, Any]]
 
 
 def online(most_tokens: int, model: str, prefix: str) -> Body:
-    """Makes the bodies of requests to `model` whose lengths the engine alone knows.
+    """A function that makes bodies of requests to `model` whose lengths only the engine knows.
 
-    All allow `most_tokens`, which tells nothing of their lengths. Prompts are token ids that begin
-    alike nowhere, in no run of another `prefix`.
+    All have the limit `most_tokens`, which says nothing about their lengths. Prompts are random
+    token ids that share no beginning with each other, nor with those of another `prefix`.
     """
 
     def body(arrival: Arrival) -> dict[str, Any]:
@@ -78,9 +78,9 @@ async def keep_busy(
     seconds: float,
     answered: list[Answered] | None = None,
 ) -> list[Answered]:
-    """Have `concurrency` requests under way for `seconds`, then wait for the last; `NoStream`.
+    """Keep `concurrency` requests in flight for `seconds`, then wait for all; raises `NoStream`.
 
-    `answered` gets them as they end, where it is given.
+    Answered requests are appended to `answered` as they end, if it is given.
     """
     began = time.time()
     done = [] if answered is None else answered
@@ -94,7 +94,7 @@ async def keep_busy(
 
 
 def endless(lengths: MixedLengths, seed: int) -> Iterator[Arrival]:
-    """Requests whose times do not matter."""
+    """Very many requests, whose times do not matter."""
     return iter(bursty(_ENDLESS, 1.0, lengths, seed))
 
 
@@ -108,7 +108,7 @@ def questions(seed: int, texts: int, text_tokens: int, most_output: int) -> Iter
 
 
 def offline(model: str, prefix: str) -> Body:
-    """Makes the bodies of `questions`: those of one text begin alike."""
+    """A function that makes bodies of `questions`: those on one text share its beginning."""
 
     def body(arrival: Arrival) -> dict[str, Any]:
         text = arrival.request_id.split("-")[2]

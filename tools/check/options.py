@@ -1,4 +1,4 @@
-"""What `foretell check` is asked to do."""
+"""The options of `foretell check`."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""One page of whatever a folder of results holds: the verdict first, as Markdown and as JSON."""
+"""Writes one page of a folder's results, the verdict first, as Markdown and as JSON."""
 
 import json
 import multiprocessing
@@ -24,14 +24,14 @@ Result = dict[str, Any]
 
 
 class NoResults(Exception):
-    """There is nothing to make a page of."""
+    """The folder holds no results for a page."""
 
 
 def write_page(folder: Path, analysis_s: float | None = None) -> Path:
-    """Write `report.md` and `report.json` of the results in `folder`; the path of the first.
+    """Write `report.md` and `report.json` of the results in `folder`; return the former's path.
 
-    The recording is analysed if that was not done yet, for `analysis_s` seconds at most; None: as
-    long as it takes. Raises `NoResults`.
+    The recording is analysed if that was not done yet, for at most `analysis_s` seconds; None: no
+    limit. Raises `NoResults`.
     """
     about = _read(folder / "machine.json")
     if about is None:
@@ -49,7 +49,7 @@ def write_page(folder: Path, analysis_s: float | None = None) -> Path:
 
 
 def kept(folder: Path, stage: str) -> Result:
-    """What a stage has left; empty where that is nothing."""
+    """The stored result of a stage; empty if there is none."""
     return _read(folder / f"{stage}.json") or {}
 
 
@@ -76,7 +76,7 @@ def _analysis(folder: Path, seconds: float | None) -> Result:
 
 
 def _analyse(folder: Path, file: Path) -> None:
-    # In a process of its own, so that it alone loads what replays need.
+    # Imported here, so that only this process loads what replays need.
     from foretell.tools.check.truth import analyse
 
     try:
@@ -90,7 +90,7 @@ def _analyse(folder: Path, file: Path) -> None:
 
 
 def _verdict(stage: str, found: Result) -> list[str]:
-    """A sentence or two of a stage."""
+    """The verdict on a stage, in a sentence or two."""
     if "left_out" in found:
         return [f"*{stage}* was left out: {found['left_out']}."]
     try:

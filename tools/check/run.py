@@ -1,4 +1,4 @@
-"""Runs the stages one after the other, and keeps what each has found."""
+"""Runs the stages one after the other, and stores the result of each."""
 
 import asyncio
 import json
@@ -43,15 +43,15 @@ _RUNS: dict[Stage, Run] = {
     "cluster": cluster,
     "beside": beside,
 }
-_START_RATIO = 0.5  # of the whole time: engines that need longer leave nothing to measure
-_OVERRUN = 1.25  # times its share that a stage may take before it is cut off
+_START_RATIO = 0.5  # of the whole time: slower engines leave no time to measure
+_OVERRUN = 1.25  # a stage is cut off after this multiple of its share
 _LEAST_OVERRUN_S = 5.0
 _PROBE_TIMEOUT_S = 30.0
 _LOG_BYTES = 200_000
 
 
 def check(options: CheckOptions) -> None:
-    """Run the check and print where its page is; SystemExit says what stands in the way."""
+    """Run the check and print its page; raises SystemExit if a check is not possible."""
     try:
         _prepare(options)
         bar = Progress(
@@ -94,7 +94,7 @@ def _prepare(options: CheckOptions) -> None:
 
 
 async def _until(stop: asyncio.Event, work: Awaitable[None]) -> None:
-    """Do `work`, or what of it is possible until `stop`."""
+    """Run `work`; cancel it at `stop`."""
     working = asyncio.ensure_future(work)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -115,7 +115,7 @@ async def _checked(options: CheckOptions, budget: Budget, say: Callable[[str], N
         "gpus": [asdict(gpu) for gpu in gpus],
         "options": {**asdict(options), "output": str(options.output)},
     }
-    # Sockets need short names, wherever the results go.
+    # Paths of sockets must be short, so they are not below the output folder.
     with tempfile.TemporaryDirectory(prefix="foretell-check-", dir="/tmp") as name:
         folder = Path(name)
         plan = plan_engines(options, gpus, folder)
@@ -146,7 +146,8 @@ async def _checked(options: CheckOptions, budget: Budget, say: Callable[[str], N
 
 
 async def _stages(context: Context, budget: Budget) -> None:
-    """Every stage within its share; one that fails says so and the next one begins."""
+    """Run each stage within its share of time. If one fails, its result says so, and the next one
+    begins."""
     todo = list(context.options.stages)
     while todo:
         stage = todo.pop(0)
@@ -160,7 +161,7 @@ async def _stages(context: Context, budget: Budget) -> None:
             try:
                 async with asyncio.timeout(max(_OVERRUN * share_s, share_s + _LEAST_OVERRUN_S)):
                     result = await _RUNS[stage](context, share_s)
-            except Exception as error:  # a stage must not take the others with it
+            except Exception as error:  # a failed stage must not end the others
                 result = kept(context.output, stage) | {"failed": _reason(error)}
         result["took_s"] = round(time.monotonic() - began_s, 1)
         context.keep(stage, result)
@@ -195,7 +196,7 @@ async def _seats(predictor: str) -> int:
 
 
 def _keep_logs(folder: Path, output: Path) -> None:
-    """The ends of all logs, which say what went wrong."""
+    """Keep the ends of all logs, which say what went wrong."""
     for log in folder.rglob("*.log"):
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - _LOG_BYTES))

@@ -50,7 +50,7 @@ async def truth(context: Context, seconds: float) -> dict[str, Any]:
 def analyse(folder: Path) -> dict[str, Any]:
     """Errors with hidden and with true lengths, with and without a profile of the warm-up's steps.
 
-    Writes that profile, too. ValueError where the recording tells too little.
+    Writes that profile, too. Raises ValueError if the recording has too few steps.
     """
     recording = Recording.read(folder / RECORDING)
     snapshots = snapshots_of(recording)
@@ -82,7 +82,7 @@ def analyse(folder: Path) -> dict[str, Any]:
 
 
 def _steps(snapshots: Sequence[EngineSnapshot], first_s: float) -> tuple[list[Step], list[Step]]:
-    """The steps that ended before a moment, and those after it."""
+    """The steps that ended before `first_s`, and the others."""
     steps = [step for snapshot in snapshots for step in snapshot.completed_steps]
     before = [step for step in steps if step.started_unix_s + step.duration_s < first_s]
     return before, steps[len(before) :]
@@ -108,7 +108,7 @@ def _predicted(
     lengths: SpecOf,
     profile: GpuProfile | None,
 ) -> Recording:
-    """The recording with what would have been predicted."""
+    """The recording with replayed predictions."""
     requests = [
         replace(
             state.served,

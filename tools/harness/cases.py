@@ -1,4 +1,4 @@
-"""Engine states to predict from: drawn, and the same in every run."""
+"""Random engine states to predict from, the same in every run."""
 
 import time
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from foretell.model import (
 )
 
 STATES = 25
-"""Engines per size: what a prediction costs depends on the lengths."""
+"""Engine states per size: the cost of a prediction depends on the lengths."""
 RESERVATIONS = 2
-"""Requests that are on their way to each engine."""
+"""Reserved requests of each engine."""
 MEAN_PROMPT_TOKENS, MEAN_OUTPUT_TOKENS = 520.0, 272.0
 """Means of all requests drawn here."""
 _LEAST_SEATS = 48
@@ -27,7 +27,7 @@ _STEP_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """The lengths of an engine's queues."""
+    """The numbers of running and waiting requests of an engine."""
 
     running: int
     waiting: int
@@ -38,7 +38,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One engine state, the requests on their way to it, and the one asked about."""
+    """One engine state, its reserved requests, and the new request to predict."""
 
     snapshot: EngineSnapshot
     reserved: tuple[RequestSpec, ...]
@@ -46,12 +46,12 @@ class Case:
 
 
 def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
-    """An engine in the midst of decoding, as published right after it has scheduled a step.
+    """An engine that is decoding, as published right after it has scheduled a step.
 
-    Prompts have 16 to 1024 tokens, outputs are expected to have 32 to 512, and those of running
-    requests are somewhere in between. There are KV blocks for everyone, and a seat for each
-    running request, 48 at least: with nobody waiting those on their way are admitted at once,
-    otherwise they queue for a seat. `sequence` numbers the snapshot.
+    Prompts have 16 to 1024 tokens. Outputs are expected to have 32 to 512, of which running
+    requests have produced a part. There are KV blocks for all, and a seat (of `max_num_seqs`) for
+    each running request, 48 at least. If no requests wait, reserved and new ones are admitted at
+    once; otherwise they queue for a seat. `sequence` numbers the snapshot.
     """
     running, waiting = size.running, size.waiting
     rng = Random(f"{running}+{waiting}/{sequence % STATES}")
@@ -87,14 +87,14 @@ def make_case(size: Size, sequence: int, *, async_scheduling: bool) -> Case:
 
 
 def arrivals_per_s(size: Size, step_time: StepTimeModel) -> float:
-    """The rate at which requests end and are replaced, so that `size` stays as it is."""
+    """The rate at which requests end and are replaced, so that `size` stays constant."""
     context = MEAN_PROMPT_TOKENS + MEAN_OUTPUT_TOKENS / 2
     shape = BatchShape(decode_seqs=size.running, decode_pairs=round(size.running * context))
     return size.running / (MEAN_OUTPUT_TOKENS * step_time.step_s(shape))
 
 
 def _request(rng: Random, index: int, now: float, depth: int) -> RequestState:
-    """One that decodes, with `depth` tokens in flight; or that waits, where those are 0."""
+    """A decoding request with `depth` tokens in flight; a waiting one if `depth` is 0."""
     prompt, expected = rng.randint(16, 1024), rng.randint(32, 512)
     output = rng.randint(1, expected - 1) if depth else 0
     return RequestState(
@@ -118,7 +118,7 @@ def _new_request(rng: Random, request_id: str) -> RequestSpec:
 
 
 def _steps(running: tuple[RequestState, ...], depth: int, now: float) -> tuple[Step, ...]:
-    """The steps in flight, in which everyone decodes."""
+    """The steps in flight, in which all running requests decode."""
     pairs = sum(state.computed_tokens for state in running)
     steps = []
     for ahead in range(depth):

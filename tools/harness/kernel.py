@@ -1,4 +1,4 @@
-"""CPU time of the compiled part of a prediction: the call that rolls the twin forward."""
+"""CPU time of the compiled part of a prediction: the call that runs the twin."""
 
 import time
 from collections.abc import Callable
@@ -37,11 +37,10 @@ def profile_step_time() -> StepTimeModel:
 def prepare(
     case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = False
 ) -> Call:
-    """The call that a predictor would make for the case's new request; or with `samples` rollouts.
+    """The call that predicts the case's new request; `samples` overrides the number of rollouts.
 
-    As schedulers ask it to compare instances; or, with `expect_arrivals`, as it foretells what one
-    will do: with the requests that it expects to come later, at the rate at which the engine serves
-    them.
+    By default, it is the call by which schedulers compare instances. With `expect_arrivals`, it
+    includes requests expected to come later, at the rate at which the engine serves them.
     """
     snapshot = case.snapshot
     rows = [
@@ -72,8 +71,8 @@ def time_kernel(
 ) -> list[float]:
     """CPU seconds of each of `predictions` calls, over `STATES` engine states in turn.
 
-    The time of this thread alone, which other processes do not lengthen by taking the core. It
-    begins and ends in Python: handing the arrays over is included.
+    This is the time of this thread alone, which other processes on the core do not lengthen. It is
+    measured in Python, so it includes handing over the arrays.
     """
     step_time = profile_step_time()
     states = [

@@ -1,4 +1,4 @@
-"""Starts schedulers in front of engines that serve, and knows both."""
+"""Starts schedulers in front of running engines."""
 
 import asyncio
 import json
@@ -23,18 +23,18 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Engines:
-    """Engines, and their predictors if they have any, which serve."""
+    """Running engines, and their predictors if they have any."""
 
     model: str
     urls: tuple[str, ...]
     predictors: tuple[str, ...] = ()
     """Their addresses; empty: nothing is predicted."""
     feeds: tuple[str, ...] = ()
-    """Where the engines publish their snapshots."""
+    """The endpoints at which engines publish their snapshots."""
 
     @classmethod
     def of(cls, model: str, launchers: Sequence[Service], services: Services) -> "Engines":
-        """Those that `Services.start_vllm` has started, by their numbers."""
+        """The engines that `Services.start_vllm` has started, in the order of their numbers."""
         urls, predictors = (
             tuple(str(each.facts[name]) for each in launchers) for name in ("url", "predictor")
         )
@@ -43,7 +43,7 @@ class Engines:
         return cls(model, urls, predictors, feeds)
 
     def as_setting(self) -> str:
-        """What a scheduler takes as `--instances`."""
+        """The value for a scheduler's `--instances`."""
         instances = [{"instance_id": f"engine-{i}", "url": url} for i, url in enumerate(self.urls)]
         for instance, predictor in zip(instances, self.predictors, strict=False):
             instance["predictor"] = predictor
@@ -52,14 +52,14 @@ class Engines:
 
 @dataclass(frozen=True, slots=True)
 class Schedulers:
-    """Replicas of one policy, which serve."""
+    """Running scheduler replicas with one policy."""
 
     started: tuple[Service, ...]
     urls: tuple[str, ...]
     logs: tuple[Path, ...]
 
     async def degraded(self) -> Counter[str]:
-        """How often placements have done without what they wanted, by what that was."""
+        """How often placements were degraded, by what was missing."""
         counts: Counter[str] = Counter()
         async with httpx.AsyncClient(trust_env=False, timeout=_READY_TIMEOUT_S) as client:
             for url in self.urls:
@@ -75,9 +75,9 @@ class Schedulers:
 async def running_schedulers(
     folder: Path, engines: Engines, policy: str, count: int, *flags: str
 ) -> AsyncIterator[Schedulers]:
-    """Yields `count` replicas once they can place; at the end they drain and their logs are full.
+    """Yield `count` replicas once they can place. At the end they drain, which completes the logs.
 
-    `folder` is made. `flags` go to each of them.
+    `folder` is created. `flags` go to each replica.
     """
     instances = _written(engines, folder)
     async with running_services(folder) as services:
@@ -105,7 +105,7 @@ async def running_schedulers(
 
 def _written(engines: Engines, folder: Path) -> Path:
     folder.mkdir()
-    file = folder / "instances.json"  # for an argument a thousand of them may be too long
+    file = folder / "instances.json"  # a thousand of them may be too long for an argument
     file.write_text(engines.as_setting())
     return file
 

@@ -1,4 +1,4 @@
-"""Services of this project that a measurement starts, and ends whatever happens."""
+"""Starts Foretell's services for a measurement, and always ends them."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _STOP_GRACE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process that serves."""
+    """One running service."""
 
     facts: dict[str, Any]
     """Its ready file: addresses, ports, pid."""
@@ -39,7 +39,7 @@ class Services:
     ) -> Service:
         """Start `python -m module` with its log in `folder` and wait until it serves.
 
-        Raises `ChildFailed`; a process that does not come to serve has ended then.
+        Raises `ChildFailed` if the process does not serve in time; it has been ended then.
         """
         ready = self.folder / f"{name}.ready"
         argv = (sys.executable, "-P", "-m", module, *flags, f"--ready-file={ready}")
@@ -58,7 +58,7 @@ class Services:
         start_timeout_s: float,
         more: tuple[str, ...] = (),
     ) -> Service:
-        """A vLLM engine, `engine-INDEX`, with its predictor; `more` are the launcher's flags.
+        """Start a vLLM engine, `engine-INDEX`, with its predictor; `more`: flags of the launcher.
 
         Its `url`, and the address of its `predictor`, are in the facts. Raises `ChildFailed`.
         """
@@ -76,13 +76,13 @@ class Services:
         )
 
     async def stop(self) -> None:
-        """End every process that came to serve."""
+        """End all started services."""
         await asyncio.gather(*(child.stop(_STOP_GRACE_S) for child in self._children))
 
 
 @asynccontextmanager
 async def running_services(folder: Path) -> AsyncIterator[Services]:
-    """Yields `Services` with their logs and sockets in `folder`; ends all of them."""
+    """Yield `Services` with their logs and sockets in `folder`; end all of them afterwards."""
     services = Services(folder)
     try:
         yield services

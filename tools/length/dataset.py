@@ -32,17 +32,17 @@ class Example:
     conversation: Conversation
     output_tokens: int
     censored: bool
-    """The answer was cut: its own length is only known to be at least `output_tokens`."""
+    """The answer was cut off: its full length is only known to be at least `output_tokens`."""
     model_name: str
 
 
 def read_examples(path: Path, *, limit: int = 0) -> list[Example]:
     """The examples of `path`, plain or gzipped, in its order; only the first `limit` unless 0.
 
-    Earlier exchanges of a row are the rows of its conversation (same `model` and `conv`) of a lower
-    `part`, by the number that it ends with, or of the same one with a lower `turn`, wherever they
-    stand among the rows read; those of a row with `messages` are in it. Raises `ValueError` that
-    names the file, and the line and field where one is wrong.
+    Earlier exchanges of a row are the rows of its conversation (same `model`, `conv`, and `part`
+    without the number at its end) with a lower number, or with the same one and a lower `turn`,
+    wherever they are among the rows read. A row with `messages` holds its own. Raises `ValueError`
+    that names the file, and the line and field if one is wrong.
     """
     rows: list[_Row] = []
     at = 0
@@ -69,10 +69,10 @@ _NO_TEXTS = {"prompt": None, "messages": None, "response": "", "system": None}
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line; its texts are cut already."""
+    """One line, with its texts shortened."""
 
     key: tuple[str, str, str] | None
-    """The conversation whose turn it is; None if the line says everything itself."""
+    """The conversation that it belongs to; None if the line holds all of it."""
     place: tuple[int, int]
     """Place in the conversation: number of the part, turn."""
     line: Line
@@ -80,13 +80,13 @@ class _Row:
     system: str
     system_characters: int
     exchange: Exchange
-    """What is asked, and the exchange that later turns see."""
+    """The prompt, with its answer for later turns."""
     characters: int
-    """Characters of what is asked."""
+    """Characters of the prompt."""
     earlier: tuple[Exchange, ...]
     """All earlier exchanges within the line."""
     earlier_characters: int
-    """Characters of those."""
+    """Characters of the earlier exchanges."""
 
 
 def _row(line: Line) -> _Row:
@@ -98,7 +98,7 @@ def _row(line: Line) -> _Row:
         messages.insert(0, ("system", line.system))
     system, earlier, prompt = _chat(messages)
     everything = sum(len(text) for _, text in messages)
-    # Where the answer itself is not known, its characters are guessed.
+    # If the answer's text is unknown, its characters are estimated.
     answer_characters = len(line.response) or round(line.out_tok / PRIOR_TOKENS_PER_CHARACTER)
     name, number = _numbered(line.part)
     return _Row(
@@ -115,13 +115,13 @@ def _row(line: Line) -> _Row:
 
 
 def _numbered(part: str) -> tuple[str, int]:
-    """`part` without the digits at its end, and those; ShareGPT's are cut from one conversation."""
+    """`part` without its final digits, and their number: ShareGPT cuts conversations into parts."""
     name = part.rstrip("0123456789")
     return name, int(part[len(name) :] or 0)
 
 
 def _chat(messages: list[tuple[str, str]]) -> tuple[str, tuple[Exchange, ...], str]:
-    """System prompt, exchanges and what is to be answered."""
+    """System prompt, earlier exchanges, and the prompt to answer."""
     if messages[-1][0] == ASSISTANT:
         raise ValueError("messages: the last one must not be the assistant's")
     system, earlier, prompt = split_chat(messages)

@@ -1,4 +1,4 @@
-"""`foretell length eval`: a tagger on the examples of one file."""
+"""`foretell length eval`: evaluates a tagger on the examples of one file."""
 
 import time
 from bisect import insort
@@ -14,8 +14,8 @@ from foretell.tools.length.scores import Floats, coverage, quantiles_of, score
 from foretell.tools.length.taggers import Tagger
 from foretell.tools.progress import Show
 
-_BATCH = 32  # examples a tagger is asked for at once, where it does not learn between them
-_SETTLED = 300  # answers of a model after which its intervals are looked at
+_BATCH = 32  # examples estimated at once, if the tagger does not learn between them
+_SETTLED = 300  # first answers of a model, on which its intervals are not evaluated
 
 
 def evaluate(
@@ -44,7 +44,7 @@ def evaluate(
 def _estimates(
     tagger: Tagger, examples: Sequence[Example], stream: bool, show: Show
 ) -> tuple[Floats, float]:
-    """Quantiles (n, levels), and the CPU seconds that the estimates took, learning left out."""
+    """Quantiles (n, levels), and the CPU seconds that the estimates took, without learning."""
     size = 1 if stream else _BATCH
     parts, cpu_s = [], 0.0
     for start in range(0, len(examples), size):
@@ -80,7 +80,7 @@ def _by_model(quantiles: Floats, examples: Sequence[Example]) -> dict[str, Any]:
 
 
 def running_medians(lengths: Floats) -> Floats:
-    """Before each length, the median of those before it; `PRIOR_TOKENS` before the first."""
+    """For each length, the median of those before it; `PRIOR_TOKENS` for the first."""
     found = np.full(len(lengths), PRIOR_TOKENS)
     seen: list[float] = []
     for i, length in enumerate(lengths.tolist()):

@@ -16,7 +16,7 @@ from foretell.config.marks import field_name, plain
 
 
 def _text(content: Any) -> Any:
-    """The text parts of a message, joined by newlines; or what else it is."""
+    """The text parts of a message, joined by newlines; other content as it is."""
     if isinstance(content, list):
         texts = (part.get("text") for part in content if isinstance(part, dict))
         return "\n".join(text for text in texts if isinstance(text, str))
@@ -39,12 +39,12 @@ class Message(BaseModel):
 
 
 class Line(BaseModel):
-    """The fields of one JSON object; one that is null counts as absent."""
+    """The fields of one JSON object; a null counts as absent."""
 
     model_config = ConfigDict(strict=True)
     prompt: str | None = None
     messages: list[Message] | None = Field(None, min_length=1)
-    """In the place of `prompt`."""
+    """Instead of `prompt`."""
     response: str = ""
     system: str | None = None
     model: str = "default"
@@ -52,7 +52,7 @@ class Line(BaseModel):
     part: Name = ""
     turn: int = Field(0, ge=0)
     in_tok: int = Field(-1, ge=0)
-    """-1: not known; `hist_tok` too."""
+    """-1: unknown; the same for `hist_tok`."""
     hist_tok: int = Field(-1, ge=0)
     out_tok: int = Field(ge=1)
     max_tokens: int = Field(0, ge=0)
@@ -74,7 +74,7 @@ class Line(BaseModel):
 
 
 def parse(text: str) -> Line:
-    """The line; raises `ValueError` that names the field where one is wrong."""
+    """The line; raises `ValueError` that names the field if one is wrong."""
     try:
         return Line.model_validate_json(text)
     except ValidationError as error:

@@ -1,7 +1,7 @@
-"""How good estimates of output lengths were.
+"""Scores of estimated output lengths.
 
-A length is scored as it was observed, also where the answer was cut (censored): what the engine
-generates until then is what placement has to know. All lengths are in tokens, at least 1.
+A length is scored as it was observed, also if the answer was cut off (censored): placement needs
+to know what the engine generates until then. All lengths are in tokens, at least 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _TEMPERATURES = np.arange(0.7, 1.5, 0.02)
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Scores of one source of estimates. Correlations are None where either side is constant."""
+    """Scores of one source of estimates. Correlations are None if either side is constant."""
 
     mae: float
     """Mean |median - observed|, tokens."""
@@ -70,9 +70,9 @@ def score(quantiles: Floats, observed: ArrayLike) -> Scores:
 def quantiles_of(estimates: Sequence[LengthEstimate]) -> Floats:
     """Tokens at `LEVELS`, (n, `LEVELS`).
 
-    Levels that an estimate does not have lie between its own where the cumulative hazard
-    -log(1 - level) does, from (0, 0) on and beyond the last as between the last two: as the twin
-    reads them (foretell/length/distribution.py). One without quantiles is the same at all levels.
+    Missing levels are interpolated linearly in the cumulative hazard -log(1 - level), starting at
+    (0, 0), and extrapolated with the slope of the last two, as the twin does
+    (foretell/length/distribution.py). An estimate without quantiles is constant over all levels.
     """
     found = np.empty((len(estimates), len(LEVELS)))
     for row, estimate in zip(found, estimates, strict=True):
@@ -97,16 +97,16 @@ def _interpolated(levels: tuple[float, ...], tokens: list[float]) -> Floats:
 
 
 def score_of(encoder: TextEncoder, examples: Sequence[Example]) -> Scores:
-    """Scores of what `encoder` says of the examples."""
+    """Scores of `encoder`'s estimates for the examples."""
     conversations = [example.conversation for example in examples]
     found, _ = encoder.read(conversations, [example.model_name for example in examples])
     return score(quantiles(found), [example.output_tokens for example in examples])
 
 
 def fitting_temperature(probabilities: Callable[[float], Floats], observed: ArrayLike) -> float:
-    """The temperature with which intervals hold as many of the `observed` lengths (n,) as they
-    promise; `probabilities`: (n, `BINS`) at one. Targets that are spread over neighbouring bins
-    make a model believe lengths a little less certain than they are.
+    """The temperature at which intervals contain the promised shares of the `observed` lengths
+    (n,). `probabilities` returns (n, `BINS`) at a temperature. Training targets are spread over
+    neighbouring bins, which makes a model a little less certain than it should be.
     """
     lengths = np.asarray(observed, dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""What can be evaluated: estimators of output lengths behind one interface."""
+"""The estimators of output lengths that can be evaluated, behind one interface."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,14 +18,14 @@ class Tagger(Protocol):
     """Estimates lengths, and may learn from answers as they come."""
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
-        """One estimate an example; what was answered is not looked at."""
+        """One estimate for each example, made without its answer."""
 
     def observe(self, example: Example) -> None:
         """Learn from one answer."""
 
 
 class HistoryTagger:
-    """What the tagger service answers without a model."""
+    """Estimates like the tagger service without a model."""
 
     def __init__(self) -> None:
         self._history = LengthHistory()
@@ -46,13 +46,13 @@ class HistoryTagger:
 
 
 class EncoderTagger:
-    """A trained length model, adapted to the answers it learns of, as in the service."""
+    """A trained length model, adapted to the answers that it observes, as in the service."""
 
     def __init__(self, encoder: OnnxEncoder | SmallModel) -> None:
         self._model = EncoderModel(encoder)
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
-        """Estimates by what the conversation says."""
+        """Estimates by the text of the conversations."""
         questions = [Question(example.model_name, example.conversation) for example in examples]
         read = list(zip(questions, self._model.infer(questions), strict=True))
         for example, (question, found) in zip(examples, read, strict=True):
@@ -71,9 +71,9 @@ def _request_id(example: Example) -> str:
 
 
 def load_tagger(model: str, *, small: bool = False) -> Tagger:
-    """What the service answers with such a model: a folder, `shipped`, or `none` for history.
+    """The tagger of `model` as in the service: a folder, `shipped`, or `none` for history alone.
 
-    `small`: with the small model beside it. Raises `ValueError` that says why it cannot be used.
+    `small`: the small model of that folder. Raises `ValueError` if the model cannot be used.
     """
     if model == "none":
         return HistoryTagger()

@@ -1,4 +1,4 @@
-"""What a live measurement sends, and when: bursty arrivals of mixed lengths, from a seed."""
+"""The load of a live measurement: bursty arrivals of mixed lengths, from a seed."""
 
 import asyncio
 import time
@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from foretell.workload import Arrival, Draws, LogNormal, gamma, stream
 
-# Rates of the phases, of equal length, as shares of the mean rate: calm, busy, and a rush that an
-# engine at 70% of its capacity on the whole cannot serve as it comes.
+# Rates of the phases, which are equally long, as multiples of the mean rate: calm, busy, and a rush
+# that exceeds the capacity of an engine whose mean load is 70%.
 _PHASES = (0.6, 1.0, 0.7, 1.7, 0.5, 1.2, 0.9, 1.4)
 _PHASE_REQUESTS = 20.0
-"""Requests that a phase of the mean rate has."""
+"""Requests in a phase at the mean rate."""
 _CV = 1.5  # of the gaps within a phase; 1 would be Poisson
 HEADROOM_S = 0.2
-"""From the moment when sending begins to the first request."""
+"""Time from the start of sending to the first request."""
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def under_way(
     concurrency: int,
     until_s: float,
 ) -> None:
-    """Keep `concurrency` requests under way, beginning none after `until_s` on the monotonic clock;
+    """Keep `concurrency` requests in flight, and start none after `until_s` on the monotonic clock;
     raises the errors of `serve` as a group."""
 
     async def worker() -> None:
@@ -59,7 +59,7 @@ async def under_way(
 
 @dataclass(frozen=True, slots=True)
 class MixedLengths:
-    """Prompts whose logarithm is uniform, and log-normal outputs; tokens, both within bounds."""
+    """Log-uniform prompt lengths and log-normal output lengths, in tokens and within bounds."""
 
     least_prompt: int = 16
     most_prompt: int = 1000
@@ -92,10 +92,10 @@ class MixedLengths:
 
 
 def bursty(count: int, rate_per_s: float, lengths: MixedLengths, seed: int) -> list[Arrival]:
-    """`count` requests that come at `rate_per_s` on the whole, seconds from the start.
+    """`count` requests with a mean rate of `rate_per_s`; times are seconds from the start.
 
-    Gamma gaps whose mean follows `_PHASES`. The same seed gives the same requests in the same
-    order, whatever the rate, which only stretches time.
+    Gaps are Gamma-distributed, and their mean follows `_PHASES`. The same seed gives the same
+    requests in the same order at any rate; the rate only stretches time.
     """
     draws = Random(seed)
     times_s = (t / rate_per_s for t in _warped(gamma(1.0, _CV, draws)))
@@ -105,7 +105,7 @@ def bursty(count: int, rate_per_s: float, lengths: MixedLengths, seed: int) -> l
 def _warped(times: Iterable[float]) -> Iterator[float]:
     """Stretch a stream of rate 1 so that its rate follows the phases; the mean stays 1.
 
-    Phase i has `_PHASE_REQUESTS * _PHASES[i]` of the stream's time, and lasts `_PHASE_REQUESTS`.
+    Phase i takes `_PHASE_REQUESTS * _PHASES[i] / mean` of the stream, and lasts `_PHASE_REQUESTS`.
     """
     mean = sum(_PHASES) / len(_PHASES)
     index, begun, ends = 0, 0.0, _PHASE_REQUESTS * _PHASES[0] / mean

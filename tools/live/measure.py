@@ -22,16 +22,16 @@ from foretell.tools.progress import Show
 from foretell.workload import Arrival
 
 _DEADLINE_S = 10.0
-_CONCURRENCY_PER_SEQ = 1.5  # under way while capacity is measured: the engine always has a queue
-_SETTLE_S = 1.0  # for the queue to be gone before requests come at their times
+_CONCURRENCY_PER_SEQ = 1.5  # in flight while capacity is measured, so that requests always wait
+_SETTLE_S = 1.0  # for the queue to drain before the timed requests
 _UNCOUNTED_SHARE = 4  # of the saturating requests the first quarter fills the engine
 _LEAST_SATURATING = 160
 _CAPACITY_RATIO = 0.25  # of a measurement's length, for finding the capacity
 _ENDING_RATIO = 0.15  # of it, for the last requests to end
-_WARM_UP_RATIO = 0.2  # of the requests that are sent at their times
-_MOST_TOKENS = 4  # times the longest answer: what a request allows whose length is secret
+_WARM_UP_RATIO = 0.2  # of the timed requests
+_MOST_TOKENS = 4  # limit of tokens of secret lengths, as a multiple of the longest answer
 _MOST_SATURATING = 100_000
-_SATURATING_PER_STREAM = 2.5  # a quarter fills the engine, and as many as are under way empty it
+_SATURATING_PER_STREAM = 2.5  # a quarter fills the engine; the last `concurrency` empty it
 
 T = TypeVar("T")
 
@@ -49,18 +49,18 @@ class LiveOptions:
     predictor: str
     """Address of the predictor beside this engine."""
     snapshots: str = ""
-    """Endpoint of the engine's plugin, to record from; empty: the recording has none."""
+    """Endpoint of the engine's plugin, to record snapshots from; empty: none are recorded."""
     seconds: float = 0.0
     """Length of the whole measurement; 0: by the numbers of requests."""
     secret_key: str = ""
-    """How engines alone learn lengths (`Session.secret_key`)."""
+    """The key by which only engines learn lengths (`Session.secret_key`)."""
     requests: int = 400
     warm_up: int = 100
-    """Requests of the same load ahead of the measured ones."""
+    """Requests of the same load before the measured ones."""
     cool_down: int = 20
-    """Requests behind the measured ones, so that the last of these have the same company."""
+    """Requests after the measured ones, so that the last measured ones run under the same load."""
     utilisation: float = 0.7
-    """Mean arrival rate as a share of the capacity, which is measured before."""
+    """Mean arrival rate as a share of the capacity, which is measured first."""
     rate_per_s: float = 0.0
     """Mean arrival rate; 0: by `utilisation`. With a rate the capacity is not measured."""
     seed: int = 1
@@ -68,7 +68,7 @@ class LiveOptions:
 
 
 async def measure(options: LiveOptions, show: Show) -> Recording:
-    """Measure; raises CannotMeasure, NothingKnown, and NoStream where a peer fails underway."""
+    """Measure; raises CannotMeasure, NothingKnown, and NoStream if a peer fails meanwhile."""
     model, max_model_len = await _model_of(options)
     lengths = options.lengths.within(max_model_len)
     async with (
@@ -80,7 +80,7 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
             most_tokens = min(most_tokens, max_model_len - lengths.most_prompt)
         session = Session(model, client, follower, options.seed, options.secret_key, most_tokens)
         began_s = time.monotonic()
-        # Without an endpoint no message ever comes.
+        # Without an endpoint there are no messages.
         with listening(options.snapshots) if options.snapshots else nullcontext(list) as heard:
             capacity, rate = 0.0, options.rate_per_s
             if not rate:
@@ -115,7 +115,7 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
 async def _capacity(
     session: Session, options: LiveOptions, lengths: MixedLengths, seats: int, show: Show
 ) -> float:
-    """Requests per second that an engine of `max_num_seqs` seats ends while some always wait."""
+    """Requests per second that an engine with `seats` completes while some always wait."""
     concurrency, count = saturating(seats)
     until_s = inf
     if options.seconds:
@@ -139,7 +139,7 @@ async def _capacity(
 def rate_of(ended_s: Sequence[float], last_s: float) -> float:
     """Requests a second that end while some always wait; `last_s` is when the last one began.
 
-    Not the first count, which fill the engine, nor those behind the last, which leave it empty.
+    The first ones, which fill the engine, do not count, nor those after `last_s`, which empty it.
     """
     counted = [at_s for at_s in ended_s if at_s <= last_s]
     counted = counted[len(counted) // _UNCOUNTED_SHARE :]
@@ -149,7 +149,7 @@ def rate_of(ended_s: Sequence[float], last_s: float) -> float:
 
 
 def _lasting(options: LiveOptions, requests: float) -> LiveOptions:
-    """Options with so many requests in all; CannotMeasure where they are too few."""
+    """Options with this number of requests in all; CannotMeasure if they are too few."""
     warm_up = round(_WARM_UP_RATIO * requests)
     measured = round(requests) - warm_up - options.cool_down
     if measured < 1:
@@ -158,8 +158,8 @@ def _lasting(options: LiveOptions, requests: float) -> LiveOptions:
 
 
 def saturating(seats: int) -> tuple[int, int]:
-    """How many requests are under way while the capacity of an engine of `seats` is measured, and
-    how many there are of them: more than fill the engine and empty it."""
+    """The number of requests in flight while the capacity of an engine with `seats` is measured,
+    and their total: more than fill the engine and empty it."""
     concurrency = max(2, round(_CONCURRENCY_PER_SEQ * seats))
     return concurrency, max(_LEAST_SATURATING, round(_SATURATING_PER_STREAM * concurrency))
 
@@ -205,7 +205,7 @@ def _load_facts(
 
 
 async def _model_of(options: LiveOptions) -> tuple[str, int]:
-    """Name of the engine's first model, and its context length (0: not told)."""
+    """Name of the engine's first model, and its context length (0: unknown)."""
     url = f"{options.url.rstrip('/')}/v1/models"
     try:
         status, body = await http_get(url, _DEADLINE_S)
@@ -220,7 +220,7 @@ async def _model_of(options: LiveOptions) -> tuple[str, int]:
 def completed(work: Coroutine[Any, Any, T]) -> T:
     """Run `work` to its end on an event loop of its own.
 
-    SystemExit with the reason where a peer fails it, or Ctrl-C ends it.
+    Raises SystemExit with the reason if a peer fails or Ctrl-C ends it.
     """
     try:
         with asyncio.Runner(loop_factory=runtime.loop_factory()) as runner:
@@ -232,7 +232,7 @@ def completed(work: Coroutine[Any, Any, T]) -> T:
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> BaseException:
-    """One of the errors: where one peer fails, all requests under way tell of it."""
+    """One of the errors: if a peer fails, all requests in flight report it."""
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

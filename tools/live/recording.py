@@ -1,9 +1,9 @@
-"""One measurement as a file: every request's moments and prediction, and every snapshot.
+"""One measurement as a file: the times and the prediction of every request, and every snapshot.
 
-A zip archive of `about.json`, `requests.jsonl` and, where snapshots were listened to,
-`snapshots.bin`: the messages as published, each behind its length (4 bytes, little-endian). From
-these the predictor's whole state at every prediction can be made again, and other hypotheses tried
-on the same run.
+A zip archive of `about.json`, `requests.jsonl` and, if snapshots were recorded, `snapshots.bin`:
+the messages as published, each after its length (4 bytes, little-endian). From these the
+predictor's whole state at every prediction can be reconstructed, to test other hypotheses on the
+same run.
 """
 
 import json
@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One request: what was asked, what was predicted, what happened. Moments on the wall clock."""
+    """One request, its prediction and what happened. Times are those of the wall clock."""
 
     request_id: str
     prompt_tokens: int
@@ -27,27 +27,27 @@ class Served:
     measured: bool
     """False for requests that warm up engine and predictors."""
     asked_unix_s: float
-    """When `Predict` was called."""
+    """When the prediction was started."""
     decided_unix_s: float
-    """When the prediction had come and the request was sent; latencies count from here."""
+    """When the prediction was made and the request was sent; latencies count from here."""
     first_unix_s: float
     last_unix_s: float
     completed_unix_s: float
-    """When `Complete` was called."""
+    """When the predictor was told that the request had ended."""
     predicted_ttft_s: float
-    """What the predictor said; infinite: never."""
+    """The prediction; infinite: never."""
     predicted_e2e_s: float
     answer_delay_s: float
-    """What a scheduler would have added to both: the answer's way back, as learned until then."""
+    """What a scheduler would add to both: the answer's way back, as learnt until then."""
     snapshot_age_s: float
     calibration_steps: int
     dispatch_delay_s: float = 0.0
     engine_ttft_s: float = 0.0
-    """What the predictor saw in snapshots; 0: it did not."""
+    """The TTFT that the predictor saw in snapshots; 0: it did not see it."""
     max_tokens: int = 0
-    """What the request allowed where nobody was told its length; 0: the length was told."""
+    """The request's limit of tokens if its length was secret; 0: the length was known."""
     expected_tokens: float = 0.0
-    """What was expected of its length then; so are the next."""
+    """The expected length at the time of the prediction, like `quantiles`."""
     quantiles: tuple[tuple[float, float], ...] = ()
     """(level, tokens), as in `LengthEstimate`."""
 
@@ -66,7 +66,7 @@ class Served:
 
     @property
     def predicted_tpot_s(self) -> float:
-        """What the two predictions and the expected length say of it."""
+        """The TPOT that follows from the two predictions and the expected length."""
         tokens = self.expected_tokens or float(self.output_tokens)
         return (self.predicted_e2e_s - self.predicted_ttft_s) / max(1.0, tokens - 1.0)
 
@@ -93,7 +93,7 @@ class Recording:
 
     @classmethod
     def read(cls, path: Path) -> "Recording":
-        """ValueError with the reason where `path` holds no recording."""
+        """Read a recording; ValueError with the reason if `path` holds none."""
         try:
             with zipfile.ZipFile(path) as archive:
                 lines = archive.read("requests.jsonl").splitlines()

@@ -1,9 +1,9 @@
-"""From a recording back to what the predictor knew at each prediction, and what came of it.
+"""Reconstructs from a recording what the predictor knew at each prediction, and predicts again.
 
-The snapshots are heard again in their order, by the predictor's own code and calibration. A
-prediction says how old the last message was and how many steps had been learnt from, which gives
-the snapshot and the moment it was made at; only when exactly `Reserve` and `Complete` came in is
-not recorded, and taken to be `_CALL_S` after they were sent.
+The predictor's own code and calibration take in the snapshots again, in order. A prediction says
+how old the last message was and how many steps had been learnt from, which gives its snapshot and
+its time. When exactly reservations and ends reached the predictor is not recorded; it is taken to
+be `_CALL_S` after they were sent.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,9 +34,9 @@ class State:
     served: Served
     snapshot: EngineSnapshot
     pending: list[Arrival]
-    """Requests on their way to the engine."""
+    """The reservations of the engine."""
     prediction: Prediction
-    """The prediction of the code as it is now."""
+    """The prediction of the current code."""
 
 
 SpecOf = Callable[[Served], RequestSpec]
@@ -49,7 +49,7 @@ def spec_of(served: Served) -> RequestSpec:
 
 
 def told_of(served: Served) -> RequestSpec:
-    """What the predictor was told of a request: its length, or what was expected of it."""
+    """A request as the predictor knew it: with its length, or with the estimate of it."""
     if not served.max_tokens:
         return spec_of(served)
     length = LengthEstimate(served.expected_tokens, served.quantiles, "history")
@@ -57,14 +57,14 @@ def told_of(served: Served) -> RequestSpec:
 
 
 def snapshots_of(recording: Recording) -> list[EngineSnapshot]:
-    """The decoded snapshots of a recording; ValueError where there are none."""
+    """The decoded snapshots of a recording; ValueError if there are none."""
     if not recording.snapshots:
         raise ValueError("the recording holds no snapshots")
     return decoded(recording.snapshots)
 
 
 class _Replay:
-    """The predictor and its calibration, hearing everything again."""
+    """The predictor and its calibration, which take in everything again."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _Replay:
         self._called = 0
 
     def until(self, served: Served) -> float:
-        """Hear all that the predictor had heard when it was asked; returns when that was."""
+        """Take in all that the predictor had received when it was asked; return that time."""
         end = self._end(served)
         while self._heard < end:
             snapshot = self._snapshots[self._heard]
@@ -108,7 +108,7 @@ class _Replay:
         return now
 
     def prediction(self, request: RequestSpec, now: float) -> Prediction:
-        """That of a scheduler which knows all that the predictor knows."""
+        """The prediction of a scheduler that knows all that the predictor knows."""
         predictor, model = self.predictor, self.model
         snapshot = predictor.publish(model, now, model.variances, model.steps)
         silent_s = predictor.silent_s(model, now)
@@ -120,10 +120,10 @@ class _Replay:
         return found
 
     def _end(self, served: Served) -> int:
-        """The index behind the last snapshot that the predictor had heard.
+        """The index after the last snapshot that the predictor had received.
 
-        It was published `snapshot_age_s` before the predictor answered. Where that can be said of
-        several, the number of steps that it had learnt from tells them apart.
+        It was published `snapshot_age_s` before the predictor answered. If that fits several, the
+        number of steps that the predictor had learnt from tells them apart.
         """
         end = found = self._heard
         while end < len(self._snapshots):
@@ -154,7 +154,7 @@ def states(
 ) -> Iterator[State]:
     """The predictor's state at each prediction, in their order.
 
-    `spec_of` says what it knows of requests, and `profile` what its step times start from.
+    `spec_of` gives requests as the predictor knows them; its step times start from `profile`.
     """
     replay = _Replay(recording, snapshots, spec_of, profile)
     for served in recording.requests:

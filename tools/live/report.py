@@ -36,7 +36,7 @@ class Errors:
     """Relative errors, (predicted - actual) / actual."""
 
     mean: float
-    """Mean of absolute errors; so are the median and the P90."""
+    """The mean of absolute errors; `median` and `p90` are of absolute errors, too."""
     median: float
     p90: float
     signed_median: float
@@ -44,7 +44,7 @@ class Errors:
 
 
 def errors(pairs: Pairs) -> Errors:
-    """ValueError where a prediction is not finite, or there is none."""
+    """The errors of pairs; ValueError if a prediction is not finite, or there is none."""
     if not pairs.actual_s or not all(map(isfinite, pairs.predicted_s)):
         raise ValueError("some requests were predicted never to end, or there are none")
     signed = [p / a - 1.0 for p, a in zip(pairs.predicted_s, pairs.actual_s, strict=True)]
@@ -77,7 +77,7 @@ def own_pairs(recording: Recording) -> dict[str, Pairs]:
         kind: Pairs([_PREDICTED[kind](r) for r in measured], [actual(r) for r in measured])
         for kind, actual in LATENCIES.items()
     }
-    # Where this host is short of time, all tokens of an answer may arrive at once.
+    # On an overloaded host, all tokens of an answer may arrive at once.
     long = [request for request in measured if request.output_tokens > 1 and request.tpot_s > 0.0]
     found[TPOT] = Pairs([r.predicted_tpot_s for r in long], [r.tpot_s for r in long])
     return found

@@ -1,4 +1,4 @@
-"""Sends requests as a scheduler would, and notes what was predicted and what happened."""
+"""Sends requests as a scheduler would, and records what was predicted and what happened."""
 
 import time
 from dataclasses import dataclass, field
@@ -23,8 +23,8 @@ _ANSWER_DELAY_WEIGHT, _LONGEST_ANSWER_DELAY_S = (
 class Session:
     """One engine and its predictor under the load of a measurement.
 
-    All of an engine's requests must come through here: the predictor knows nothing of others'
-    lengths, and the simple predictors nothing of others at all.
+    All of the engine's requests must be sent here: the predictor does not know the lengths of
+    others, and the simple predictors do not know of others at all.
     """
 
     model: str
@@ -32,17 +32,17 @@ class Session:
     predictor: Follower
     seed: int
     secret_key: str = ""
-    """The entry of `vllm_xargs` by which the engine alone learns of a request's length; empty: all
-    know the lengths."""
+    """The entry of `vllm_xargs` by which only the engine learns a request's length; empty: lengths
+    are not secret."""
     most_tokens: int = 0
-    """What a request allows whose length is secret."""
+    """The limit of tokens of requests whose length is secret."""
     served: list[Served] = field(default_factory=list)
     answer_delay_s: float = 0.0
     history: LengthHistory = field(default_factory=LengthHistory)
-    """Expects secret lengths to be as those before."""
+    """Estimates secret lengths from earlier ones."""
 
     async def serve(self, request: Arrival, *, measured: bool) -> None:
-        """Have one request predicted and answered, and note both; raises `NoStream`."""
+        """Predict and send one request, and record both results; raises `NoStream`."""
         spec = self._spec(request)
         body = self._body(spec, request.output_tokens)
         asked = time.time()
@@ -87,7 +87,7 @@ class Session:
         )
 
     def _spec(self, request: Arrival) -> RequestSpec:
-        """What predictor and engine learn of a request."""
+        """The request as predictor and engine learn of it."""
         name, prompt, output = request.request_id, request.prompt_tokens, request.output_tokens
         if not self.secret_key:
             return RequestSpec(name, prompt, output, LengthEstimate(float(output), source="hint"))
@@ -99,7 +99,7 @@ class Session:
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
 
     def _body(self, spec: RequestSpec, output_tokens: int) -> dict[str, Any]:
-        """The completion request, as the scheduler (`for_engine`) would send it on."""
+        """The completion request, as the scheduler (`for_engine`) would forward it."""
         secret = {self.secret_key: output_tokens} if self.secret_key else {}
         return completion(
             self.model,

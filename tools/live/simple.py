@@ -1,8 +1,8 @@
 """Simple predictors for comparison, with what a load balancer could know.
 
-Each sees at a request's arrival what our own sees of it (the true lengths), the requests that are
-outstanding, and the latencies of those that ended before. Each learns in the same run, warm-up
-included, and predicts before it learns.
+At a request's arrival, each sees what Foretell's predictor sees of it (the true lengths), the
+outstanding requests, and the latencies of those that have ended. Each learns in the same run,
+warm-up included, and predicts before it learns.
 """
 
 from collections import deque
@@ -63,8 +63,8 @@ Features = Callable[[Arriving], tuple[float, ...]]
 class Linear:
     """Least squares over all requests so far, never below the shortest latency seen.
 
-    `relative`: of the relative errors, where an error of 10% of a short request counts as much as
-    one of a long request. Features are scaled by about their usual size.
+    `relative`: relative errors are minimised, so an error of 10% counts as much for a short request
+    as for a long one. Features are divided by about their usual size.
     """
 
     def __init__(self, features: Features, *, relative: bool) -> None:
@@ -90,7 +90,7 @@ class Linear:
 
 
 def queue(request: Arriving) -> tuple[float, ...]:
-    """What is outstanding, as a balancer counts it: requests, and their tokens."""
+    """The outstanding load as a balancer counts it: requests, and their tokens."""
     return (1.0, request.outstanding / 10, request.outstanding_tokens / 1000)
 
 
@@ -100,7 +100,7 @@ def roofline(request: Arriving) -> tuple[float, ...]:
 
 
 def everything(request: Arriving) -> tuple[float, ...]:
-    """Both, and the product of output tokens and outstanding requests."""
+    """Both of these, and the product of output tokens and outstanding requests."""
     return (
         *roofline(request),
         *queue(request)[1:],
@@ -123,9 +123,9 @@ def replayed(
     make: Callable[[], SimplePredictor],
     latency: Callable[[Served], float],
 ) -> list[float]:
-    """What a simple predictor says of each of `requests`, asked at its arrival.
+    """The predictions of a simple predictor, each made at the arrival of its request.
 
-    `latency` is the kind predicted; an answer is known to it once that time has passed.
+    `latency` is the kind predicted; the predictor learns it once that time has passed.
     """
     predictor = make()
     found: list[float] = []

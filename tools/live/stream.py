@@ -1,8 +1,8 @@
-"""Times streams of tokens, and does little else for each token.
+"""Times streams of tokens with little work per token.
 
-Client, engine and predictor of a measurement may share few cores: whatever the client computes, it
-takes from the engine, and its own delays would be counted as the engine's. So an answer is not
-parsed: the clock is read when its body begins and when its last event has come.
+Client, engine and predictor of a measurement may share few cores: the client's work slows the
+engine, and the client's delays would count as the engine's. So an answer is not parsed: its times
+are those when its body begins and when its last event has come.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ import aiohttp
 _DONE = b"data: [DONE]"
 _TOKENS = re.compile(rb'"completion_tokens"\s*:\s*(\d+)')
 _CACHED = re.compile(rb'"cached_tokens"\s*:\s*(\d+)')
-_TAIL_BYTES = 2048  # of an answer, kept to find its usage in
+_TAIL_BYTES = 2048  # the end of an answer, kept because it has the usage
 _KEPT_S = 4.0  # uvicorn closes idle connections after 5 s, and must not do so under a request
 
 
@@ -50,22 +50,22 @@ def random_prompt(draws: Random, tokens: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Moments of one answer, on the wall clock."""
+    """Times of one answer, on the wall clock."""
 
     first_unix_s: float
     """When the first event had come."""
     last_unix_s: float
     """When the last event had come."""
     output_tokens: int
-    """The engine's own count; so is the next."""
+    """The engine's own count, like `cached_tokens`."""
     cached_tokens: int
-    """Of the prompt; 0 where the engine does not tell (`--enable-prompt-tokens-details`)."""
+    """Of the prompt; 0 if the engine does not report it (`--enable-prompt-tokens-details`)."""
     headers: Mapping[str, str]
-    """Those of the answer, in lower case."""
+    """The headers of the answer; names are in lower case."""
 
 
 class StreamClient:
-    """Sends completion requests to one engine while its context is entered."""
+    """Sends requests to one engine, within its context."""
 
     def __init__(self, url: str, *, api_key: str = "") -> None:
         parts = urlsplit(url)

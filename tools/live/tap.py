@@ -13,21 +13,21 @@ from foretell.wire import snapshot_from_proto
 _LOOK_EVERY_S = 0.002
 
 Heard = Callable[[], list[bytes]]
-"""Gives the messages which have come since its last call."""
+"""Returns the messages that have come since its last call."""
 
 
 @contextmanager
 def listening(endpoint: str) -> Iterator[Heard]:
-    """Listen to what is published at `endpoint`, as `SnapshotPublisher` takes it.
+    """Listen to what is published at `endpoint`, which is written as for `SnapshotPublisher`.
 
-    By a thread: what nobody has read is overwritten in the end.
+    A thread reads, because unread messages are overwritten after a while.
     """
     reader, ended = LogReader(path_of(endpoint)), Event()
     messages: deque[bytes] = deque()
 
     def read() -> None:
         while not ended.wait(_LOOK_EVERY_S):
-            reader.reopen()  # the file may come later, or be made anew
+            reader.reopen()  # the file may be created later, or replaced
             while (message := reader.read()) is not None:
                 messages.append(message)
 

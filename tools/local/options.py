@@ -8,7 +8,7 @@ import typer
 
 @dataclass(frozen=True, slots=True)
 class UpFlags:
-    """What is to run; None where a flag was not given."""
+    """What to run; None: the flag was not given."""
 
     engines: Annotated[
         int | None, typer.Option(min=1, max=64, help="Number of engines; 4 without a file.")
@@ -60,7 +60,7 @@ class UpFlags:
     ] = None
 
     def bounds(self) -> tuple[int, int] | None:
-        """The least and the most engines of `provision`; ValueError where it says none."""
+        """The least and the most engines of `provision`; ValueError if it is malformed."""
         if self.provision is None:
             return None
         least, colon, most = self.provision.partition(":")

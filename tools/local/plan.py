@@ -18,10 +18,10 @@ from foretell.tools import envoy
 
 Kind = Literal["tagger", "launcher", "predictor", "scheduler", "batch", "provisioner", "envoy"]
 
-ENGINE_HOST = "127.0.0.1"  # engines are the schedulers' own business
+ENGINE_HOST = "127.0.0.1"  # only schedulers reach engines
 _START_TIMEOUT_S = 60.0
 _PROBE_TIMEOUT_S = 2.0
-# -P: a folder `services` where the user happens to stand is not ours.
+# -P: nothing is imported from a folder `services` in the user's working directory.
 _PYTHON = (sys.executable, "-P", "-m")
 _MODULES: dict[Kind, str] = {
     "tagger": "foretell.services.tagger",
@@ -53,7 +53,7 @@ class ClusterPlan:
 
     @property
     def comes_and_goes(self) -> bool:
-        """Whether a provisioner says which of the launchers run."""
+        """Whether a provisioner decides which of the launchers run."""
         return self.layout.cluster.provisioning.enabled
 
 
@@ -65,7 +65,7 @@ def longest_socket_name(cluster: Cluster) -> str:
 
 
 def _answering(url: str) -> Serves:
-    """Tells whether anything answers there in time."""
+    """A check whether anything answers at `url` in time."""
 
     async def answers() -> bool:
         with contextlib.suppress(OSError):
@@ -94,9 +94,9 @@ def placed(cluster: Cluster, sockets: Path, port: int, engine_ports: Sequence[in
 def plan_cluster(
     cluster: Cluster, file: Path, run_dir: Path, scheduler_ports: Sequence[int], *, restart: bool
 ) -> ClusterPlan:
-    """What runs a `placed` cluster that `file` holds; logs and ready files go to `run_dir`.
+    """The processes of a `placed` cluster that `file` holds; logs and ready files go to `run_dir`.
 
-    `scheduler_ports` are the replicas' own, one each.
+    `scheduler_ports` has one port for each replica.
     """
     layout = Layout(cluster)
     make = _Maker(layout, file, run_dir, restart)
@@ -136,7 +136,7 @@ class _Maker:
         port: int = 0,
         answers: Serves | None = None,
     ) -> Process:
-        """One of our own processes; `timeout_s` is added to the time that it has to serve."""
+        """A process of Foretell; `timeout_s` is added to the time that it has to start."""
         ready_file = self.run_dir / f"{name}.ready"
         own = (f"--cluster={self.file}", f"--ready-file={ready_file}", *flags)
         program = Program(
@@ -152,7 +152,7 @@ class _Maker:
         return Process(kind, address, program)
 
     def launcher(self, engine: ClusterEngine) -> Process:
-        """An engine with its predictor, or the predictor of one that somebody else starts."""
+        """An engine with its predictor, or only the predictor of an engine started elsewhere."""
         if not engine.section.is_started:
             address = self.layout.predictor_address(engine)
             return self.process("predictor", engine.name, address)
@@ -174,7 +174,7 @@ class _Maker:
         return self.process("scheduler", name, url, *flags, port=port, answers=answers)
 
     def envoy(self) -> Process:
-        """It writes no ready file."""
+        """Envoy, which writes no ready file: its health page is probed instead."""
         config = self.run_dir / "envoy.yaml"
         config.write_text(envoy.configuration(self.layout), encoding="utf-8")
         section = self.layout.cluster.schedulers

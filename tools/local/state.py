@@ -1,4 +1,4 @@
-"""What a local cluster tells about itself in `<run_dir>/cluster.json`, and holds in memory."""
+"""The state of a local cluster, in memory and in `<run_dir>/cluster.json`."""
 
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -27,7 +27,7 @@ class Component:
 
 @dataclass(slots=True)
 class EngineParts:
-    """What one launcher runs."""
+    """The processes that one launcher runs."""
 
     engine: Component
     predictor: Component
@@ -36,11 +36,11 @@ class EngineParts:
 
 @dataclass(slots=True)
 class ClusterState:
-    """Everything `cluster.json` holds. `write` after each change: readers see whole versions."""
+    """The content of `cluster.json`. Call `write` after each change: it replaces the whole file."""
 
     path: Path
     endpoint: str
-    emulated: bool  # whether engines of it, or all, are emulated
+    emulated: bool  # whether any engine is emulated
     api_key: str = field(default="", repr=False)  # never written
     phase: ClusterPhase = "starting"
     model_name: str = ""
@@ -49,9 +49,9 @@ class ClusterState:
 
     @classmethod
     def of(cls, plan: ClusterPlan, path: Path, *, api_key: str = "") -> "ClusterState":
-        """The state of a plan of which nothing has been started yet.
+        """The state of a plan before any of its processes are started.
 
-        `api_key` is one that its schedulers accept; "" where they want none.
+        `api_key` is one that its schedulers accept; "": they want none.
         """
         engines = plan.layout.cluster.engine_list()
         emulated = any(engine.section.kind == "emulated" for engine in engines)
@@ -64,7 +64,7 @@ class ClusterState:
         return state
 
     def add(self, process: Process, layout: Layout) -> None:
-        """A process of which nothing has been started yet; a launcher with what it runs."""
+        """Add a process that is not started yet; a launcher with what it runs."""
         name = process.program.name
         self.processes[name] = _component(process)
         if process.kind == "launcher":
@@ -77,17 +77,17 @@ class ClusterState:
             )
 
     def remove(self, name: str) -> None:
-        """A process that does not belong to the cluster any more."""
+        """Remove a process from the cluster."""
         self.processes.pop(name, None)
         self.parts.pop(name, None)
 
     @property
     def schedulers(self) -> list[str]:
-        """The addresses of all replicas, each its own."""
+        """The addresses of all replicas, each with its own port."""
         return [each.address for each in self.processes.values() if each.kind == "scheduler"]
 
     def components(self) -> list[Component]:
-        """Every process of the cluster, a launcher after what it runs."""
+        """Every process of the cluster; a launcher comes after what it runs."""
         found: list[Component] = []
         for name, component in self.processes.items():
             if parts := self.parts.get(name):

@@ -1,4 +1,4 @@
-"""Keeps a local cluster alive and tells its state."""
+"""Keeps a local cluster alive and reports its state."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ class Supervisor:
         self._layout = plan.layout
         kept = [p for p in plan.processes if p.kind != "launcher" or not plan.comes_and_goes]
         programs = [process.program for process in kept]
-        # One engine and one scheduler answer: where processors are few, far sooner alone.
+        # With few cores, one engine and one scheduler start first: requests are answered sooner.
         scarce = len(kept) > len(os.sched_getaffinity(0))
         first = {process.kind: process.program.name for process in reversed(kept) if scarce}
         self._keeper = Keeper(
@@ -51,9 +51,9 @@ class Supervisor:
         self._comes_and_goes = plan.comes_and_goes
 
     async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Start everything and stay until `stop`.
+        """Start everything and supervise it until `stop`.
 
-        Raises ChildFailed when a process does not come to serve, or when all have ended for good.
+        Raises ChildFailed if a process does not start to serve, or if all have ended for good.
         """
 
         async def once_served() -> None:
@@ -97,7 +97,7 @@ class Supervisor:
         if parts := self._state.parts.get(kept.program.name):
             if kept.state == "ready":
                 self._mirror(process)
-            else:  # they become ready with their pids
+            else:  # `_mirror` sets them ready, with their pids
                 parts.engine.restarts = kept.restarts
                 for part in (parts.engine, parts.predictor):
                     part.state = kept.state
@@ -114,7 +114,7 @@ class Supervisor:
             await asyncio.sleep(_POLL_S)
 
     def _mirror(self, process: Process) -> None:
-        """Take over what a launcher says about its children, when that has changed."""
+        """Take over what a launcher reports about its children, if that has changed."""
         parts = self._state.parts[process.program.name]
         facts = read_json(process.program.ready_file)
         if facts is None:

@@ -1,4 +1,4 @@
-"""The live table of `foretell up`: what engines do, and which other process is not well."""
+"""The live table of `foretell up`: all engines, and other processes that are not ready."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ _DEADLINE_S = 0.5
 
 
 async def read(state: ClusterState) -> ClusterView:
-    """What all schedulers say; who does not answer in half a second is left out."""
+    """The merged status of all schedulers that answer within half a second."""
     asked = (_report(each, state.api_key) for each in state.schedulers)
     return merged(report for report in await asyncio.gather(*asked) if report is not None)
 
@@ -31,7 +31,7 @@ async def _report(scheduler: str, api_key: str) -> Report | None:
 
 
 def render(state: ClusterState, view: ClusterView, width: int) -> Table:
-    """A row for each engine; other processes are named where they are not ready."""
+    """A row for each engine; other processes are named if they are not ready."""
     emulated = " (emulated engines)" if state.emulated else ""
     engines = {parts.engine.name: parts.engine for parts in state.parts.values()}
     notes = [

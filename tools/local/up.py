@@ -55,13 +55,13 @@ if TYPE_CHECKING:
 
 
 class CannotStart(Exception):
-    """What stands in the way, and what the user can do about it."""
+    """The cluster cannot start; the text says why, and what the user can do."""
 
 
 _OF_ENGINES = (
     *("engines", "engine", "profile", "model", "python", "engine_args", "start_timeout"),
 )
-"""Flags that describe the engines, which a cluster file does otherwise."""
+"""Flags that describe the engines; not allowed with a cluster file, which describes them."""
 
 
 def up(
@@ -101,9 +101,9 @@ def up(
 
 
 def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
-    """The file's cluster, or one of emulated engines, with what the flags say.
+    """The file's cluster, or else one of emulated engines, as changed by the flags.
 
-    CannotStart or ClusterError says what is wrong with either.
+    Raises CannotStart or ClusterError, which say what is wrong with either.
     """
     data: dict[str, Any] = {"engines": [_engines_of(flags)], "models": _models_of(flags)}
     try:
@@ -147,7 +147,7 @@ def wanted_cluster(cluster_file: str, flags: UpFlags) -> Cluster:
 
 
 def with_secret(cluster: Cluster, folder: Path) -> Cluster:
-    """The cluster with a secret of its own, where schedulers and the batch service need one."""
+    """The cluster with a secret of its own, if schedulers and the batch service need one."""
     if not cluster.batches.folder or cluster.traffic.secret_file:
         return cluster
     file = folder / "secret"
@@ -177,10 +177,11 @@ def _models_of(flags: UpFlags) -> dict[str, Any]:
 
 
 def _prepared_to_provision(plan: ClusterPlan, key: str) -> ClusterPlan:
-    """A plan whose provisioner may ask the schedulers, which find an empty list of engines."""
+    """Write an empty list of engines; return the plan with a key of the schedulers for its
+    provisioner."""
     folder = Path(plan.layout.provisioner_folder)
     private_folder(folder)
-    (folder / ENGINES_FILE).unlink(missing_ok=True)  # of a cluster that has ended
+    (folder / ENGINES_FILE).unlink(missing_ok=True)  # left by an earlier cluster
     models = plan.layout.provisioner()["models"]
     (folder / INSTANCES_FILE).write_text(members_json(Members(models=tuple(models))))
     env = {"FORETELL_PROVISIONER_SCHEDULER_API_KEY": key} if key else {}
@@ -192,7 +193,7 @@ def _prepared_to_provision(plan: ClusterPlan, key: str) -> ClusterPlan:
 
 
 def _check_settings(plan: ClusterPlan, file: str) -> str:
-    """Refuse a wrong environment variable before anything starts; the keys of the endpoint."""
+    """Refuse a wrong environment variable before anything starts; return the endpoint's keys."""
     keys = ""
     settings: dict[Kind, type[ProcessSettings]] = {
         "tagger": TaggerSettings,
@@ -249,7 +250,7 @@ class _Session:
             _say(line)
 
     async def _show(self) -> None:
-        # Only now: what it imports would compete with the services for the processor.
+        # Imported late, so that it does not compete with starting services for the processor.
         from rich.live import Live
 
         from foretell.tools.local.table import keep_current
@@ -277,14 +278,14 @@ class _Session:
 
 
 def _taken(run_dir: Path) -> CannotStart:
-    """Two clusters would take each other's sockets."""
+    """The error if another cluster has this folder: both would use the same sockets."""
     return CannotStart(f"another cluster runs in {run_dir}; stop it or choose another --run-dir")
 
 
 @contextlib.contextmanager
 def _reserved_ports(cluster: Cluster) -> Iterator[int]:
-    """Hold the ports that the schedulers share, so that nobody takes one while they restart; gives
-    the one without TLS."""
+    """Hold the ports that schedulers share, so that no other program takes one while they restart;
+    yield the port without TLS."""
     section = cluster.schedulers
     port = section.port or free_ports(section.plain_listen, 1)[0]
     with contextlib.ExitStack() as held:
@@ -311,6 +312,6 @@ def _held(host: str, port: int, setting: str) -> Iterator[None]:
 
 
 def _say(line: str) -> None:
-    with contextlib.suppress(OSError):  # a full disk behind it ends no cluster
+    with contextlib.suppress(OSError):  # a full disk behind stdout must not end the cluster
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Runs the engines that a provisioner wants, as its file names them."""
+"""Runs the engines that a provisioner wants, which its file names."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ class WantedEngines:
         self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
 
     async def run(self) -> None:
-        """Until it is cancelled; then nothing of it runs any more."""
+        """Run until cancelled; all engines have ended then."""
         try:
             while True:
                 wanted = self._wanted()
@@ -59,11 +59,11 @@ class WantedEngines:
             return set(json.loads(self._file.read_text(encoding="utf-8"))) & set(self._launchers)
         except FileNotFoundError:
             return set()
-        except (OSError, ValueError):  # a person edits it: what runs goes on
+        except (OSError, ValueError):  # a person is editing it: what runs keeps running
             return set(self._running)
 
     async def _keep(self, process: Process, stop: asyncio.Event) -> None:
-        """Keep one launcher; one that does not come to serve is started again, ever more rarely."""
+        """Keep one launcher running; if it fails to start, try again with growing pauses."""
         pacer = RestartPacer()
         while not stop.is_set():
             self._began(process)
@@ -79,4 +79,4 @@ class WantedEngines:
 
 
 async def _nothing() -> None:
-    """Nothing is to be done once it has served."""
+    """Do nothing once it serves."""

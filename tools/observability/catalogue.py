@@ -35,5 +35,5 @@ def labels_of(name: str) -> tuple[str, ...]:
 
 @cache
 def catalogue() -> dict[str, Metric]:
-    """All of them by name."""
+    """All metrics by name."""
     return {metric.name: metric for found in by_process().values() for metric in found}

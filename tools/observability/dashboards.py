@@ -48,7 +48,7 @@ _HALF_OF_WIDTH, _HEIGHT = 12, 8
 
 
 def files() -> dict[str, str]:
-    """What is to be imported, by its path in `FOLDER`."""
+    """The files to import into Grafana, by their paths in `FOLDER`."""
     return {f"dashboards/{each.uid}.json": _grafana(each) for each in DASHBOARDS}
 
 
@@ -100,7 +100,7 @@ def _variable(label: str, variable: str) -> dashboards.QueryVariable:
 
 
 def _panel(panel: Panel) -> timeseries.Panel | heatmap.Panel:
-    """With what its metrics mean in its description, as the catalogue has it."""
+    """Build a panel. Its description explains its metrics by the catalogue."""
     known = catalogue()
     named = sorted({name for query, _ in panel.queries for name in metrics_of(query)})
     meanings = "\n".join(f"- `{n}`: {known[n].meaning}" for n in named if n in known)
@@ -132,7 +132,7 @@ def _panel(panel: Panel) -> timeseries.Panel | heatmap.Panel:
 
 
 def write(folder: Path) -> None:
-    """Write all files, and nothing else: what is no longer made goes."""
+    """Write all files, and remove dashboards that no longer exist."""
     for old in (folder / "dashboards").glob("*.json"):
         old.unlink()
     for path, content in files().items():

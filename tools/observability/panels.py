@@ -23,7 +23,7 @@ CHOOSES_FROM = {
     "instance_id": "foretell_instance_healthy",
     "tenant": "foretell_tenant_tokens_total",
 }
-"""The metric whose values of a label a variable offers."""
+"""For each label, the metric whose values of it the variable offers."""
 ANNOTATIONS = (
     (
         "Start of a process",
@@ -44,14 +44,14 @@ class Panel:
 
     title: str
     unit: str
-    """Grafana's name of it: reqps, s, percentunit, short."""
+    """Grafana's name of the unit: reqps, s, percentunit, short."""
     meaning: str
     queries: tuple[tuple[str, str], ...]
     """PromQL, and the legend of its series."""
     threshold: float | None = None
-    """A line: beyond it somebody should look."""
+    """A line in the panel; values beyond it need attention."""
     heat: bool = False
-    """A heatmap, of the buckets of a histogram."""
+    """Whether it is a heatmap of a histogram's buckets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,10 @@ def metrics_of(expression: str) -> set[str]:
 
 
 def scoped(query: str, labels_of: Callable[[str], Collection[str]]) -> str:
-    """A query of those series that the variables of a dashboard choose.
+    """The query, restricted to the series that the variables of a dashboard choose.
 
-    `labels_of` tells the labels of a metric by its name. A label that a series lacks, as that of
-    the namespace outside of Kubernetes, is chosen by "All".
+    `labels_of` returns the labels of a metric by its name. "All" chooses also series that lack the
+    label, such as the namespace outside Kubernetes.
     """
 
     def choose(found: re.Match[str]) -> str:

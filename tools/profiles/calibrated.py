@@ -1,4 +1,4 @@
-"""`foretell profile calibrated`: what a predictor has learnt of its engine, as a profile."""
+"""`foretell profile calibrated`: what a predictor has learnt about its engine, as a profile."""
 
 import asyncio
 
@@ -10,14 +10,14 @@ from foretell.tools.follower import NothingKnown, snapshot_at
 from foretell.tools.profiles.imports import ProfileError, of_engine
 
 LEAST_STEPS = 1000
-"""Steps that must have been learnt from: with fewer the load tells too little."""
+"""The fewest learnt steps for a profile: fewer show too little of the load."""
 
 
 def calibrated_profile(predictor: str, name: str = "") -> GpuProfile:
-    """The step times and limits of the engine of the predictor at an address, as six
-    coefficients; those of tables are fitted to them. `name`: DEVICE/MODEL, or calibrated/MODEL.
+    """A profile of the engine whose predictor is at an address: its limits, and six coefficients
+    fitted to its step times. `name`: DEVICE/MODEL; "": calibrated/MODEL.
 
-    ProfileError says why there is none.
+    Raises ProfileError, which says why there is none.
     """
     try:
         known = asyncio.run(snapshot_at(predictor))

@@ -70,9 +70,9 @@ def with_graphs(profile: GpuProfile, max_num_seqs: int) -> GpuProfile:
 
 
 def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> GpuProfile:
-    """The profile that `options` describe; ProfileError with the reason where there is none.
+    """The profile that `options` describe; ProfileError with the reason if there is none.
 
-    `sheet` says of the device what is not known by its name.
+    `sheet` has the numbers of a device that is not known by its name.
     """
     try:
         from foretell.latency.importers.linear_fit import fit_linear
@@ -105,7 +105,7 @@ def import_profile(options: ImportOptions, sheet: Datasheet | None = None) -> Gp
 
 
 def write_profile(profile: GpuProfile, path: Path) -> None:
-    """Write it as JSON, a line per entry and the long lists of numbers on one."""
+    """Write it as JSON, one line per entry, even for long lists of numbers."""
     document = profile_to_json(profile)
     tables = document.pop("tables", None)
     text = json.dumps(document, indent=2)
@@ -119,7 +119,7 @@ def write_profile(profile: GpuProfile, path: Path) -> None:
 
 
 def _typed(options: ImportOptions) -> ModelSpec:
-    """The model with the types of numbers that were asked for."""
+    """The model with the number types that the options ask for."""
     model = model_of(options.model)
     if options.kv_cache:
         model = replace(model, kv_bytes_per_number=_bytes_of(options.kv_cache))
@@ -131,14 +131,14 @@ def _typed(options: ImportOptions) -> ModelSpec:
 
 
 def _quantised(model: ModelSpec, weights: str) -> float:
-    """How many parameters are of the type: not embedding and head, and with MXFP4 only experts."""
+    """The number of quantised parameters: all but embedding and head; with MXFP4 only experts."""
     if is_of_experts(weights):
         return model.expert_parameters
     return model.parameters - 2 * model.vocabulary * model.hidden_size
 
 
 def _types(options: ImportOptions, model: ModelSpec) -> "Types":
-    """The types' names; ValueError for weights of 8 or 4 bits, of which there are several."""
+    """The names of the types; ValueError if weights have 8 or 4 bits, which several types have."""
     from foretell.latency.importers.aiconfigurator_rows import Types
 
     if not options.weights and model.bytes_per_parameter < 2.0:
@@ -184,7 +184,7 @@ def _source(options: ImportOptions, device: DeviceSpec, model: ModelSpec) -> "Ai
 
 
 def _text(error: Exception) -> str:
-    """What the error says; a KeyError's own text is in quotes."""
+    """The message of the error; `str` would put that of a KeyError in quotes."""
     return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
 
 
@@ -198,7 +198,7 @@ def _versions(folder: Path, name: str) -> Iterator[list[dict[str, Any]]]:
 
 
 def _fused_all_reduce(folder: Path) -> Iterator[list[dict[str, Any]]]:
-    """Those of TensorRT-LLM's all-reduce, where the folder has any."""
+    """The rows of TensorRT-LLM's all-reduce tables, if the folder has any."""
     name = "custom_allreduce_perf"
     return _newest_first([path for path in _files(folder, name) if "trtllm" in path.parts], name)
 

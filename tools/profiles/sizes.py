@@ -30,7 +30,7 @@ class Datasheet:
 
 
 def device_of(name: str, sheet: Datasheet) -> DeviceSpec:
-    """The device, with what `sheet` says; KeyError for one of which neither says the rates."""
+    """The device, with the numbers of `sheet`; KeyError if its rates are not known."""
     if name not in DEVICES and not (sheet.device_tflops and sheet.device_gb_per_s):
         try:
             return device_spec(name)
@@ -48,7 +48,7 @@ def device_of(name: str, sheet: Datasheet) -> DeviceSpec:
 def model_of(name_or_file: str) -> ModelSpec:
     """A known model, or the one of a `config.json` or of the folder that has it.
 
-    Its name is that of the folder. KeyError for an unknown name, ValueError for a file of none.
+    Its name is that of the folder. KeyError for an unknown name, ValueError for a malformed file.
     """
     path = Path(name_or_file)
     if path.is_dir():
@@ -65,7 +65,7 @@ def model_of(name_or_file: str) -> ModelSpec:
 
 
 def known_device(parts: Iterable[str]) -> str:
-    """The device that begins a part, or whose family does (`h100_sxm`: H100-SXM); empty: none."""
+    """The device whose name or family begins a part (`h100_sxm`: H100-SXM); empty: none."""
     families: dict[str, str] = {}
     for device in DEVICES:
         families.setdefault(device.partition("-")[0], device)
@@ -76,5 +76,5 @@ def known_device(parts: Iterable[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Letters and digits alone, which are compared."""
+    """Only the letters and digits, in lower case, for comparison."""
     return "".join(filter(str.isalnum, text.lower()))

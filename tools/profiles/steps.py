@@ -18,8 +18,8 @@ _OUTLIER = 3.0  # an error beyond this many median ones counts as that many (Hub
 def fit(steps: Sequence[Step]) -> LinearStepTime:
     """Six coefficients for `steps`: least squares of the error relative to the prediction.
 
-    Refitted with the last fit's predictions, and with less weight for outliers: as relative to
-    the actual times, a stall would count next to nothing and a step cut short everything.
+    Refitted with the last fit's predictions, and with less weight for outliers. Errors relative to
+    the actual times would almost ignore a stall, and be dominated by a step that was cut short.
     """
     x = np.array([features(step.shape) for step in steps])
     seconds = np.array([step.duration_s for step in steps])

@@ -1,1 +1,1 @@
-"""Writes what runs a cluster elsewhere: files derived from its cluster file."""
+"""Writes files derived from a cluster file, which run the cluster elsewhere."""

@@ -48,7 +48,7 @@ from foretell.tools.render.watching import (
 
 _ENVOY_FILE = "envoy/envoy.yaml"
 _SHARED = "deploy/observability"
-"""What Prometheus and Grafana read, in a checkout and beside what is rendered without one."""
+"""The folder that Prometheus and Grafana read, in a checkout or, without one, in the output."""
 _HEADER = """\
 # Made by `foretell render compose --cluster {cluster}`: change that file and run it again.
 #
@@ -64,14 +64,14 @@ _START_PROVISIONED = """\
 _Service = dict[str, Any]
 
 _OVERRIDABLE = {"policy": "POLICY", "profile": "PROFILE", "log_level": "LOG_LEVEL"}
-"""Settings whose value in the file .env overrides, by variable."""
+"""Settings that the file .env overrides, and their variables there."""
 
 
 def render(cluster: Cluster, cluster_file: Path, output: Path, source: Path) -> dict[str, str]:
-    """All files for a cluster: what is in each, by its path in the output folder.
+    """The contents of all files for a cluster, by their paths in the output folder.
 
-    `source` is the folder of this project, from which images are built; where it is none, images
-    are only named, and what Prometheus and Grafana read is written, too.
+    `source` is a checkout of this project, from which images are built. If it is none, images are
+    only named, and the files that Prometheus and Grafana read are included.
     """
     found: dict[str, str] = {}
     cluster = cluster.with_places()
@@ -133,9 +133,9 @@ class _Compose:
                 engine.name: self._vllm(engine) if vllm else self._emulator(engine),
                 predictor_name(engine.name): self._predictor(engine),
             }
-            # A provisioner starts them by itself.
+            # With a provisioner, Compose does not start them.
             when = {"profiles": ["engines"]} if self._cluster.provisioning.enabled else {}
-            # Compose then refuses to scale it: two would share an identity and its sockets.
+            # A container with a name is not scaled: two would share an identity and sockets.
             services |= {
                 name: {"container_name": f"${{COMPOSE_PROJECT_NAME}}-{name}", **service, **when}
                 for name, service in own.items()
@@ -170,8 +170,8 @@ class _Compose:
         service = self._service("scheduler", values)
         for setting in ("api_keys_file", "engine_api_key_file"):
             service["environment"][f"FORETELL_SCHEDULER_{setting.upper()}"] += refusal(setting)
-        # Order of start only: a scheduler serves with whatever engines, predictors and tagger
-        # there are. To wait for all would take the endpoint away when one engine cannot start.
+        # Only the order of start: a scheduler serves with the engines, predictors and tagger that
+        # are up. If it waited for all, one engine that cannot start would block the endpoint.
         others = ["tagger"] if self._host == self._layout.tagger_host else []
         if self._cluster.provisioning.enabled:
             after: Any = {name: {"condition": "service_started"} for name in others}
@@ -179,7 +179,7 @@ class _Compose:
             after["provisioner"] = {"condition": "service_healthy", "required": False}
         else:
             after = others + [predictor_name(engine.name) for engine in self._engines]
-        if section.envoy:  # which is all that clients see
+        if section.envoy:  # clients reach only Envoy
             return service | {"depends_on": after}
         bind = f"${{BIND:-{section.listen}}}"
         ports = [f"{bind}:{port}:{CONTAINER_PORT}"]
@@ -210,7 +210,7 @@ class _Compose:
         return self._service("tagger", self._layout.tagger(), port=self._cluster.tagger.port)
 
     def _batch(self) -> _Service:
-        """Its folder is a volume, whatever the folder's name outside containers."""
+        """The batch service. Its folder is a volume, whatever its name outside containers."""
         service = self._service("batch", self._layout.batch())
         return service | {
             "volumes": [*service["volumes"], f"batches:{CONTAINER_BATCHES}"],
@@ -218,7 +218,7 @@ class _Compose:
         }
 
     def _provisioner(self) -> _Service:
-        """It starts and stops engines, so it may do anything with this host: only on request."""
+        """The provisioner. With Docker's socket it controls this host, so it needs a profile."""
         values = self._layout.provisioner()
         values["schedulers"] = ",".join(self._layout.scheduler_urls())
         service = self._service("provisioner", values)
@@ -287,7 +287,7 @@ class _Compose:
         return service | self._reached_by_others(engine.port, CONTAINER_PORT)
 
     def _service(self, package: str, values: Mapping[str, Any], *, port: int = 0) -> _Service:
-        """One of our own services; `port` is its gRPC port on the host, where others call it."""
+        """A service of Foretell; `port` is its gRPC port on the host, if other hosts call it."""
         settings, memory, grace_s = _OURS[package]
         service = {**_COMMON, **self._images.services(), **_CONFINED, **self._named_hosts()} | {
             "command": ["python", "-m", f"foretell.services.{package}"],
@@ -310,7 +310,7 @@ class _Compose:
         return service | reached
 
     def _environment(self, settings: type[BaseSettings], values: Mapping[str, Any]) -> _Service:
-        """What differs from the defaults, as variables."""
+        """The settings that differ from the defaults, as variables."""
         prefix = str(settings.model_config["env_prefix"])
         found = {}
         for name, value in values.items():
@@ -326,7 +326,7 @@ class _Compose:
         return found
 
     def _mounts(self, values: Mapping[str, Any]) -> list[str]:
-        """The files of this host that a service reads, but for secrets."""
+        """The files of this host that a service reads, except secrets."""
         cluster = self._cluster
         sections = (cluster.schedulers, cluster.tagger, cluster.traffic)
         named = {name: path for section in sections for name, path in section}
@@ -340,12 +340,12 @@ class _Compose:
         ]
 
     def _named_hosts(self) -> _Service:
-        """Names that no DNS server knows: a container does not see its host's /etc/hosts."""
+        """Hosts that no DNS server knows: a container does not see its host's /etc/hosts."""
         known = self._cluster.addresses.items()
         return {"extra_hosts": [f"{name}={address}" for name, address in known]} if known else {}
 
     def _reached_by_others(self, port: int, container_port: int) -> _Service:
-        """Networks and ports of what other hosts call."""
+        """Networks and ports of a service that other hosts call."""
         if not self._layout.several_hosts:
             return {}
         ports = [self._published(port, container_port)]
@@ -357,11 +357,11 @@ class _Compose:
         try:
             known = bracketed(str(ipaddress.ip_address(address)))
         except ValueError:
-            known = "0.0.0.0"  # noqa: S104 - where other hosts find the name is for DNS to say
+            known = "0.0.0.0"  # noqa: S104 - DNS tells other hosts where the name is
         return f"${{INSIDE_BIND:-{known}}}:{port}:{container_port}"
 
     def _metrics(self, port: int) -> list[str]:
-        """What Prometheus needs on a host that is not its own."""
+        """The port of the metrics, if Prometheus runs on another host."""
         far = self._host != self._layout.front_host
         wanted = far and self._cluster.observability.prometheus_port
         return [self._published(port + METRICS_PORTS_ABOVE, METRICS_PORT)] if wanted else []
@@ -384,9 +384,9 @@ _OURS: dict[str, tuple[type[BaseSettings], str, int]] = {
     "batch": (BatchSettings, "2g", 15),
     "backend.emulator": (EmulatorSettings, "1g", 5),
 }
-"""Settings of each service, its most memory, as in the Helm chart, and the seconds that it gets to
-end. vLLM's memory is the host's."""
-# A first process gets no signal that it does not handle; an init passes all on.
+"""Settings of each service, its memory limit, as in the Helm chart, and its grace period in
+seconds. vLLM has no memory limit."""
+# PID 1 gets only signals that it handles; an init process forwards all signals.
 _CONFINED: _Service = {"init": True, "read_only": True, "tmpfs": ["/tmp"]}  # noqa: S108
 
 
@@ -396,5 +396,5 @@ def _relative(path: Path, output: Path) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Text that Compose takes as it is."""
+    """Text in which Compose replaces no variables."""
     return text.replace("$", "$$")

@@ -19,9 +19,9 @@ def is_checkout(source: Path) -> bool:
 
 
 class Images:
-    """What the services of one compose file say of their images.
+    """The images of the services of one compose file.
 
-    Where there is no checkout to build from, an image is one that the host has or can pull.
+    Without a checkout to build from, an image must be one that the host has or can pull.
     """
 
     def __init__(self, cluster: Cluster, context: str) -> None:
@@ -31,23 +31,23 @@ class Images:
         self._built: set[str] = set()
 
     def services(self) -> dict[str, Any]:
-        """The one of all services that need no GPU."""
+        """The image of all services that need no GPU."""
         tag = "-".join([_TAG, *self._extras])
         args = {**_PYTHON, "MORE": ",".join(self._extras)} if self._extras else _PYTHON
         return self._image(f"{_NAME}:{tag}", _DOCKERFILE, args, "foretell")
 
     def envoy(self) -> dict[str, Any]:
-        """Envoy's."""
+        """The image of Envoy."""
         return self._image(f"{_NAME}-envoy:{_TAG}", _DOCKERFILE, _PYTHON, "envoy")
 
     def vllm(self) -> dict[str, Any]:
-        """vLLM's with the plugin."""
+        """The image of vLLM with the plugin."""
         return self._image(f"{_NAME}-vllm:{_TAG}", _DOCKERFILE_VLLM, _VLLM)
 
     def _image(
         self, image: str, dockerfile: str, args: dict[str, str], target: str = ""
     ) -> dict[str, Any]:
-        """Each is built by the first service that has it."""
+        """Each image is built by the first service that uses it."""
         if not self._context:
             return {"image": image}
         service: dict[str, Any] = {"image": image, "pull_policy": "${PULL_POLICY:-never}"}
@@ -60,7 +60,7 @@ class Images:
 
 
 def _extras(cluster: Cluster) -> list[str]:
-    """What this cluster needs beyond what every image can do."""
+    """The extras that this cluster needs in its image."""
     stored = cluster.batches.database_url or cluster.batches.files_url
     needed = {"storage": stored, "tagger-hf": cluster.tagger.checkpoint}
     return [extra for extra, why in needed.items() if why]

@@ -13,11 +13,11 @@ from foretell.tools import observability
 
 METRICS_PORT = 9100
 METRICS_PORTS_ABOVE = 2000
-"""The metrics of a predictor or tagger on another host are so far above its gRPC port there."""
+"""On another host, a predictor or tagger has its metrics at its gRPC port plus this number."""
 
 
 def shipped() -> Iterator[tuple[str, str]]:
-    """The rules, the dashboards and how Grafana finds them: name and text of each file."""
+    """The rules, the dashboards and Grafana's provisioning: name and text of each file."""
     folder = Path(observability.__file__).with_name("shipped")
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -39,7 +39,7 @@ def services_that_watch(port: int, shared: str, config: str) -> dict[str, dict[s
 
 
 def scraped(layout: Layout) -> dict[str, Any]:
-    """Prometheus' configuration: whom it asks, and the alerts."""
+    """Prometheus' configuration: its targets, and the alerts."""
     cluster = layout.cluster
     engines, comes_and_goes = cluster.engine_list(), cluster.provisioning.enabled
 
@@ -70,5 +70,5 @@ def scraped(layout: Layout) -> dict[str, Any]:
 
 
 def _of(target: str, engine: str = "") -> dict[str, Any]:
-    """A target; what belongs to an engine says to which."""
+    """A target, with the name of its engine as label if it belongs to one."""
     return {"targets": [target], **({"labels": {"instance_id": engine}} if engine else {})}

@@ -1,4 +1,4 @@
-"""The highest rate that a cluster serves within a bound: a search for each seed, side by side."""
+"""The highest rate that a cluster serves within a bound: a search for each seed, in parallel."""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What is searched for, and how closely."""
+    """The criterion of a search, and its precision."""
 
     bound_s: float
     """Bound on the P99 of TTFT."""
@@ -26,7 +26,7 @@ class Search:
     tolerance: float
     """Relative width of the bracket at which a search ends."""
     goodput: float = 0.0
-    """Least ratio of all requests that must meet their targets; above 0, instead of the bound."""
+    """Least ratio of all requests that must meet their targets; above 0, it replaces the bound."""
 
     def good(self, measured: float) -> bool:
         """Whether what a probe measured is good enough."""
@@ -45,8 +45,8 @@ class Found:
 
 
 def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> float:
-    """The P99 of TTFT of all that were served, infinite where none was; or with `goodput` the
-    ratio of all requests that met their targets, ValueError where none has any."""
+    """The P99 of TTFT of served requests, infinite if there are none. With `goodput`, the ratio of
+    all requests that met their targets; ValueError if none has targets."""
     found = run(options, qps, seed).summary()
     if not goodput:
         return float(found["ttft_s"].get("p99", inf))
@@ -56,15 +56,15 @@ def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> 
 
 
 def find_capacity(options: SimulateOptions, search: Search, processes: int = 0) -> dict[str, Any]:
-    """What `foretell capacity` prints; ValueError where the options are wrong."""
+    """What `foretell capacity` prints; ValueError if the options are wrong."""
     workers = min(processes or cpu_count() or 1, len(search.seeds))
     found = side_by_side(partial(searched, options, search), search.seeds, workers, "searches")
     return report(options, search, list(found))
 
 
 def searched(options: SimulateOptions, search: Search, seed: int) -> Found:
-    """The rate is doubled or halved until it is in a bracket, which is then cut in two on the
-    logarithm."""
+    """The search for one seed: double or halve the rate until the highest one is bracketed, then
+    bisect the bracket on the logarithm."""
     found, qps = Found(seed), search.start_qps
     while len(found.probes) < _MOST_DOUBLINGS or (found.low and found.high):
         measured = probe(options, qps, seed, goodput=search.goodput > 0)
@@ -83,7 +83,7 @@ def searched(options: SimulateOptions, search: Search, seed: int) -> Found:
 
 
 def report(options: SimulateOptions, search: Search, searches: list[Found]) -> dict[str, Any]:
-    """The mean over the seeds and each one's own, as JSON."""
+    """The mean over the seeds, and the result of each seed, as JSON."""
     found = [each.low for each in searches]
     measured = "within_slo" if search.goodput else "ttft_p99_s"
     criterion: dict[str, Any] = {"ttft_p99_bound_s": search.bound_s}

@@ -1,4 +1,4 @@
-"""Makes the simulated cluster from options."""
+"""Creates the simulated cluster from options."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,16 +22,16 @@ from foretell.tools.simulate.options import EngineOptions, ProvisionOptions, Sim
 from foretell.workload import Arrival, noisy_length, residual_length, told_length
 
 _FORETELL_EVERY = 10
-"""A tenth of all predictions tells their error as well, and each costs as much as a placement."""
+"""One request in ten is predicted again: enough to tell the error; each costs like a placement."""
 
 
 def cluster_config(
     options: SimulateOptions, seed: int, *, prefixes: bool, trace: Sequence[Arrival] = ()
 ) -> ClusterConfig:
-    """The cluster; ValueError says why not.
+    """The cluster; raises ValueError if the options are wrong.
 
-    `prefixes`: its requests name their prompts' blocks. `trace`: the arrivals by whose lengths
-    `--estimates tagger` is drawn.
+    `prefixes`: whether requests name their prompts' blocks. `trace`: the arrivals from whose
+    lengths the estimates of `--estimates tagger` are drawn.
     """
     instances: list[InstanceConfig] = []
     for engine in options.engines:
@@ -90,7 +90,7 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
 
 
 def provisioning_of(options: SimulateOptions, given: ProvisionOptions) -> Provisioning | None:
-    """What the options ask for; ValueError where they contradict each other."""
+    """The provisioning that the options ask for; ValueError if they contradict each other."""
     if not given.provision:
         return None
     if len(options.engines) != 1:

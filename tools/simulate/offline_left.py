@@ -14,11 +14,11 @@ from foretell.tools.simulate.run import fits, online_arrivals, read_trace
 from foretell.workload import Arrival
 
 _WAITING = 2
-"""Offline requests that are kept on their way, as a multiple of `max_num_seqs`."""
+"""Offline requests that are kept in flight, as a multiple of `max_num_seqs`."""
 
 
 class OfflineLeft(NamedTuple):
-    """What online requests leave."""
+    """What online requests leave for offline ones."""
 
     tokens_per_s: float
     """Output tokens of offline requests that ended while online ones came, per second."""
@@ -29,9 +29,9 @@ class OfflineLeft(NamedTuple):
 def offline_left(options: SimulateOptions, qps: float, seed: int, offline: str) -> OfflineLeft:
     """What is left for offline requests with lengths as in the trace `offline`.
 
-    They come without end to engines that co-schedule, which keep targets as
-    `foretell.services.backend.vllm.cosched` does but hold no blocks back for bursts. Online
-    requests go to the engine with the fewest. ValueError says what is wrong with a trace.
+    There are always more offline requests. Engines co-schedule them and keep targets as
+    `foretell.services.backend.vllm.cosched` does, but hold no blocks back for bursts. Online
+    requests go to the engine with the fewest. Raises ValueError if a trace is wrong.
     """
     config = cluster_config(options, seed, prefixes=False)
     each = tuple(

@@ -44,7 +44,7 @@ class SimulateOptions:
     engines: tuple[EngineOptions, ...] = ()
     policy: Annotated[str, typer.Option(help="Placement policy.")] = "slo"
     trace_format: TraceFormat = "auto"
-    """That of the trace; "auto" tells them apart by their first line."""
+    """The format of the trace; "auto" finds it by the file's name and first line."""
     requests: Annotated[
         int, typer.Option(min=0, help="Number of requests; 0: as many as the trace has.")
     ] = 0
@@ -63,7 +63,7 @@ class SimulateOptions:
         ),
     ] = "true"
     length_rule: Literal["survival", "block"] = "survival"
-    """How predictors take estimates: as a distribution, or as the Block paper does."""
+    """How predictors use estimates: as a distribution, or as the Block paper does."""
     prefix_caching: Annotated[
         bool,
         typer.Option(

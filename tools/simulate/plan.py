@@ -18,7 +18,7 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """What a plan must keep, and what is tried."""
+    """The requirements of plans, and what is tried."""
 
     kinds: tuple[EngineOptions, ...]
     """Each with one instance."""
@@ -28,16 +28,16 @@ class PlanOptions:
     """Least ratio of all requests that must meet their targets, with every seed."""
     seeds: tuple[int, ...]
     most: int
-    """Engines of a kind that are tried at most."""
+    """The most engines of a kind that are tried."""
     prices: dict[str, float]
     """Price of an engine for an hour, by profile; may lack some."""
     offline: str = ""
-    """Trace of offline requests that are to be done beside; empty: none."""
+    """Trace of offline requests to serve beside the online ones; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one kind of engine needs."""
+    """The result for one kind of engine."""
 
     profile: str
     max_num_seqs: int
@@ -45,17 +45,17 @@ class Plan:
     instances: int
     """0: not even the most that were tried keep the targets."""
     within: float
-    """The ratio of requests within their targets with so many, or with the most; the worst seed."""
+    """The ratio of requests within their targets with `instances`, or with the most; worst seed."""
     ttft_p99_s: float
     free_kv_ratio: float
-    """The mean part of the KV cache that is free, for offline work."""
+    """The mean share of the KV cache that is free, for offline work."""
     price: float | None
     """The price of all instances for an hour."""
     offline_tokens_per_s: float | None = None
-    """Output tokens of offline requests beside, over the time of the trace; the mean of the seeds;
-    None: not asked for, or the instances are too few."""
+    """Output tokens per second of offline requests during the trace, the mean of the seeds; None:
+    not asked for, or the instances are too few."""
     within_beside: float | None = None
-    """The ratio of online requests within their targets beside them; the worst seed."""
+    """The ratio of online requests within their targets beside offline ones; the worst seed."""
 
 
 def kinds_of(
@@ -68,7 +68,7 @@ def kinds_of(
 
 
 def parse_prices(texts: Sequence[str]) -> dict[str, float]:
-    """Prices given as PROFILE=PRICE; ValueError where one is not."""
+    """Prices given as PROFILE=PRICE; ValueError if one is not."""
     found = {}
     for text in texts:
         name, _, price = text.rpartition("=")
@@ -82,15 +82,15 @@ def parse_prices(texts: Sequence[str]) -> dict[str, float]:
 
 
 def make_plans(options: SimulateOptions, plan: PlanOptions, processes: int = 0) -> list[Plan]:
-    """A plan for each kind, the cheapest or else the smallest first; ValueError where the options
-    are wrong."""
+    """A plan for each kind, the cheapest or else the smallest first; ValueError if the options are
+    wrong."""
     workers = min(processes or cpu_count() or 1, len(plan.kinds))
     work = partial(_plan_for, options=options, plan=plan)
     return in_order(list(side_by_side(work, plan.kinds, workers, "kinds")))
 
 
 def in_order(plans: Sequence[Plan]) -> list[Plan]:
-    """Those that keep the targets first; the cheapest, and where prices lack the smallest."""
+    """Plans that keep the targets first, then by price or, if one is missing, by size."""
     priced = all(each.price is not None for each in plans)
     return sorted(plans, key=lambda p: (p.instances == 0, p.price if priced else p.instances))
 
@@ -132,7 +132,7 @@ def _plan_for(kind: EngineOptions, options: SimulateOptions, plan: PlanOptions) 
 
 
 def fewest(keeps: Callable[[int], bool], most: int) -> int:
-    """The least number from 1 to `most` that `keeps`, if more are never worse; 0: none does."""
+    """The least number from 1 to `most` that `keeps`, assuming more are never worse; 0: none."""
     high = 1
     while not keeps(high):
         if high == most:

@@ -1,4 +1,4 @@
-"""One run: a trace file through a cluster, and what came of it as JSON."""
+"""One run: simulates a trace on a cluster, and gives the results as JSON."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A simulated cluster and what it was asked."""
+    """The results of a simulation, and its options."""
 
     report: Report
     facts: dict[str, Any]
@@ -77,10 +77,10 @@ def run(
     provisioning: Provisioning | None = None,
     trace: Trace | None = None,
 ) -> Run:
-    """Simulate; ValueError says what is wrong with the options.
+    """Simulate; raises ValueError if the options are wrong.
 
-    `started` gets the number of requests, `ended` is called after each. `provisioning`: instances
-    come and go. `trace`: in place of that of the options, which name it. Equal arguments give
+    `started` gets the number of requests, and `ended` is called after each. With `provisioning`,
+    instances come and go. `trace` replaces the trace that the options name. Equal arguments give
     equal results.
     """
     trace = trace or read_trace(options.trace, options.trace_format)
@@ -119,7 +119,7 @@ def run(
 
 
 def _provisioned(report: Report) -> dict[str, Any]:
-    """What came of it: instance-hours up to the last arrival, and steps."""
+    """Results of provisioning: instance-hours up to the last arrival, sizes, starts and drains."""
     sizes = report.sizes
     return {
         "instance_hours": round(report.instance_s / 3600.0, _DIGITS),
@@ -136,7 +136,7 @@ def _provisioned(report: Report) -> dict[str, Any]:
 def online_arrivals(
     options: SimulateOptions, qps: float, seed: int, trace: Trace | None = None
 ) -> list[Arrival]:
-    """The options' requests as they come; `trace`: in place of theirs."""
+    """The options' requests in the order of arrival; `trace` replaces that of the options."""
     trace = trace or read_trace(options.trace, options.trace_format)
     qps = qps or (0.0 if options.trace else CHATS_PER_S)
     draws = Random(f"{seed} trace")
@@ -165,15 +165,15 @@ def run_showing_progress(
 
 
 def with_targets(arrival: Arrival, options: SimulateOptions) -> Arrival:
-    """The arrival with the options' targets, or the trace's where there are none."""
+    """The arrival with the options' targets, or the trace's if there are none."""
     slo = Slo(options.ttft_slo_s or arrival.slo.ttft_s, options.tpot_slo_s or arrival.slo.tpot_s)
     return replace(arrival, slo=slo)
 
 
 @lru_cache(maxsize=4)
 def read_trace(path: str, trace_format: str) -> Trace:
-    """The trace in a file, which may be gzipped, or the chats that ship where `path` is empty;
-    ValueError where there is none."""
+    """The trace in a file, which may be gzipped, or the shipped chats if `path` is empty. Raises
+    ValueError if there is none."""
     if not path:
         return chat_trace()
     parsers = {"csv": parse_csv, "mooncake": parse_mooncake, "log": parse_request_log}
@@ -203,19 +203,19 @@ def fits(arrival: Arrival, engines: Iterable[EngineConfig]) -> bool:
 
 
 def moments(values: Sequence[float]) -> dict[str, float]:
-    """Mean and quantiles; empty where there are no values."""
+    """Mean and quantiles; empty if there are no values."""
     if not values:
         return {}
     levels = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
     found = {"mean": fmean(values)}
-    values = sorted(values)  # once; to sort it again costs little
+    values = sorted(values)  # sorted once: `quantile` sorts again, at little cost
     found |= {name: quantile(values, level) for name, level in levels.items()}
     return {name: round(value, _DIGITS) for name, value in found.items()}
 
 
 def relative_errors(served: Sequence[Served]) -> dict[str, float]:
     """Mean |predicted - actual| / actual of the chosen instances' predictions, which count from
-    placement; empty where the policy asked for none."""
+    placement; empty if there are none."""
     pairs = [(r.predicted, r) for r in served if r.predicted is not None and r.attempts == 1]
     if not pairs:
         return {}

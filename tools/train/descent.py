@@ -22,7 +22,7 @@ class Examples:
     rows: Array
     """(n, features), standardised."""
     words: sparse.csr_matrix
-    """(n, buckets): what each word of an example counts for."""
+    """(n, buckets): the weight of each word of an example."""
     targets: Array
     """(n, bins) probabilities."""
 
@@ -85,7 +85,7 @@ def _slopes(
 
 
 def _kept(shape: tuple[int, ...], dropped: float, rng: np.random.Generator) -> Array:
-    """What each unit is multiplied with."""
+    """The factor of each unit: 0 if dropped."""
     return ((rng.random(shape) >= dropped) / (1.0 - dropped)).astype(np.float32)
 
 

@@ -1,4 +1,4 @@
-"""A trained model as the tagger serves it: ONNX, weights in eight bits."""
+"""Exports a trained model as the tagger serves it: ONNX with 8-bit weights."""
 
 import contextlib
 import logging
@@ -39,7 +39,7 @@ def export(model: LengthModel, description: Description, tokenizer: Path, folder
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells of packages that it does without, the quantizer gives advice."""
+    """Silence the exporter's notes on missing packages, and the quantizer's advice."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -51,8 +51,8 @@ def _quiet() -> Iterator[None]:
 
 
 def _forget_notes(path: Path) -> None:
-    """The exporter's notes: on intermediate shapes, which the quantizer infers anew, and on where
-    each operator comes from, which names folders of the machine."""
+    """Remove the exporter's notes: intermediate shapes, which the quantizer infers anew, and the
+    origin of each operator, which names folders of the machine."""
     found = onnx.load(path)
     del found.graph.value_info[:]
     for node in found.graph.node:
@@ -62,8 +62,8 @@ def _forget_notes(path: Path) -> None:
 
 def _write_onnx(model: LengthModel, path: Path) -> None:
     model.eval()
-    # Torch's own attention guards against rows in which nothing may be attended to: a third of
-    # the time in ONNX Runtime, for rows that there are not.
+    # Torch's own attention guards against fully masked rows. There are none here, and the guard
+    # takes a third of the time in ONNX Runtime.
     model.encoder.set_attn_implementation("eager")
     batch, _ = _EXAMPLE_SHAPE
     example = (

@@ -11,8 +11,8 @@ from foretell.length.bins import bin_of
 from foretell.services.tagger.reading import EncoderInputs, PromptReader, padded
 from foretell.tools.length.dataset import Example
 
-_UNKNOWN_MODEL = 0.2  # share of examples whose serving model is hidden, so that others are served
-_LENGTHS_TOGETHER = 0.3  # of a factor of e
+_UNKNOWN_MODEL = 0.2  # share of examples whose serving model is hidden, for unknown models
+_LENGTHS_TOGETHER = 0.3  # random offset of log lengths in the order of batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Examples:
     tokens: NDArray[np.int64]
     censored: NDArray[np.bool_]
     taught: NDArray[np.float32] | None = None
-    """What teachers say: (n, `BINS`) probabilities."""
+    """The teachers' probabilities, (n, `BINS`)."""
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -52,9 +52,9 @@ def prepare(examples: Sequence[Example], reader: PromptReader) -> Examples:
 
 
 def hold_out(examples: Sequence[Example], share: float) -> tuple[list[Example], list[Example]]:
-    """The examples to learn from, and about `share` of the conversations, whole, to stop by.
+    """The examples to learn from, and about `share` of the conversations for early stopping.
 
-    By a hash of how a conversation began, so that a run on more data holds out the same ones.
+    Chosen by a hash of a conversation's beginning, so that a run on more data holds out the same.
     """
     kept: list[Example] = []
     held: list[Example] = []

@@ -24,11 +24,11 @@ _HEAD_LEARNING_RATE = 1e-3
 _NEIGHBOURS = 0.8  # bins: deviation of the target around the true one
 _DROPPED_TOKENS = 0.1
 """Share of a text's tokens hidden from each step: conversations repeat their own words, and a model
-that learns those by heart is lost with other conversations."""
+that memorises them fails on other conversations."""
 _AVERAGED_STEPS = 200.0
 
 Report = Callable[[Progress, int, int], None]
-"""Told after every step: progress, the step's number and the number of all steps."""
+"""Called after every step with progress, the step's number and the number of all steps."""
 
 
 def train(
@@ -39,11 +39,11 @@ def train(
     options: TrainOptions,
     report: Report,
 ) -> Progress:
-    """Train `model` and leave it with its best weights; goes on where a stopped run was.
+    """Train `model` and leave it with its best weights; continue a stopped run.
 
-    Judged and kept are the weights averaged over the latest steps: they generalise better.
-    The order of batches and the hidden models depend on seed and epoch alone, dropout on seed and
-    step: a resumed run does what it would have done.
+    Weights averaged over the latest steps are evaluated and kept, since they generalise better.
+    The order of batches and the hidden models depend only on seed and epoch, dropout on seed and
+    step: a resumed run gives the same result as one that was not stopped.
     """
     optimizer = _optimizer(model, options)
     store, loss_of = Store(options), OrdinalLoss(_NEIGHBOURS, options.taught)
@@ -150,7 +150,7 @@ def _average(averaged: Tensor, latest: Tensor, updates: Tensor) -> Tensor:
 
 def _optimizer(model: LengthModel, options: TrainOptions) -> torch.optim.Optimizer:
     encoder = list(model.encoder.parameters())
-    if options.encoder != SCRATCH:  # half of a small encoder's weights, and they hardly move
+    if options.encoder != SCRATCH:  # they are half of a small encoder's weights, and hardly change
         embeddings = getattr(model.encoder, "embeddings", None)
         for parameter in embeddings.parameters() if embeddings is not None else ():
             parameter.requires_grad_(False)

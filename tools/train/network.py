@@ -1,4 +1,4 @@
-"""The model: an encoder of text beside a few numbers, and a probability for each length bin."""
+"""The model: a text encoder and a few features give a probability for each length bin."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from foretell.length.bins import BINS
 from foretell.length.features import NAMES
 from foretell.tools.train.options import SCRATCH
 
-_BESIDE = 128  # width of what the features become
+_BESIDE = 128  # width of the encoded features
 _HIDDEN = 256
 _MODEL_WIDTH = 8
 _DROPOUT = 0.2
@@ -25,7 +25,7 @@ _SCRATCH_WIDTH, _SCRATCH_LAYERS = 192, 3
 
 
 class LengthModel(nn.Module):
-    """Logits of `foretell.length.bins` from `foretell.services.tagger.reading.Inputs`."""
+    """Logits of `foretell.length.bins` from `foretell.services.tagger.reading.EncoderInputs`."""
 
     def __init__(self, encoder: PreTrainedModel, models: int) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class LengthModel(nn.Module):
 def make_encoder(name: str, layers: int, vocabulary: int) -> PreTrainedModel:
     """The first `layers` (0: all) of a Hugging Face encoder; without dropout.
 
-    On a CPU dropout takes a third of the time, and in the few epochs of a fine-tuning it hardly
-    matters: the head has some.
+    On a CPU dropout takes a third of the time, and it hardly matters in the few epochs of
+    fine-tuning, since the head has dropout.
     """
     if name == SCRATCH:
         config: Any = RobertaConfig(
@@ -97,14 +97,14 @@ def make_encoder(name: str, layers: int, vocabulary: int) -> PreTrainedModel:
 class OrdinalLoss(nn.Module):
     """Cross entropy with targets spread over neighbouring bins, in nats.
 
-    An answer that was cut off is longer than what was seen of it: for it, minus the log of the
-    probability of its bin and all behind. Where teachers say something, the cross entropy with
-    what they say has a share.
+    An answer that was cut off is at least as long as what was seen of it. Its loss is minus the log
+    of the probability of its bin and all higher ones. With teachers, the cross entropy with their
+    probabilities has a share.
     """
 
     def __init__(self, neighbours: float, taught: float = 0.0) -> None:
-        """`neighbours`: standard deviation of the target around the true bin; 0: only that.
-        `taught`: the teachers' share."""
+        """`neighbours`: standard deviation of the target around the true bin, in bins; 0: only the
+        true bin. `taught`: the teachers' share."""
         super().__init__()
         self._taught = taught
         bins = torch.arange(BINS, dtype=torch.float32)

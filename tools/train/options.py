@@ -9,12 +9,12 @@ import typer
 from foretell.length.window import ReadWindow
 
 SCRATCH = "scratch"
-"""In place of an encoder's folder: a small RoBERTa that knows nothing yet."""
+"""In place of an encoder's folder: a small RoBERTa with random weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """All of it is part of the run: resuming with other options is refused."""
+    """Options of a run, which can only be resumed with the same ones (but `out` and `threads`)."""
 
     train: Annotated[
         Path, typer.Argument(help="Answered prompts, .jsonl or .jsonl.gz (docs/tools.md).")
@@ -37,8 +37,8 @@ class TrainOptions:
     threads: Annotated[int, typer.Option(min=0, help="Number of threads; 0: one per core.")] = 0
     window: ReadWindow = field(default_factory=ReadWindow)
     teachers: tuple[str, ...] = ()
-    """Folders of trained models (or `shipped`) whose mean distribution is a target too."""
+    """Folders of trained models (or `shipped`) whose mean distribution is a target, too."""
     held_out: float = 0.03
-    """Share of the conversations that stop the training and calibrate."""
+    """Share of the conversations held out, for early stopping and calibration."""
     patience: int = 2
-    """Evaluations, four an epoch, without a better one after which training stops."""
+    """Training stops after this number of evaluations, four an epoch, without a better one."""

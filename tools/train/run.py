@@ -36,9 +36,9 @@ Taught = NDArray[np.float32]
 
 
 def train_tagger(options: TrainOptions, tests: list[Path], console: Console) -> dict[str, Scores]:
-    """Train, export, and score what was exported on held-out and on each file of `tests`.
+    """Train, export, and score the exported model on held-out examples and each file of `tests`.
 
-    ValueError for what is wrong with the files or the encoder.
+    Raises ValueError if the files or the encoder are wrong.
     """
     torch.manual_seed(options.seed)
     torch.set_num_threads(options.threads or os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""`foretell train-small-tagger`: the small model beside a length model, which teaches it."""
+"""`foretell train-small-tagger`: the small model beside a length model, which is its teacher."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from foretell.tools.train.teachers import taught_by
 
 Array = NDArray[np.float32]
 _WORDS, _HIDDEN = 24, 128  # widths
-_TAUGHT = 0.9  # share of the length model in what is learnt; the rest is what was answered
+_TAUGHT = 0.9  # share of the length model in the targets; the rest is the answers' lengths
 _NEIGHBOURS = 0.8  # bins: deviation of the target around the true one
 _HELD_OUT = 0.03
 
@@ -31,10 +31,10 @@ _HELD_OUT = 0.03
 def train_small(
     train: Path, folder: Path, work: Path, tests: Sequence[Path], seed: int, console: Console
 ) -> dict[str, Scores]:
-    """Train, write into `folder`, and score on held-out and on each file of `tests`.
+    """Train, write into `folder`, and score on held-out examples and on each file of `tests`.
 
-    What the length model in `folder` says is kept in `work`. ValueError or OSError for what is
-    wrong with the files.
+    Predictions of the length model in `folder` are kept in `work`. Raises ValueError or OSError if
+    the files are wrong.
     """
     with console.status(f"reading {train}"):
         kept, held = hold_out(read_examples(train), _HELD_OUT)
@@ -87,7 +87,7 @@ def _drawn(rng: np.random.Generator, rows: int, columns: int, deviation: float) 
 
 
 def _counted(numbers: list[list[int]]) -> sparse.csr_matrix:
-    """Words, as `small.mean_of_words` counts them."""
+    """The weights of words, as in `small.mean_of_words`."""
     lengths = np.array([len(row) for row in numbers])
     values = np.repeat(1.0 / np.sqrt(np.maximum(lengths, 1)), lengths).astype(np.float32)
     columns = np.array([number for row in numbers for number in row], np.int64)
@@ -96,7 +96,7 @@ def _counted(numbers: list[list[int]]) -> sparse.csr_matrix:
 
 
 def _targets(examples: Sequence[Example], taught: Array) -> Array:
-    """What the length model says of lengths beyond the end of an answer that was cut off."""
+    """Targets from answers and length model, which tells how long a cut-off answer would be."""
     bins = bin_of(np.array([example.output_tokens for example in examples]))
     every = np.arange(BINS)
     near = np.exp(-0.5 * ((every - every[:, None]) / _NEIGHBOURS) ** 2)

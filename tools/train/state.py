@@ -1,4 +1,4 @@
-"""A training run on disk, so that it can go on where it stopped."""
+"""A training run on disk, so that it can be resumed where it stopped."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,12 +39,12 @@ class Store:
         }
 
     def save(self, progress: Progress, **parts: nn.Module | torch.optim.Optimizer) -> None:
-        """Replaces what was saved before, whole or not at all; `parts` as `load` will get them."""
+        """Replace what was saved before, atomically; `load` takes the same `parts`."""
         states = {name: part.state_dict() for name, part in parts.items()}
         self._write(_LATEST, {"options": self._options, "progress": asdict(progress), **states})
 
     def load(self, **parts: nn.Module | torch.optim.Optimizer) -> Progress:
-        """The run so far, into what is given; ValueError where it was another run."""
+        """Load the saved run into `parts`, and return its progress; ValueError if it is another."""
         if not (self._folder / _LATEST).exists():
             return Progress()
         found = self._read(_LATEST)
@@ -74,4 +74,4 @@ class Store:
         part.replace(self._folder / name)
 
     def _read(self, name: str) -> Any:
-        return torch.load(self._folder / name, weights_only=True)  # runs no code of the file's
+        return torch.load(self._folder / name, weights_only=True)  # runs no code from the file

@@ -1,8 +1,8 @@
-"""What models that were trained before say of the examples: targets beside the answers themselves.
+"""Predictions of models trained before for the examples: targets beside the true lengths.
 
-An answer is one draw from what the prompt might have got; the mean of several models' distributions
-is closer to all of it, and scatters less. (Hinton, Vinyals, Dean 2015; and Furlanello et al. 2018,
-where a student no smaller than its teachers does better than they.)
+An answer is one draw from the lengths that its prompt may get; the mean of several models'
+predicted distributions is closer to their true distribution, with less variance. (Hinton, Vinyals,
+Dean 2015; and Furlanello et al. 2018, where a student no smaller than its teachers beats them.)
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ _FILE = "taught.npy"
 def taught_by(
     teachers: Sequence[str], examples: Sequence[Example], folder: Path, show: Show
 ) -> NDArray[np.float32]:
-    """The mean of the teachers' probabilities (n, `BINS`), kept in `folder` for a run that goes on.
+    """The mean of the teachers' probabilities (n, `BINS`), kept in `folder` for a resumed run.
 
-    ValueError or OSError where a teacher is no length model.
+    Raises ValueError or OSError if a teacher is no length model.
     """
     kept = folder / _FILE
     if kept.exists():

@@ -1,6 +1,6 @@
 """`python -m foretell.tools.verify FILE SEEDS`: compare all features, and write what was found.
 
-It runs under the engine's Python; a line of JSON for each feature goes to FILE.
+This runs under the engine's Python and writes a line of JSON for each feature to FILE.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    warnings.simplefilter("ignore")  # vLLM's are not ours to show
+    warnings.simplefilter("ignore")  # those of vLLM
     import vllm
 
     from foretell.services.backend.verified import installation

@@ -1,6 +1,6 @@
 """Finds the first step at which the twin and the installed vLLM's scheduler differ.
 
-To be run under a Python that has vLLM. `python -m foretell.tools.verify.compare SEED MODE [KIND]`
+Needs a Python that has vLLM. `python -m foretell.tools.verify.compare SEED MODE [KIND]`
 prints what both do with one scenario, step by step.
 """
 
@@ -26,7 +26,7 @@ from foretell.tools.verify.scenarios import MODES, random_scenario
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one feature."""
+    """The finding about one feature."""
 
     name: str
     verdict: str
@@ -94,7 +94,7 @@ def _steps(feature: Feature, seed: int, mode: str) -> Iterator[Difference | None
             yield Difference(mode, seed, step + 1, *_what(ours or {}, theirs or {}))
             return
     except Exception as error:
-        # Whatever a version raises that nobody knows yet, or the twin that cannot go on as it does.
+        # An unknown version may raise anything, and so may the twin if it cannot follow vLLM.
         yield Difference(mode, seed, step + 1, type(error).__name__, None, str(error)[:200])
 
 

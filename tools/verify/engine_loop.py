@@ -32,7 +32,7 @@ _ASYNC_QUEUE_DEPTH = 2  # vLLM's max_concurrent_batches with async scheduling
 
 
 class Drafting:
-    """How many tokens are drafted and accepted: as the twin draws them."""
+    """Draws how many tokens are drafted and accepted, as the twin does."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _Batch:
 
 
 class _Grammar:
-    """Of structured output: it lets everything pass."""
+    """A grammar of structured output that accepts everything."""
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         return True
@@ -123,11 +123,11 @@ class EngineLoop:
     ) -> Request:
         """Queue a request.
 
-        `adapter` is the number of its LoRA adapter; `awaits_grammar` until `compile_grammar`.
-        `inputs` are the multimodal ones of its prompt, with their identifiers.
+        `adapter` is the number of its LoRA adapter. With `awaits_grammar` it waits for
+        `compile_grammar`. `inputs` are its prompt's multimodal inputs, with their identifiers.
 
         `prompt` is token ids, or a length for a prompt that shares no prefix with any other.
-        `eos_after` output tokens EOS is sampled; 0 never. Arrival times default to the order of
+        Output token number `eos_after` is EOS; 0: none is. Arrival times default to the order of
         calls.
         """
         if isinstance(prompt, int):
@@ -155,7 +155,7 @@ class EngineLoop:
         return request
 
     def compile_grammar(self, request_id: str) -> None:
-        """The grammar for which a request waits is there."""
+        """Provide the grammar for which a request waits."""
         request = self.scheduler.requests.get(request_id)
         if request is not None:
             request.structured_output_request.grammar = _Grammar()
@@ -199,7 +199,7 @@ class EngineLoop:
         return result
 
     def close(self) -> None:
-        """Release what the scheduler holds, the plugin's socket and thread included."""
+        """Release what the scheduler holds, including the plugin's socket and thread."""
         self.scheduler.shutdown()
 
     def _schedule(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class EngineLoop:
         return tokens
 
     def _accepted(self, request_id: str, output: SchedulerOutput) -> list[int]:
-        """The drafts of a step that are accepted, and the token behind them."""
+        """The accepted drafts of a step, and the token after them."""
         request = self.scheduler.requests.get(request_id)
         if request is None:
             return [_FIRST_OUTPUT_TOKEN]
@@ -267,7 +267,7 @@ class EngineLoop:
         return _FIRST_OUTPUT_TOKEN + index % 1000
 
     def sampled(self, batch: _Batch) -> ModelRunnerOutput:
-        """What the model gives for a step: all tokens of the drafts that it accepts, too."""
+        """The model's output for a step, including the drafts that it accepts."""
         ids = list(batch.output.num_scheduled_tokens)
         tokens = [batch.tokens[request_id] for request_id in ids]
         if self.config.num_speculative_tokens:
@@ -291,12 +291,12 @@ class EngineLoop:
 
 
 def _hashed_ahead(config: EngineConfig) -> tuple[int, ...]:
-    """The argument that versions without it need not have."""
+    """The lookahead argument; left out at 0, because not all versions have it."""
     return (config.num_hash_lookahead_tokens,) if config.num_hash_lookahead_tokens else ()
 
 
 def _feature(identifier: str, told: EncoderInput) -> MultiModalFeatureSpec:
-    """The tokens of an image, of which those from the first embedding to the last are such."""
+    """An image whose tokens from the first to the last embedding are embeddings."""
     mask = None
     if told.embeds < told.length:
         mask = torch.zeros(told.length, dtype=torch.bool)

@@ -1,6 +1,6 @@
 """The features of vLLM's scheduler, each with scenarios that have little else.
 
-A rule that differs is so found where its feature stands, and not everywhere.
+So a rule that differs shows up at its own feature, and not at all of them.
 """
 
 from collections.abc import Mapping
@@ -38,12 +38,12 @@ class Feature:
 
     name: str
     kind: str = "full"
-    """That of `random_scenario`."""
+    """The kind of scenario (`attention` of `random_scenario`)."""
     sets: Mapping[str, Any] = field(default_factory=dict)
     leaves: tuple[str, ...] = ()
     """Settings that stay as they were drawn."""
     is_short: bool = False
-    """Of KV blocks."""
+    """Whether KV blocks are scarce."""
     aborts: bool = False
 
     def scenario(self, seed: int, mode: str) -> dict[str, Any]:

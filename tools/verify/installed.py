@@ -48,9 +48,9 @@ _NEW_SETTINGS = ("max_num_active_seqs", "long_prefill_token_threshold_adaptive")
 _KNOWN_SETTINGS = {setting.name for setting in fields(SchedulerConfig)}
 _WHEN_ALONE = {"long_prefill_threshold_when_alone": not _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)}
 HASHES_AHEAD = hasattr(SpeculativeConfig, "disable_lookahead_block_hashes")
-"""Since 0.33 the hash of a block covers the token behind it where EAGLE drafts."""
+"""Since 0.33 the hash of a block covers the token after it, too, if EAGLE drafts."""
 PASSES_OVER_IN_PLACE = _KNOWN_SETTINGS.issuperset(_NEW_SETTINGS)
-"""Before 0.31 who was passed over went to a queue of its own, before all others."""
+"""Before 0.31 skipped requests went to a queue of their own, before all others."""
 PUTS_OFF = "throttle_prefills" in signature(Scheduler.schedule).parameters
 KNOWS_ENCODING = knows_encoding(Scheduler)
 """In other versions multimodal inputs are not modelled, which is reported."""
@@ -98,14 +98,14 @@ def _model_config(name: str, max_model_len: int) -> ModelConfig:
 
 
 class _MultimodalConfig(ModelConfig):  # type: ignore[misc]
-    """That of a model with an encoder, which for the scheduler need not be one."""
+    """The configuration of a model with an encoder; the scheduler needs no real encoder."""
 
     supports_multimodal_inputs = True
 
 
 @contextmanager
 def _encoder_budget(config: EngineConfig) -> Iterator[None]:
-    """vLLM asks the model's own code how many embeddings an input may have; here nobody does."""
+    """Replace vLLM's encoder budget, which would ask the model's code about sizes of inputs."""
     budget = SimpleNamespace(
         encoder_compute_budget=config.max_num_encoder_input_tokens,
         encoder_cache_size=config.encoder_cache_size,
@@ -120,7 +120,7 @@ def vllm_config(config: EngineConfig) -> VllmConfig:
     model = copy.copy(_model_config(config.model_name, config.max_model_len))
     if config.max_num_encoder_input_tokens:
         model.__class__ = _MultimodalConfig
-    # Since 0.31; an older version need not know them unless it is asked for them.
+    # Since 0.31; passed on only if set, so that older versions work, too.
     newer = {
         "max_num_active_seqs": config.max_num_active_seqs or None,
         "long_prefill_token_threshold_adaptive": config.long_prefill_token_threshold_adaptive
@@ -161,7 +161,7 @@ def vllm_config(config: EngineConfig) -> VllmConfig:
 
 
 def _speculative_config(config: EngineConfig, model: ModelConfig) -> SpeculativeConfig:
-    """Drafts by n-grams, or where blocks are wanted for what a model looks ahead, by EAGLE's."""
+    """Drafts by n-grams, or by EAGLE if blocks are wanted for lookahead tokens."""
     result = SpeculativeConfig(
         method="ngram",
         num_speculative_tokens=config.num_speculative_tokens,
@@ -169,7 +169,7 @@ def _speculative_config(config: EngineConfig, model: ModelConfig) -> Speculative
         target_parallel_config=ParallelConfig(),
     )
     if config.num_lookahead_tokens:
-        # That of EAGLE asks for the files of its model; the scheduler looks only at its name.
+        # EAGLE's own configuration needs the files of its model; the scheduler reads only the name.
         assert config.num_lookahead_tokens == config.num_speculative_tokens
         result.method = "eagle"
         ahead = config.num_hash_lookahead_tokens > 0
@@ -180,9 +180,9 @@ def _speculative_config(config: EngineConfig, model: ModelConfig) -> Speculative
 
 
 def as_installed(scenario: dict[str, Any]) -> dict[str, Any]:
-    """A scenario of the replay format as the installed vLLM can have it.
+    """A scenario of the replay format, adapted to the installed vLLM.
 
-    Settings that it does not know are left out; what it does otherwise than the newest is said.
+    Settings that it does not know are left out; its differences from the newest vLLM are added.
     """
     config = {
         name: value

@@ -1,4 +1,4 @@
-"""What vLLM's real scheduler does with a scenario of the replay format."""
+"""Records what vLLM's real scheduler does with a scenario of the replay format."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ class SegmentTokens:
 
 
 class ReplayLoop(EngineLoop):
-    """The real scheduler with the token ids that a scenario means."""
+    """An engine loop with the token ids of a scenario."""
 
     def __init__(self, scenario: Scenario) -> None:
         config = scenario.config
@@ -62,7 +62,7 @@ class ReplayLoop(EngineLoop):
 
 
 class SnapshotLoop(ReplayLoop):
-    """The same, with what the plugin publishes after each `schedule()`."""
+    """The same, with the snapshot that the plugin publishes after each `schedule()`."""
 
     def __init__(self, scenario: Scenario) -> None:
         super().__init__(scenario)

@@ -1,4 +1,4 @@
-"""Verifies an engine's vLLM in its own Python, prints what was found, and keeps it."""
+"""Verifies an engine's vLLM in its own Python, prints the findings, and stores them."""
 
 import json
 import os
@@ -25,7 +25,7 @@ class VerifyError(Exception):
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found of one installation of vLLM."""
+    """The findings about one installation of vLLM."""
 
     version: str
     installation: str
@@ -42,9 +42,9 @@ class Findings:
 
 
 def verify(python: str, seeds: int) -> Findings:
-    """Compare in that Python; raises `VerifyError`."""
+    """Compare under this Python; raises `VerifyError`."""
     env = os.environ | {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1"}
-    # Where there is no device, vLLM must be told for which one it is to be without.
+    # Without a GPU, vLLM must be told which device it targets.
     if not any(Path("/dev").glob("nvidia[0-9]*")):
         env.setdefault("VLLM_TARGET_DEVICE", "cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -64,14 +64,14 @@ def verify(python: str, seeds: int) -> Findings:
 
 
 def keep(findings: Findings) -> Path:
-    """Keep the verdicts for the plugin of engines of this user; where they are kept."""
+    """Store the verdicts for the plugin in this user's engines; return their path."""
     path = verified.kept_in()
     verified.keep(findings.installation, findings.verdicts, path)
     return path
 
 
 def show(findings: Findings, console: Console) -> None:
-    """A table, and where the first differences lie."""
+    """Print a table of verdicts and first differences."""
     table = Table("feature", "verdict", "scenarios", "steps", "where", box=None)
     for each in findings.features:
         verdict = f"[{_COLOURS[each['verdict']]}]{each['verdict']}[/]"

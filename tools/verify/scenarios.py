@@ -65,7 +65,7 @@ def random_scenario(seed: int, mode: str, attention: str = "full") -> dict[str, 
 
 
 def _drafting(rng: Random, kind: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Drafts, few or many of which are accepted, in room enough for one request at least."""
+    """Drafts, few or many of which are accepted, with room for at least one request."""
     tokens = rng.randint(1, 5)
     wide = 1 + tokens  # the tokens of a request that decodes
     ratios = [sorted((rng.random() for _ in range(tokens)), reverse=True) for _ in range(2)]
@@ -77,19 +77,19 @@ def _drafting(rng: Random, kind: str, config: dict[str, Any]) -> dict[str, Any]:
     return {
         "num_speculative_tokens": tokens,
         "num_lookahead_tokens": tokens if kind == "eagle" else 0,
-        # Where hashes look ahead, nothing need be dropped.
+        # If hashes look ahead, no block needs to be dropped.
         "use_eagle_block_drop": drops and not ahead,
         "num_hash_lookahead_tokens": int(ahead),
         "drafted_ratio": drawn[0],
         "accepted_ratio": drawn[1],
-        # vLLM fails where a threshold cuts a step that it has padded.
+        # vLLM fails if a threshold cuts a step that it has padded.
         "long_prefill_token_threshold": max(threshold, wide) if threshold else 0,
         "num_blocks": config["num_blocks"] + 1,
     }
 
 
 def _with_images(rng: Random, mode: str, seed: int, kind: str) -> dict[str, Any]:
-    """Images that some requests share, and repeat, in a cache for few of them."""
+    """Images that some requests share or repeat, and a cache with room for few of them."""
     scenario = random_scenario(seed, mode, "eagle" if "eagle" in kind else "full")
     config, longest = scenario["config"], scenario["config"]["max_model_len"]
     budget = config["max_num_scheduled_tokens"] or config["max_num_batched_tokens"]
@@ -99,7 +99,7 @@ def _with_images(rng: Random, mode: str, seed: int, kind: str) -> dict[str, Any]
         wide = max(2, min(wide, _least_step(config, budget) - 1))
     images = {f"image {i}": _image(rng, wide) for i in range(rng.randint(4, 12))}
     config["num_prefill_lookahead_tokens"] = ahead = int("eagle" in kind)
-    # vLLM waits forever for room for the image behind the one in whose last token it reads ahead.
+    # vLLM waits forever if the cache has no room for the next image when it reads ahead into it.
     least = wide * (1 + ahead)
     config["max_num_encoder_input_tokens"] = rng.randint(least, least + least // 2)
     config["encoder_cache_size"] = rng.randint(least, 2 * least)
@@ -110,7 +110,7 @@ def _with_images(rng: Random, mode: str, seed: int, kind: str) -> dict[str, Any]
 
 
 def _least_step(config: dict[str, Any], budget: int) -> int:
-    """The tokens that a request can have in a step if it has it to itself."""
+    """The most tokens that a request can have in a step of its own."""
     return min(budget, config["long_prefill_token_threshold"] or budget)
 
 
@@ -152,7 +152,7 @@ def _await_grammars(rng: Random, requests: list[dict[str, Any]]) -> None:
 
 
 def _local(rng: Random, attention: str, block_size: int) -> dict[str, Any]:
-    """One group, as it is where all layers are alike, or several beside those of full attention."""
+    """One group, as in models whose layers are all alike, or several beside full attention."""
     hybrid = attention.startswith("full and ")
     groups = {
         "full_attention_groups": rng.choice([1, 1, 2]) if hybrid else 0,

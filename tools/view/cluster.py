@@ -18,26 +18,26 @@ class EngineView:
     models: set[str] = field(default_factory=set)
     emulated: bool = False
     up: bool = False
-    """One replica at least finds it healthy."""
+    """Whether at least one replica finds it healthy."""
     outstanding: int = 0
     placed: int = 0
-    """Requests that were ever placed there."""
+    """All requests placed there so far."""
     running: int | None = None
     waiting: int | None = None
     kv_used_ratio: float | None = None
     calibration_steps: int | None = None
     unpredicted: str = ""
-    """Why nothing is predicted of it; empty where that is not so, or not known."""
+    """Why it is not predicted; empty if it is predicted, or if the reason is not known."""
     approximations: Sequence[str] = ()
     """What it does that predictions do not model."""
     ttft_s: list[float] = field(default_factory=list)
-    """Those of the last minute's answers, in the same order in this list and the three below."""
+    """TTFTs of the last minute's answers; the three lists below have the same order."""
     predicted_ttft_s: list[float] = field(default_factory=list)
     e2e_s: list[float] = field(default_factory=list)
     predicted_e2e_s: list[float] = field(default_factory=list)
 
     def add(self, report: Report) -> None:
-        """Add what one replica says of it."""
+        """Add what one replica reports about it."""
         self.url = report.get("url", "")  # only for admins
         self.models.update(report["model_names"])
         self.emulated |= bool(report["emulated"])
@@ -59,7 +59,7 @@ class ClusterView:
     """A cluster, as all of its schedulers together see it."""
 
     versions: set[str] = field(default_factory=set)
-    """Releases of the schedulers; several are an upgrade that is under way."""
+    """Releases of the schedulers; there are several during an upgrade."""
     policies: set[str] = field(default_factory=set)
     replicas: list[str] = field(default_factory=list)
     requests: int = 0
@@ -73,7 +73,7 @@ class ClusterView:
 
 
 def merged(reports: Iterable[Report]) -> ClusterView:
-    """All reports together; KeyError or TypeError if one is none of a scheduler's."""
+    """All reports together; KeyError or TypeError if one is not a scheduler's."""
     view = ClusterView()
     for report in reports:
         view.versions.add(report["version"])
@@ -88,7 +88,7 @@ def merged(reports: Iterable[Report]) -> ClusterView:
 
 
 def ttft_quantile(engines: Iterable[EngineView], level: float) -> float | None:
-    """TTFT of the last minute's streams in seconds; None where there were none."""
+    """A quantile of TTFT of the last minute's streams in seconds; None if there were none."""
     known = sorted(seconds for engine in engines for seconds in engine.ttft_s if seconds > 0)
     return known[ceil(level * len(known)) - 1] if known else None
 

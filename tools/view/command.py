@@ -14,8 +14,8 @@ from foretell.tools.view.table import table
 
 
 def show_status(urls: list[str], cluster_file: str, api_key: str, *, as_json: bool = False) -> None:
-    """Print what all replicas behind `urls` say, or those of a cluster file; ends the process with
-    code 1 without one."""
+    """Print the status of all replicas behind `urls`, or of a cluster file; end the process with
+    code 1 if none answers."""
     try:
         urls = addresses_of(cluster_file) if cluster_file else urls
         found, wrong = reports(urls, api_key=api_key)
@@ -34,6 +34,6 @@ def show_status(urls: list[str], cluster_file: str, api_key: str, *, as_json: bo
 
 
 def _for_programs(view: ClusterView) -> dict[str, Any]:
-    """What the table is made of, unrounded; a set is a list in order."""
+    """The data of the table, unrounded; sets are sorted lists."""
     fields = asdict(view) | {"engines": [asdict(engine) for engine in view.engines.values()]}
     return json.loads(json.dumps(fields, default=sorted))  # type: ignore[no-any-return]

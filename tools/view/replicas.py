@@ -1,4 +1,4 @@
-"""Asking every scheduler replica behind an address."""
+"""Asks every scheduler replica behind an address."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -10,13 +10,13 @@ from foretell.services.process.probe import get
 
 Report = dict[str, Any]
 Get = Callable[[str], tuple[int, bytes]]
-"""Status and body of a GET over a connection of its own; OSError where nobody answers."""
+"""Status and body of a GET over a connection of its own; OSError without an answer."""
 T = TypeVar("T")
 
 _TIMEOUT_S = 5.0
 _KNOWN_IN_A_ROW = 24
-"""Replicas that share a port, or stand behind a load balancer, answer at random. After as many
-answers of known ones, one of four is still unknown once in a thousand times."""
+"""Replicas that share a port, or are behind a load balancer, answer at random. After this many
+answers of known ones in a row, one of four is still unknown once in a thousand times."""
 
 
 class NoStatus(Exception):
@@ -30,7 +30,7 @@ def addresses_of(cluster_file: str) -> list[str]:
 
 
 def each_replica(ask: Callable[[], tuple[str, T]]) -> Iterator[T]:
-    """An answer of each replica at an address. `ask` returns who answered, and what."""
+    """An answer of each replica at an address. `ask` returns a replica's name and its answer."""
     seen: set[str] = set()
     known = 0
     while known < _KNOWN_IN_A_ROW:
@@ -42,14 +42,14 @@ def each_replica(ask: Callable[[], tuple[str, T]]) -> Iterator[T]:
 
 
 def fetch(address: str, api_key: str) -> tuple[int, bytes]:
-    """Status and body of a GET over a connection of its own; OSError where nobody answers."""
+    """Status and body of a GET over a connection of its own; OSError without an answer."""
     return get(address, _TIMEOUT_S, bearer=api_key)
 
 
 def reports(
     urls: Iterable[str], *, api_key: str = "", ask: Get | None = None
 ) -> tuple[list[Report], list[str]]:
-    """The `/status` of each replica that answers at `urls`, by its id, and what is wrong with
+    """The `/status` of each replica that answers at `urls`, in the order of ids, and the errors of
     addresses; raises NoStatus if none answers."""
 
     def one(address: str) -> tuple[str, Report]:

@@ -16,10 +16,10 @@ from foretell.tools.view.cluster import (
 )
 
 WIDE_COLUMNS, WIDEST_COLUMNS = 110, 180
-"""From so many columns of a terminal on there is room for more columns of the table."""
+"""Widths of a terminal from which on the table has more columns."""
 
 States = Mapping[str, str]
-"""What a supervisor says of an engine's process, by engine; it knows more than its schedulers."""
+"""States of engines' processes, by engine, from a supervisor, which knows more than schedulers."""
 _COLOURS = {"up": "green", "ready": "green", "down": "red", "dead": "red"}
 
 
@@ -27,12 +27,12 @@ class _Column(NamedTuple):
     title: str
     cell: Callable[[EngineView, ClusterView], str]
     width: int = 0
-    """The terminal's columns from which on it is shown."""
+    """The least width of a terminal that shows it."""
     text: bool = False
 
 
 def _known(text: str, *values: object) -> str:
-    """The text, with these values in it; empty where one of them is not known."""
+    """The text, with these values in it; empty if one of them is None."""
     return "" if None in values else text.format(*values)
 
 
@@ -80,7 +80,7 @@ def table(
 ) -> Table:
     """A row for each engine, for a terminal of `width` columns.
 
-    `states` has the engines of a local cluster, those included that no scheduler knows yet.
+    `states` has the engines of a local cluster, including those that no scheduler knows yet.
     """
     states = states or {}
     names = list(dict.fromkeys([*states, *view.engines]))
@@ -105,13 +105,13 @@ def table(
 
 
 def _state(engine: EngineView, process: str) -> str:
-    """The process's state where it is not running, otherwise whether schedulers can use it."""
+    """The process's state if it is not ready, otherwise whether schedulers can use the engine."""
     state = process if process not in ("", "ready") else "up" if engine.up else "down"
     return f"[{_COLOURS.get(state, 'yellow')}]{state}[/]"
 
 
 def _unpredicted(view: ClusterView) -> list[str]:
-    """The engines that are not predicted, or not exactly, those of the same reason in one line."""
+    """The engines that are not predicted, or not exactly, in one line for each reason."""
     reasons: dict[str, list[str]] = {}
     for name, engine in view.engines.items():
         if engine.unpredicted:
@@ -123,7 +123,7 @@ def _unpredicted(view: ClusterView) -> list[str]:
 
 
 def _summary(view: ClusterView) -> str:
-    """What the table's columns mean, and the whole cluster in a line."""
+    """The whole cluster in a line."""
     engines = list(view.engines.values())
     count = len(view.replicas)
     schedulers = f"{count} scheduler{'s' if count != 1 else ''}"
