@@ -147,16 +147,12 @@ def _compared(best: Considered, second: Considered) -> str:
 def _differences(best: Part, second: Part) -> Iterable[tuple[float, tuple[float, float], str]]:
     """By how much `best` is better in each part, both values in seconds, and the part's name."""
     waits_s, decodings_s = (best.wait_s, second.wait_s), (best.decoding_s, second.decoding_s)
-    added_s = _added_s(best), _added_s(second)
+    added_s = best.added_s or 0.0, second.added_s or 0.0
     yield added_s[1] - added_s[0], added_s, "what it costs the others there"
     yield decodings_s[1] - decodings_s[0], decodings_s, "what its own decoding takes longer"
     rooms_s = best.room_s, second.room_s
     yield rooms_s[1] - rooms_s[0], rooms_s, "what its room is worth to those who come later"
     yield second.weighed_wait_s - best.weighed_wait_s, waits_s, "its own wait"
-
-
-def _added_s(part: Part) -> float:
-    return (part.added_ttft_s or 0.0) + (part.added_e2e_s or 0.0)
 
 
 def _seconds(seconds: float) -> str:

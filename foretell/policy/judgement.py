@@ -13,6 +13,11 @@ Memory = float | str | None
 """What a policy remembers of its earlier choices; None: nothing."""
 
 
+LATER = 2.0
+"""The weight of what a request adds to the end-to-end latencies of others. A prediction covers the
+requests that are there now; when they end, others take their places and are slowed as much."""
+
+
 class Part(NamedTuple):
     """The parts of a candidate's total delay (`foretell.policy.total_delay`), in seconds."""
 
@@ -28,6 +33,13 @@ class Part(NamedTuple):
     """What the request adds to the TTFTs of others, summed; None: not predicted."""
     added_e2e_s: float | None
     """What it adds to the end-to-end latencies of others, summed; None: not predicted."""
+
+    @property
+    def added_s(self) -> float | None:
+        """`added_ttft_s + LATER * added_e2e_s`: its cost to others; None: not predicted."""
+        if self.added_ttft_s is None or self.added_e2e_s is None:
+            return None
+        return self.added_ttft_s + LATER * self.added_e2e_s
 
 
 class Judgement(NamedTuple):

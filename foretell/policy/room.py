@@ -19,7 +19,25 @@ def free_share(load: Load) -> float:
     return max(0.0, 1.0 - max(seats, blocks))
 
 
-def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
+def kinds(known: Sequence[Prediction]) -> list[list[Prediction]]:
+    """Group engines with equal seats and similar numbers of blocks."""
+    found: list[list[Prediction]] = []
+    last: Load | None = None
+    for answer in sorted(known, key=lambda a: (a.load.max_num_seqs, a.load.total_blocks)):
+        load = answer.load
+        alike = (
+            last is not None
+            and load.max_num_seqs == last.max_num_seqs
+            and load.total_blocks <= _ALIKE * last.total_blocks
+        )
+        if not alike:
+            found.append([])
+        found[-1].append(answer)
+        last = load
+    return found
+
+
+def prices_s(of_kinds: Sequence[Sequence[Prediction]]) -> dict[str, float]:
     """Return by `instance_id` what taking room there costs later requests, in seconds, beyond the
     price of the cheapest kind of engine.
 
@@ -30,30 +48,12 @@ def prices_s(known: Sequence[Prediction]) -> dict[str, float]:
     engine of that kind, find no room. All engines of a kind have the same price, since their
     predictions differ anyway; if all engines are of one kind, the prices are 0.
     """
-    if not known:
+    if not of_kinds:
         return {}
-    lasts_s = fmean([answer.e2e_s for answer in known])
+    lasts_s = fmean([answer.e2e_s for kind in of_kinds for answer in kind])
     found = {}
-    for kind in _kinds(known):
+    for kind in of_kinds:
         price_s = lasts_s * fmean([1.0 - free_share(answer.load) for answer in kind]) ** _LOOKS
         found.update({answer.instance_id: price_s for answer in kind})
     least_s = min(found.values())
     return {instance_id: price_s - least_s for instance_id, price_s in found.items()}
-
-
-def _kinds(known: Sequence[Prediction]) -> list[list[Prediction]]:
-    """Group engines with equal seats and similar numbers of blocks."""
-    kinds: list[list[Prediction]] = []
-    last: Load | None = None
-    for answer in sorted(known, key=lambda a: (a.load.max_num_seqs, a.load.total_blocks)):
-        load = answer.load
-        alike = (
-            last is not None
-            and load.max_num_seqs == last.max_num_seqs
-            and load.total_blocks <= _ALIKE * last.total_blocks
-        )
-        if not alike:
-            kinds.append([])
-        kinds[-1].append(answer)
-        last = load
-    return kinds

@@ -8,12 +8,15 @@ from typing import ClassVar
 from foretell.model import Prediction, RequestSpec
 from foretell.policy.base import Candidate
 from foretell.policy.judgement import Judgement, JudgingPolicy, Memory, Part
-from foretell.policy.room import free_share, prices_s
+from foretell.policy.room import free_share, kinds, prices_s
 from foretell.policy.scoring import lowest_known
 from foretell.policy.trust import trusted
 
 _MEMORY = 50
 """The number of choices over which the usual wait is averaged."""
+_LEAST_USUAL_S = 0.15
+"""The least usual wait where engines are of several kinds: below, waits of tenths of a second would
+outweigh seconds of slower decoding."""
 
 
 class TotalDelayPolicy(JudgingPolicy):
@@ -41,7 +44,10 @@ class TotalDelayPolicy(JudgingPolicy):
         if memory is None and known:
             usual_s = fmean(answer.ttft_s for answer in known)
         fastest = min(known, key=_decoding_s, default=None)
-        rooms_s = prices_s(known)
+        of_kinds = kinds(known)
+        rooms_s = prices_s(of_kinds)
+        if len(of_kinds) > 1:
+            usual_s = max(usual_s, _LEAST_USUAL_S)
         scores: list[float | None] = []
         parts: list[Part | None] = []
         for answer in answers:
@@ -62,15 +68,17 @@ class TotalDelayPolicy(JudgingPolicy):
 
 
 def total_delay_s(part: Part) -> float | None:
-    """Return `weighed_wait_s + decoding_s + room_s + added_ttft_s + added_e2e_s`, in seconds.
+    """Return `weighed_wait_s + decoding_s + room_s + added_s`, in seconds.
 
     What a request adds to the latencies of others is an *externality*: a cost that others bear. If
     a choice minimized `e2e_s + added_e2e_s`, the cluster would have the least sum of end-to-end
     latencies, given all earlier placements and if no further requests came.
 
-    But requests do come, and a sum ignores fairness: queueing behind a full engine costs the
-    requests there nothing, so the least sum would let a few requests wait there for very long.
-    Therefore the request's own wait weighs more the longer it is compared to the usual TTFT.
+    But requests do come. Those that take the places of the present ones are slowed as well, so
+    `added_s` counts the latter's end-to-end latencies twice (`LATER`). And a sum ignores fairness:
+    queueing behind a full engine costs the requests there nothing, so the least sum would let a few
+    requests wait there for very long. Therefore the request's own wait weighs more the longer it is
+    compared to the usual TTFT.
 
     Its wait includes the time for which it is preempted later, if memory is short: the latest
     request is preempted first, so that is mostly its own loss. Slow decoding is no wait: an engine
@@ -89,10 +97,8 @@ def total_delay_s(part: Part) -> float | None:
     The result is never negative, even if the request helps others more than it costs. None: the
     delay of the others is unknown.
     """
-    if part.added_ttft_s is None or part.added_e2e_s is None:
-        return None
-    added_s = part.added_ttft_s + part.added_e2e_s
-    if isnan(added_s):
+    added_s = part.added_s
+    if added_s is None or isnan(added_s):
         return None
     return max(0.0, part.weighed_wait_s + part.decoding_s + part.room_s + added_s)
 

@@ -6,13 +6,18 @@ from foretell.policy import Candidate
 REQUEST = RequestSpec("r0", prompt_tokens=64, max_tokens=0, length=LengthEstimate(100.0))
 
 
-def load(used_blocks: int = 0, running: int = 0, waiting_prefill_blocks: int = 0) -> Load:
+def load(
+    used_blocks: int = 0,
+    running: int = 0,
+    waiting_prefill_blocks: int = 0,
+    total_blocks: int = 1000,
+) -> Load:
     return Load(
         running=running,
         waiting=0,
         reserved=0,
         used_blocks=used_blocks,
-        total_blocks=1000,
+        total_blocks=total_blocks,
         waiting_prefill_blocks=waiting_prefill_blocks,
         max_num_seqs=64,
     )
@@ -40,6 +45,7 @@ def predicted(
     added_ttft_s: float | None = 0.0,
     preempted_s: float = 0.0,
     running: int = 64,
+    total_blocks: int = 1000,
 ) -> Candidate:
     """`running`: all seats are taken, unless another number is given."""
     answer = Prediction(
@@ -49,7 +55,7 @@ def predicted(
         tpot_s=0.01,
         preempted_s=preempted_s,
         snapshot_age_s=0.0,
-        load=load(running=running),
+        load=load(running=running, total_blocks=total_blocks),
         calibration_steps=calibration_steps,
         added_ttft_s=added_ttft_s,
         added_e2e_s=added_e2e_s,

@@ -68,7 +68,7 @@ def test_what_is_told_afterwards_reproduces_each_of_200_choices(name: str) -> No
 
 
 def test_the_sentence_names_the_part_that_makes_the_difference() -> None:
-    near, dear = predicted("a", 3.0, 0.1), predicted("b", 3.0, 0.1, added_e2e_s=4.0)
+    near, dear = predicted("a", 3.0, 0.1), predicted("b", 3.0, 0.1, added_e2e_s=2.0)
     assert decided([dear, near]).because == (
         "a is the best by delay in total, in seconds: 0.8 against 4.8 of b, "
         "mostly by what it costs the others there, 0 s against 4 s"

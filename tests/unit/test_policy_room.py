@@ -3,7 +3,7 @@
 import pytest
 
 from foretell.model import Load, Prediction
-from foretell.policy.room import free_share, prices_s
+from foretell.policy.room import free_share, kinds, prices_s
 
 
 def answer(instance_id: str, used_blocks: int, total_blocks: int, seats: int = 48) -> Prediction:
@@ -13,7 +13,7 @@ def answer(instance_id: str, used_blocks: int, total_blocks: int, seats: int = 4
 
 def test_engines_of_one_kind_have_no_prices() -> None:
     told = [answer("a", 100, 1000), answer("b", 900, 1003), answer("c", 1000, 1040)]
-    assert set(prices_s(told).values()) == {0.0}
+    assert set(prices_s(kinds(told)).values()) == {0.0}
 
 
 def test_the_fuller_kind_costs_by_the_fourth_power_of_its_mean_occupancy() -> None:
@@ -22,13 +22,13 @@ def test_the_fuller_kind_costs_by_the_fourth_power_of_its_mean_occupancy() -> No
         answer("large-0", 2400, 3000),
         answer("large-1", 3000, 3000),
     ]
-    assert prices_s(told) == pytest.approx(
+    assert prices_s(kinds(told)) == pytest.approx(
         {"small": 0.0, "large-0": 10 * (0.9**4 - 0.5**4), "large-1": 10 * (0.9**4 - 0.5**4)}
     )
 
 
 def test_equal_memory_with_other_seats_is_another_kind() -> None:
-    prices = prices_s([answer("few", 800, 1000, seats=24), answer("many", 100, 1000)])
+    prices = prices_s(kinds([answer("few", 800, 1000, seats=24), answer("many", 100, 1000)]))
     assert prices["many"] == 0.0
     assert prices["few"] > 0.0
 
@@ -39,4 +39,4 @@ def test_seats_are_room_too() -> None:
 
 
 def test_nobody_told_anything() -> None:
-    assert prices_s([]) == {}
+    assert prices_s(kinds([])) == {}

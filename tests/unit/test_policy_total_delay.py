@@ -13,26 +13,38 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
 
 def test_least_delay_to_all_wins_not_the_least_to_the_new_request() -> None:
     # Before there is a usual wait, the mean of the candidates' counts: 0.75 s.
-    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=12.0)  # 0.5 * (1 + 2/3) ** 3 + 12 s
-    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=1.5)  # 1 * (1 + 4/3) ** 3 + 1.5 s
+    quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=6.0)  # 0.5 * (1 + 2/3) ** 3 + 2 * 6 s
+    slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=0.75)  # 1 * (1 + 4/3) ** 3 + 1.5 s
     assert choose([quick_but_dear, slow_but_cheap]) == "b"
-    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=1.7)]) == "a"
+    assert choose([quick_but_dear, predicted("b", 6.0, 1.0, added_e2e_s=0.85)]) == "a"
 
 
 def test_a_long_wait_weighs_more_than_its_seconds() -> None:
-    # 3 * (1 + 3 / 1.5) ** 3 = 81 s of waiting against none, and 80 that others wait.
-    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=80.0)
+    # 3 * (1 + 3 / 1.5) ** 3 = 81 s of waiting against none, and 2 * 40 s of others.
+    buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=40.0)
     assert choose([buried, dear]) == "b"
-    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=82.0)]) == "a"
+    assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=41.0)]) == "a"
 
 
 def test_how_much_a_wait_weighs_depends_on_the_waits_before() -> None:
-    long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=20.0)
+    long_wait, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 1.0, added_e2e_s=10.0)
     for usual_s, chosen in ((0.1, "b"), (10.0, "a")):
         policy = TotalDelayPolicy()
         for _ in range(10):
             policy.choose(REQUEST, [predicted("a", 30.0, usual_s, added_e2e_s=0.0)], 0.0)
         assert policy.choose(REQUEST, [long_wait, dear], 0.0) == chosen
+
+
+def test_short_waits_weigh_little_where_engines_are_of_several_kinds() -> None:
+    def chosen(total_blocks: int) -> str:
+        policy = TotalDelayPolicy()
+        for _ in range(10):
+            policy.choose(REQUEST, [predicted("a", 5.0, 0.01)], 0.0)
+        dear = predicted("b", 5.0, 0.01, added_e2e_s=0.3, total_blocks=total_blocks)
+        return policy.choose(REQUEST, [predicted("a", 5.0, 0.1), dear], 0.0)
+
+    # 0.1 s weighs 133 s beside 0.01 s as usual, and 0.46 s beside 0.15 s.
+    assert (chosen(1000), chosen(9000)) == ("b", "a")
 
 
 def test_time_without_tokens_counts_as_waiting_and_slow_decoding_does_not() -> None:
@@ -42,8 +54,8 @@ def test_time_without_tokens_counts_as_waiting_and_slow_decoding_does_not() -> N
         return choose([slow, fast])
 
     # Beside 1 s as usual, 2 s weigh 54 s, 1.5 s 23.4 s, and 1 s 8 s.
-    assert (chosen(46.1, 1.0), chosen(45.9, 1.0)) == ("a", "b")
-    assert (chosen(15.5, 0.5), chosen(15.4, 0.5)) == ("a", "b")
+    assert (chosen(23.05, 1.0), chosen(22.95, 1.0)) == ("a", "b")
+    assert (chosen(7.75, 0.5), chosen(7.7, 0.5)) == ("a", "b")
     assert chosen(0.1, 0.0) == "a"
 
 
@@ -58,16 +70,16 @@ def test_slow_decoding_counts_as_far_as_the_fastest_engine_is_free() -> None:
         fast = predicted("fast", 5.0, 1.0, added_e2e_s=added_e2e_s, running=running)
         return choose([slow, fast])
 
-    assert (chosen(3.9, 0), chosen(4.1, 0)) == ("fast", "slow")  # all of 4 s
-    assert (chosen(0.9, 32), chosen(1.1, 32)) == ("fast", "slow")  # a fourth of it
+    assert (chosen(1.95, 0), chosen(2.05, 0)) == ("fast", "slow")  # all of 4 s
+    assert (chosen(0.45, 32), chosen(0.55, 32)) == ("fast", "slow")  # a fourth of it
     assert chosen(0.1, 64) == chosen(0.1, 80) == "slow"
     # Half of it is waiting, 3 * (1 + 3) ** 3 - 8 s more, and the other half decoding.
-    assert (chosen(185.9, 0, 2.0), chosen(186.1, 0, 2.0)) == ("fast", "slow")
+    assert (chosen(92.95, 0, 2.0), chosen(93.05, 0, 2.0)) == ("fast", "slow")
 
 
 def test_first_and_last_tokens_of_others_count() -> None:
-    later_start = predicted("a", 1.0, added_e2e_s=2.0, added_ttft_s=3.0)
-    assert choose([later_start, predicted("b", 1.0, added_e2e_s=4.0, added_ttft_s=0.5)]) == "b"
+    later_start = predicted("a", 1.0, added_e2e_s=1.0, added_ttft_s=3.0)
+    assert choose([later_start, predicted("b", 1.0, added_e2e_s=2.0, added_ttft_s=0.5)]) == "b"
 
 
 def test_draw_breaks_ties_among_the_least_only() -> None:
@@ -80,7 +92,7 @@ def test_draw_breaks_ties_among_the_least_only() -> None:
 
 
 def test_helping_others_is_good_but_never_better_than_free() -> None:
-    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-35.95)
+    helpful = predicted("a", 3.0, 1.0, added_e2e_s=-17.975)
     assert choose([helpful, predicted("b", 1.0, 0.1)]) == "a"
     free = [predicted("a", 3.0, added_e2e_s=-9.0), predicted("b", 3.0, added_e2e_s=-4.0)]
     assert [choose(free, draw) for draw in (0.0, 0.9)] == ["a", "b"]
