@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from statistics import fmean
 
-from bench.placement.simulated import by_seed, figures, simulated
+from bench.placement.simulated import by_seed, figures, merged, simulated
 from bench.placement.yardstick import BENCH as YARDSTICK
 from bench.placement.yardstick import BLOCK, DISPATCH_S, NETWORK_S, OURS, PUBLISH_S, family_of
 from bench.report import Benchmark, Blocks, Numbers, made_by
@@ -88,11 +88,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--families", nargs="+", choices=NAMES, default=NAMES)
     parser.add_argument("--loads", nargs="+", type=float, default=LOADS)
     parser.add_argument("--classes", nargs="+", type=int, choices=(2, 3), default=(2, 3))
+    policies = (OURS, *RIVALS)
+    parser.add_argument("--policies", nargs="+", choices=policies, default=policies)
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Simulate what has not been simulated yet."""
-    seconds = SECONDS
+    """Simulate what is asked for and was not simulated yet; the rest stays as it was written."""
+    seconds, last = SECONDS, [] if options.quick else BENCH.read()["rows"]
     if options.quick:
         options.seeds, options.families, options.loads, seconds = 2, NAMES[:1], LOADS[-1:], 10.0
     asked = [
@@ -102,12 +104,13 @@ def measure(options: argparse.Namespace) -> Numbers:
             options.classes,
             range(1, options.seeds + 1),
             options.families,
-            (OURS, *RIVALS),
+            options.policies,
         )
     ]
     work = partial(run, traces=options.traces, capacities_qps=YARDSTICK.read()["capacities_qps"])
     kept = Kept(BENCH.kept, state_of_the_code())
-    return {"rows": kept.all_of(work, asked, options.processes, "runs")}
+    rows = kept.all_of(work, asked, options.processes, "runs")
+    return {"rows": merged(last, rows, ("family", "policy", "load", "classes", "seed"))}
 
 
 def tables(numbers: Numbers) -> Blocks:

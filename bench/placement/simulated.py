@@ -100,9 +100,12 @@ def capacity_qps(
         qps = round(min(max(crossing, low + margin), high - margin), 3)
 
 
-def merged(last: Iterable[Numbers], rows: Iterable[Numbers]) -> list[Numbers]:
+def merged(
+    last: Iterable[Numbers],
+    rows: Iterable[Numbers],
+    fields: Sequence[str] = ("family", "policy", "knows", "seed"),
+) -> list[Numbers]:
     """The rows of both runs, those of the later one where both ran a case."""
-    fields = ("family", "policy", "knows", "seed")
     return [*{tuple(row[each] for each in fields): row for row in (*last, *rows)}.values()]
 
 
