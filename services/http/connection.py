@@ -23,7 +23,7 @@ RETIRE_S = 1.0
 _LINGER_S = 5.0
 _DRAIN_S = 10.0
 _MOST_DRAINED_BYTES = 64 << 20
-"""A body that still comes after its answer: more bytes, or `_DRAIN_S`, end the connection."""
+"""Limits of a body that still comes after its answer; beyond them the connection ends."""
 _MOST_UNREAD_BYTES = 1 << 20
 """Bytes that are read and dropped after an invalid request; more end the connection at once."""
 _PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)

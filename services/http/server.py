@@ -39,7 +39,7 @@ _LAST_HANDSHAKE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket, and what encrypts its connections, if anything does."""
+    """A listening socket, and the TLS context of its connections, if they are encrypted."""
 
     socket: socket.socket
     tls: ssl.SSLContext | None = None
@@ -172,7 +172,7 @@ class Server:
             logger.error("%s; raise the limit, as with 'ulimit -n'", text % (number, most))
 
     def closed(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         if self.draining and not self.connections:
             self._no_connection.set()

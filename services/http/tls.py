@@ -36,7 +36,7 @@ class Certificate:
 
     def _read(self) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.options |= ssl.OP_NO_RENEGOTIATION  # they cost the server more than the client
+        context.options |= ssl.OP_NO_RENEGOTIATION  # it would cost the server more than the client
         certificate, key = self._files
         # The empty password keeps OpenSSL from asking a terminal for that of an encrypted key.
         context.load_cert_chain(certificate, key, password="")

@@ -57,7 +57,7 @@ class Discovery:
         by_name: bool = False,
         resync_s: float = _RESYNC_S,
     ) -> None:
-        """`by_name`: predictors are called by name, because they have certificates for names."""
+        """`by_name`: reach predictors by name, because their certificates are for names."""
         kind, _, selector = source.partition(":")
         resource, group, read = _KINDS[kind]
         self.problem = ""

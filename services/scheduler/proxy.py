@@ -20,7 +20,7 @@ from foretell.tenants.in_progress import InProgress
 from foretell.tenants.quota import Tenant
 
 METHODS = ("GET", "HEAD", "POST", "DELETE")
-"""The methods that the paths of both take."""
+"""The methods that the paths of both services take."""
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 _PIECE_BYTES = 1 << 16

@@ -1,4 +1,4 @@
-"""Turns in which peers are read that send as fast as they are read."""
+"""Fair turns for reading from peers that send as fast as they are read."""
 
 import asyncio
 from collections import deque

@@ -13,7 +13,7 @@ from yarl import URL
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import Pool
 
-_KNOWN_FOR_S = 5.0  # an engine's container may get another address when it starts anew
+_KNOWN_FOR_S = 5.0  # an engine's container may get another address after a restart
 _PATIENCE_S = 0.5  # for a name that is needed only if another engine fails
 
 

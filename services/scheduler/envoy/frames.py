@@ -12,7 +12,7 @@ _LARGE_BYTES = 64
 CREDIT = 10_000
 """Work that a peer may cause by frames without content, beyond what it earns."""
 SMALL_BYTES, COST_OF_SMALL = 32, 4
-"""Messages below this size, of which a call needs few, cost so much."""
+"""A message below this size costs this much credit; a call needs few such messages."""
 EARNED_BY_ANSWER = 32
 """Credit for an answered call: the frames that it may need besides those of content."""
 

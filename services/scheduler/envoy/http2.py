@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 PREFACE_S = 10.0
 """A peer that has not begun to speak HTTP/2 by then is disconnected."""
 UNREAD_S = 30.0
-"""A peer that does not read what it is sent for so long is disconnected."""
+"""A peer that reads nothing for so long is disconnected."""
 MOST_UNREAD_BYTES = 1 << 20
 """Nothing more is read from a peer while it has more than this still to read."""
 _MOST_UNSENT_BYTES = 1 << 18

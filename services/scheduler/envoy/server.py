@@ -45,7 +45,7 @@ class Picker:
     @asynccontextmanager
     async def serving(self, address: str, settings: SchedulerSettings) -> AsyncIterator[None]:
         """Serve at `unix:PATH` or `HOST:PORT` while the block runs. SystemExit if that is taken, or
-        if other hosts could call it without any proof."""
+        if other hosts could call it without authentication."""
         near = address.startswith("unix:") or is_loopback(address)
         trusts = near or settings.picker_proof == "network"
         self._secret = b"" if trusts else settings.secret.get_secret_value().encode()

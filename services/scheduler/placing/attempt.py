@@ -90,7 +90,7 @@ class Attempt:
     met_targets: bool | None = None
     """Whether the answer kept its targets; None if it has none, or too little is known."""
     settled: bool = False
-    """It has ended and was recorded: its fields do not change any more."""
+    """It has ended, and its outcome is recorded."""
     continued: bool = False
     """It continued another engine's answer, so its latencies are not those of the request."""
     instance_id: str = field(init=False)

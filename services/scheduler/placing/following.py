@@ -71,7 +71,7 @@ class Following(SnapshotStream):
 
     def watch(self, spec: RequestSpec) -> Watch | None:
         """Watch the stream of a request to an observed engine; None for other engines. The returned
-        function gets each part's bytes, and the tokens that events have stated so far."""
+        function gets each part's bytes, and the number of tokens stated so far."""
         if not self._observes:
             return None
         progress, stream = self._progress, self._progress.open(spec.request_id)

@@ -85,7 +85,7 @@ class TaggerClient:
             del self._waiting[key]
 
     async def _call(self) -> None:
-        """Ask about all unsent requests, together with those that come before the call."""
+        """Ask about all unsent requests; those that come before a call share it."""
         try:
             while self._unsent:
                 await asyncio.sleep(self._due_s - self._loop.time())

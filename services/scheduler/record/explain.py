@@ -11,7 +11,7 @@ from foretell.placement.explanation import Considered, explain
 from foretell.policy import Policy
 from foretell.services.scheduler.placing.attempt import Attempt, Trace
 
-if TYPE_CHECKING:  # it needs numpy
+if TYPE_CHECKING:  # its module needs numpy
     from foretell.engine.hindsight import PredictionInputs
 
 logger = logging.getLogger(__name__)

@@ -182,7 +182,7 @@ class Recorder:
         )
         if seen is None:
             return
-        # The TTFT seen counts from the reservation, which may be just before the placement was done.
+        # `seen` counts from the reservation, which may be a moment before the placement was done.
         if 0 < seen.ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S:
             _learn_answer_delay(attempt, seen.ttft_s)
         if not attempt.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:

@@ -18,7 +18,7 @@ _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
 def show_instances(
     metrics: SchedulerMetrics, predictors: Predictors, instances: Iterable[Instance]
 ) -> None:
-    """Set the gauges of all followed instances; others get only `unpredicted`, with a reason."""
+    """Set the gauges of followed instances, and `unpredicted` of any instance with a reason."""
     gauges = (
         metrics.followed,
         metrics.running,

@@ -1,8 +1,8 @@
 """OpenTelemetry traces: a span for each request, and below it one for each attempt.
 
 Names follow OpenTelemetry's conventions for generative AI. Spans hold counts and times, never a
-prompt, an answer or a key. OpenTelemetry's own variables set where spans go, and which; if they
-name no endpoint, OpenTelemetry is not even imported.
+prompt, an answer or a key. OpenTelemetry's own variables set where spans go and which are sampled;
+if they name no endpoint, OpenTelemetry is not even imported.
 """
 
 import os
@@ -31,8 +31,8 @@ _OPERATIONS = {
 
 
 def open_tracing(replica_id: str) -> "Tracing | None":
-    """Tracing by the environment variables; None if they name no endpoint. `SystemExit` says what
-    to install."""
+    """Tracing by the environment variables; None if they name no endpoint. Raises
+    `SystemExit`, which says what to install."""
     if not any(map(os.environ.get, ENDPOINTS)):
         return None
     try:

@@ -26,7 +26,7 @@ _BODILESS = (204, 304)
 _SMALL_BYTES = 1 << 12
 """A read of at most this size is handed on at once; nearly all reads are."""
 _SLICE_BYTES = 1 << 13
-"""Longer reads are handed on in such slices, in turns: an event may have only 3 bytes."""
+"""Longer reads are handed on in slices, by turns: at 3 bytes an event, a slice is much work."""
 
 
 class Listener(Protocol):

@@ -149,7 +149,7 @@ class Transfer:
     # --- called by the placer ---
 
     def take_back(self) -> bool:
-        """End the attempt, which makes the engine stop; False if it has ended or been answered."""
+        """End the attempt, so that the engine stops; False once its answer has begun or ended."""
         whole = self._framing is not None and not self._streamed
         if self._over.done() or self._begun or whole:
             return False
@@ -352,7 +352,7 @@ class Transfer:
         self._reply.end_with(with_text(engine_lost(), said), path, request_id, event.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
-        # Anthropic's API sends the one at the beginning of a stream, the other at its end.
+        # Anthropic's API sends prompt tokens when a stream begins, and output tokens at its end.
         attempt = self._attempt
         attempt.prompt_tokens = usage.prompt_tokens or attempt.prompt_tokens
         attempt.output_tokens = usage.output_tokens
