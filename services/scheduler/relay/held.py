@@ -63,7 +63,7 @@ class HeldStreams:
 
 
 class HeldStream(Answering):
-    """An answer that outlives its client's connection. The relay uses it as an exchange."""
+    """An answer that outlives its client's connection. The relay uses it like an exchange."""
 
     def __init__(
         self, name: str, tenant: str, exchange: Exchange, forget: Callable[[], object]
