@@ -1,6 +1,6 @@
-"""A client's connection: bytes between its transport and `foretell.http1`, and their deadlines.
+"""A client's connection: passes bytes between its transport and `foretell.http1`, with deadlines.
 
-There is no framework between client and engine because each chunk of each answer passes here.
+There is no framework between client and engine, because each chunk of each answer passes here.
 """
 
 import asyncio
@@ -15,24 +15,24 @@ from foretell.openai.errors import ApiError
 from foretell.services.http.exchange import Exchange
 
 STALL_S = 120.0
-"""A client that reads nothing for so long is gone."""
+"""A client that reads nothing for so long counts as gone."""
 _HEAD_DEADLINE_S = 20.0
-_IDLE_S = 75.0  # longer than clients and balancers keep a connection: it is theirs to close
+_IDLE_S = 75.0  # longer than clients and balancers keep a connection, so that they close it
 RETIRE_S = 1.0
-"""While the server ends, an idle connection is kept so long: a request may be on its way."""
+"""How long an idle connection is kept during shutdown: a request may be on its way."""
 _LINGER_S = 5.0
 _DRAIN_S = 10.0
 _MOST_DRAINED_BYTES = 64 << 20
-"""A body of which more comes after its answer, or for longer, ends the connection."""
+"""Limits of a body that still comes after its answer; beyond them the connection ends."""
 _MOST_UNREAD_BYTES = 1 << 20
-"""What is read behind bytes that are no request; more of it ends the connection at once."""
+"""Bytes that are read and dropped after an invalid request; more end the connection at once."""
 _PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)
-"""A client that has closed its side is asked, after these pauses, whether it is still there. The
-host of one that has left resets the connection at the first probe, which the next one notices."""
+"""Pauses before each probe of a client that has closed its side. If it has left, its host resets
+the connection at the first probe, and the next probe notices that."""
 _PATIENT_PROBES = 3
-"""Before these, one that cannot be asked counts as there."""
+"""During the first so many probes, a client that cannot be probed counts as present."""
 _IDLE, _DRAINING, _FAILED, _CLOSING = State.IDLE, State.DRAINING, State.FAILED, State.CLOSING
-"""Names of their own: to look up the member of an enumeration takes as long as a call."""
+"""Global names, because looking up an enumeration's member takes as long as a call."""
 _DEAF = (_CLOSING, _FAILED)
 _CODES = {400: "http_invalid", 431: "request_too_large"}
 
@@ -54,25 +54,25 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, server: Owner) -> None:
         self.deadline_s = 0.0
-        """When the client must have done what it has to do next."""
+        """When the client must have done its next step."""
         self.full = False
-        """The client reads more slowly than it is written to."""
+        """The client reads more slowly than data is written to it."""
         self._server = server
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._protocol = ServerProtocol()
         self._exchange: Exchange | None = None
-        """Is being answered, or was, while its body still comes."""
+        """The one being answered, or already answered while its body still comes."""
         self._head_due = False
         self._held_up = False
-        """The application takes too little of a body."""
+        """The application takes a body too slowly."""
         self._paused = False
         self._unread_bytes = 0
         self._unsent_bytes = 0
         self._half_closed = False
         self._probing: asyncio.TimerHandle | None = None
 
-    # --- what the transport tells ---
+    # --- called by the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -88,11 +88,11 @@ class Connection(asyncio.Protocol):
             self.abort()
 
     def eof_received(self) -> bool:
-        """The client sends no more; it may still read. Whether the transport stays open."""
+        """The client sends no more, but may still read. Return whether the transport stays open."""
         assert self._transport is not None
         if self._half_closed:
             return True
-        waits = self._exchange is None and self._protocol.held_bytes > 0  # until it has read
+        waits = self._exchange is None and self._protocol.held_bytes > 0  # for the client to read
         whole = waits or self._protocol.state in (State.ANSWERING, State.FAILED)
         if not whole or not self._transport.can_write_eof():  # TLS ends both sides at once
             if self._exchange is not None and not self._exchange.ended:
@@ -118,13 +118,13 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.full = False
         if self._exchange is None:
-            self._rest()  # what waited behind the answer that has been read
+            self._rest()  # go on with what waited behind the answer
         elif not self._exchange.ended:
             self.deadline_s = inf
             if self._exchange.on_room is not None:
                 self._exchange.on_room()
 
-    # --- what an exchange tells ---
+    # --- called by an exchange ---
 
     def send(self, data: bytes) -> None:
         assert self._transport is not None
@@ -160,17 +160,17 @@ class Connection(asyncio.Protocol):
         self._held_up = False
         self._set_reading()
 
-    # --- what the server tells ---
+    # --- called by the server ---
 
     def retire(self) -> None:
-        """Answer what has come, or comes at once, and take no more."""
+        """Answer a request that has come, or comes within `RETIRE_S`, and take no more."""
         if self._exchange is None:
             self._due_in(RETIRE_S)
         else:
             self._exchange.keep_alive = False
 
     def overdue(self) -> None:
-        """The client did not do in time what it had to."""
+        """Handle a missed deadline of the client: extend it if the client reads, or close."""
         assert self._transport is not None
         unsent_bytes = self._transport.get_write_buffer_size()
         if unsent_bytes and unsent_bytes != self._unsent_bytes:
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
             self._protocol.close()
             self._close()
 
-    # --- on its own ---
+    # --- internal ---
 
     def _go_on(self) -> None:
         protocol = self._protocol
@@ -197,7 +197,7 @@ class Connection(asyncio.Protocol):
                 if isinstance(event, RequestHead):
                     self._begin(Exchange(self, event))
                     if event.content is not None:
-                        break  # it is whole: what follows waits for its answer
+                        break  # the request is whole: what follows waits for its answer
                 elif event:
                     self._take(event)
                 else:
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
             self._rest()
 
     def _rest(self) -> None:
-        """Go on with what has come already; who sends no more, and has all answers, is done."""
+        """Go on with what has come; close once the client sends no more and has all answers."""
         if self._protocol.held_bytes:
             self._go_on()
         if self._half_closed and not self.full and self._protocol.state is _IDLE:
@@ -264,21 +264,21 @@ class Connection(asyncio.Protocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Close, but first read on for a while: were it closed with bytes unread, the client might
-        never see what it was told."""
+        """Close, but read on for a while before: if the connection is closed with unread bytes, the
+        client may never see the answer."""
         assert self._transport is not None
         self._exchange = None
         self._due_in(_LINGER_S)
         self._held_up = False
         self._set_reading()
-        if not self._transport.can_write_eof():  # TLS has no such half
+        if not self._transport.can_write_eof():  # TLS cannot close one side only
             self._close()
         elif not self._transport.is_closing():
             self._transport.write_eof()
 
     def _close(self) -> None:
         assert self._transport is not None
-        self._due_in(STALL_S)  # what is still unsent must be read
+        self._due_in(STALL_S)  # the client must read what is unsent
         self._transport.close()
 
     def _set_reading(self) -> None:

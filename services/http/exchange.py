@@ -14,17 +14,17 @@ BODY_DEADLINE_S = 60.0
 """Longest time that a request's body may take to arrive: it holds a place meanwhile."""
 BODY_PATIENCE_S = 20.0
 UNCOUNTED_BYTES = 1 << 16
-"""Shorter bodies do not count among what is held of all: the number of requests bounds them."""
+"""Shorter bodies are not counted with the bytes of all: the limit of requests bounds them."""
 _LONG_BYTES = 1 << 20
 _MAPPED_BYTES = 33 << 20
 """More than the GNU C library ever takes from its heap (`M_MMAP_THRESHOLD`, mallopt(3))."""
 LEAST_BODY_BYTES_PER_S = 1024
-"""A body must have come at that rate, but for `BODY_PATIENCE_S`. It is the rule of Apache's
-`mod_reqtimeout`, which is content with 500."""
+"""Least mean rate of a body, not counting `BODY_PATIENCE_S`. It is the rule of Apache's
+`mod_reqtimeout`, where the default is 500."""
 
 
 def declared_bytes(length: str) -> int:
-    """The number in a `content-length`, as large as it needs to be; 0 where it is none."""
+    """The number in a `content-length`, read to 19 digits; 0 if it is not a number."""
     digits = length.lstrip("0")
     return int(digits[:19]) if digits.isascii() and digits.isdecimal() else 0
 
@@ -40,8 +40,8 @@ def body_too_late() -> ApiError:
 
 
 def with_room(body: BytesIO) -> BytesIO:
-    """A body that comes, where it can grow without a copy: once it is long in memory that is mapped
-    for it alone, of which what was not written takes none. `truncate` is to end it."""
+    """A buffer with the same content that can grow without copies. A long body is moved to memory
+    that is mapped for it alone: pages not written yet take none. Call `truncate` at its end."""
     if body.tell() < _LONG_BYTES or body.getbuffer().nbytes >= _MAPPED_BYTES:
         return body
     longer = BytesIO(bytes(_MAPPED_BYTES))
@@ -55,14 +55,14 @@ _CHUNKED = b"transfer-encoding: chunked\r\n"
 _CLOSE = b"connection: close\r\n"
 _BODILESS = (204, 304)
 _MOST_UNTAKEN_BYTES = 1 << 20
-"""When more than that of a body waits to be taken, the client has to wait."""
+"""If more of a body waits for the application, reading from the client pauses."""
 
 
 class Holder(Protocol):
-    """Whoever holds a body."""
+    """Counts the bytes that are held of a body."""
 
     def hold(self, body_bytes: int) -> None:
-        """So many bytes of the body have come; raises `ApiError` where that is too much."""
+        """So many bytes of the body have come in all; raises `ApiError` if that is too much."""
 
 
 class Line(Protocol):
@@ -82,7 +82,7 @@ class Line(Protocol):
 
 
 class Answering:
-    """Where an answer goes: to an exchange, or to what stands for one."""
+    """Where an answer is written: an exchange, or a wrapper around one."""
 
     __slots__ = ("begun", "status")
     begun: bool
@@ -112,8 +112,8 @@ class Answering:
         self.end(response.body)
 
     def end_with(self, error: ApiError, path: str, request_id: str, number: int = 0) -> None:
-        """End the answer to a request to `path` with `error`: as its whole, or as the last event of
-        its stream, of which it is the event `number`."""
+        """End the answer to a request to `path` with `error`: as the whole answer or, if that has
+        begun, as event `number` of its stream."""
         self.status = error.status
         if self.begun:
             self.end(error.sse_event(path, number))
@@ -124,7 +124,7 @@ class Answering:
 
 class Exchange(Answering):
     """A request whose head has come. It must be answered once, unless the client has left. What is
-    sent to a client that has left goes nowhere."""
+    sent to a client that has left is dropped."""
 
     left: bool
     __slots__ = (
@@ -140,7 +140,7 @@ class Exchange(Answering):
         self.query = head.query
         self.headers = head.headers
         self.request_id = ""
-        """The one that its client knows, once there is one."""
+        """The id that its client knows; "" until there is one."""
         self.keep_alive = head.keep_alive
         self.whole = head.content is not None
         """The body has come to its end."""
@@ -153,9 +153,9 @@ class Exchange(Answering):
         self.on_full: Callable[[], None] | None = None
         self.on_room: Callable[[], None] | None = None
         self.body_bytes = len(head.content or b"")
-        """What has come of the body."""
+        """Bytes of the body that have come."""
         self.extra_lines = b""
-        """Header lines that any answer gets."""
+        """Header lines for any answer."""
         self._line = line
         self._head_only = head.method == "HEAD"
         self._is_1_1 = head.is_1_1
@@ -170,14 +170,14 @@ class Exchange(Answering):
         expects = self.headers.get("expect")
         self._expects = expects is not None and expects.lower() == "100-continue" and head.is_1_1
 
-    # --- what the application does ---
+    # --- called by the application ---
 
     async def body(self, limit_bytes: int, holder: Holder) -> bytes:
-        """The body; raises as `parts` and `holder` do. It is held once, however long it is."""
+        """The whole body; raises as `parts` and `holder` do. It is held in memory only once."""
         if max(self.body_bytes, self._declared_bytes) > limit_bytes:
             raise body_too_long(limit_bytes)
         if not self.whole:
-            body = BytesIO()  # it gives what it holds away, where a bytearray had to be copied
+            body = BytesIO()  # `getvalue` makes no copy, which a bytearray would need
             async for part in self.parts(limit_bytes, BODY_DEADLINE_S):
                 if self.body_bytes > UNCOUNTED_BYTES:
                     holder.hold(self.body_bytes)
@@ -190,9 +190,9 @@ class Exchange(Answering):
         return bytes(whole)
 
     async def parts(self, limit_bytes: int, most_s: float = inf) -> AsyncIterator[bytes]:
-        """The body as it comes. The client waits while too little of it is taken. Raises `ApiError`
-        413 for a longer body, 408 for one that comes too slowly or longer than `most_s`, and 400
-        for one that is none."""
+        """The body as it comes. Reading from the client pauses while too little of it is taken.
+        Raises `ApiError` 413 for a longer body, 408 for one that comes too slowly or takes longer
+        than `most_s`, and 400 for an invalid one."""
         while True:
             self._check(limit_bytes)
             if self._body:
@@ -211,8 +211,8 @@ class Exchange(Answering):
             raise body_too_long(limit_bytes)
 
     async def _wait_for_body(self, most_s: float) -> None:
-        """Wait for news of the body, which must come at the least rate, and be waited for no longer
-        than `most_s` in all."""
+        """Wait for more of the body. Raises `ApiError` 408 if it comes below the least rate, or if
+        all waits together exceed `most_s`."""
         if self._expects:
             self._expects = False
             self._line.send(_CONTINUE)
@@ -232,12 +232,12 @@ class Exchange(Answering):
         raise body_too_late()
 
     def _patience_s(self) -> float:
-        """For how much longer the body may come without more of it."""
+        """How much longer the body may pause without falling below the least rate."""
         earned_s = self.body_bytes / LEAST_BODY_BYTES_PER_S
         return BODY_PATIENCE_S + earned_s - self._waited_s
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
-        """Call `on_full` while the client reads too slowly, and `on_room` when it has caught up."""
+        """Call `on_full` when the client reads too slowly, and `on_room` when it has caught up."""
         self.on_full, self.on_room = on_full, on_room
         if self._line.full:
             on_full()
@@ -245,8 +245,8 @@ class Exchange(Answering):
     def start(self, status: int, headers: Headers, *, has_length: bool = False) -> None:
         """Begin the answer; `has_length`: `content-length` is among its headers."""
         self.begun, self.status = True, status
-        if self._expects:  # whether its body still comes is the client's choice: the next request
-            self.keep_alive = False  # could not be told from it
+        if self._expects:  # the client may send its body or not: the next request could
+            self.keep_alive = False  # be mistaken for it
         lines, self._told = self.extra_lines, headers
         self._head_only |= status in _BODILESS
         if not has_length and not self._head_only:
@@ -285,19 +285,19 @@ class Exchange(Answering):
             self._line.answered()
 
     def abandon(self) -> None:
-        """Give the request up without an answer, or in the midst of it."""
+        """Give the request up without an answer or in mid-answer: close the connection."""
         self.on_left = None  # it is not the client that leaves
         self._line.abort()
 
-    # --- what the connection tells ---
+    # --- called by the connection ---
 
     def take(self, data: bytes) -> None:
         self.body_bytes += len(data)
         if self.ended:
-            return  # answered already: nobody wants the rest
+            return  # answered already: the rest is not needed
         if not self._body:
             self._body = data
-        else:  # not a list: who sends single bytes would have us hold an object for each
+        else:  # not a list: for single bytes it would hold an object each
             if type(self._body) is bytes:
                 self._body = bytearray(self._body)
             self._body += data
@@ -313,14 +313,14 @@ class Exchange(Answering):
         self._wake()
 
     def probe(self) -> bool:
-        """Send what means nothing, so that a client that has gone is noticed; False: nothing can be
-        sent, and it counts as gone."""
+        """Send bytes without meaning, so that a client that has gone is noticed. False: nothing can
+        be sent, and the client counts as gone."""
         if not self.begun:
             if self._is_1_1:
                 self._line.send(_CONTINUE)
             return self._is_1_1
         if self._chunked and not self._head and _are_events(self._told):
-            self._line.send(_COMMENT)  # nothing but whole lines went before it
+            self._line.send(_COMMENT)  # only whole lines were sent before
         return True
 
     def take_end(self) -> None:

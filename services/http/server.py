@@ -20,32 +20,32 @@ from foretell.services.process.logs import about
 logger = logging.getLogger(__name__)
 
 Application = Callable[[Exchange], Awaitable[None]]
-"""Is called as soon as a request's head is here, and cancelled if its client leaves before it has
+"""Called as soon as a request's head has come, and cancelled if its client leaves before it has
 the whole answer, unless `Exchange.on_left` is set to something else."""
 
 _SWEEP_S = 1.0
 _COMPLAIN_EVERY_S = 10.0
 _BACKLOG = 2048
 _ACCEPTED_AT_ONCE = 8
-"""To begin a handshake takes some 0.5 ms; then others get their turn."""
+"""Beginning a handshake takes some 0.5 ms; after so many, other tasks run."""
 _ACCEPT_AGAIN_S = 0.1
 _HANDSHAKE_S = 20.0
 _SHUTDOWN_S = 3600.0
-"""In which a client must have read its answer to the end. It is the connection that finds out, and
-sooner, whether the client still reads; the event loop's half a minute would cut slow ones off."""
+"""Time for a client to read its answer to the end. The connection itself finds out sooner if the
+client no longer reads; the event loop's default of half a minute would cut slow clients off."""
 _LAST_HANDSHAKE_S = 5.0
-"""For clients that are still to be accepted when the server ends."""
+"""For the handshakes of clients that are not yet accepted when the server shuts down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A listening socket, and what encrypts its connections, if anything does."""
+    """A listening socket, and the TLS context of its connections, if they are encrypted."""
 
     socket: socket.socket
     tls: ssl.SSLContext | None = None
 
     def encryption(self, handshake_s: float) -> dict[str, Any]:
-        """What the event loop wants to know; a client may take so long for its handshake."""
+        """The event loop's arguments for TLS; `handshake_s`: longest time for a handshake."""
         if self.tls is None:
             return {}
         times = {"ssl_handshake_timeout": handshake_s, "ssl_shutdown_timeout": _SHUTDOWN_S}
@@ -58,7 +58,7 @@ class Server:
     def __init__(self, application: Application) -> None:
         self.connections: set[Connection] = set()
         self.draining = False
-        """Connections end with the request that they carry."""
+        """The server shuts down: each connection ends with its current request."""
         self._application = application
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -112,8 +112,8 @@ class Server:
                 await sweeping
 
     def _listen(self, listener: Listener) -> None:
-        """Accept clients who are to speak TLS: an event loop that did would tell of them when they
-        have, and they take descriptors before."""
+        """Accept TLS clients here: an event loop that accepts reports them only after their
+        handshake, but they take descriptors before that."""
         if not self.draining:
             asyncio.get_running_loop().add_reader(listener.socket, self._accept, listener)
 
@@ -132,8 +132,8 @@ class Server:
             handshake.add_done_callback(self._handshakes.discard)
 
     async def _take(self, listener: Listener, client: socket.socket, handshake_s: float) -> None:
-        """Make a connection; one that fails in its handshake has asked for nothing."""
-        with suppress(OSError):  # which errors of TLS are, too
+        """Make a connection. A failed handshake is ignored: its client has asked for nothing."""
+        with suppress(OSError):  # errors of TLS are OSErrors, too
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(self), client, **listener.encryption(handshake_s)
             )
@@ -149,15 +149,15 @@ class Server:
             connection.abort()
 
     def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
-        """A client has come. It is turned away where descriptors run out, so that there are some
-        left for the requests of the clients that are here."""
+        """Add a connection. It is aborted if file descriptors run out, so that some are left for
+        the requests of existing clients."""
         self._no_connection.clear()
         self.connections.add(connection)
         if self._is_crowded(transport.get_extra_info("socket").fileno()):
             transport.abort()
 
     def _is_crowded(self, number: int) -> bool:
-        """Descriptors run out. `number`: the lowest free one, as about as many are in use."""
+        """Whether descriptors run out. `number`: a new one, so about as many are in use."""
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most == resource.RLIM_INFINITY or number < most - most // 4:
             return False
@@ -172,7 +172,7 @@ class Server:
             logger.error("%s; raise the limit, as with 'ulimit -n'", text % (number, most))
 
     def closed(self, connection: Connection) -> None:
-        """A connection has ended."""
+        """Remove a connection that has ended."""
         self.connections.discard(connection)
         if self.draining and not self.connections:
             self._no_connection.set()
@@ -193,7 +193,7 @@ class Server:
             if not exchange.begun:
                 exchange.respond(internal_error().response())
         finally:
-            if not exchange.ended:  # the client has left, or the server ends, or it is a defect
+            if not exchange.ended:  # the client has left, the server shuts down, or there is a bug
                 exchange.abandon()
 
     async def _sweep(self) -> None:
@@ -206,7 +206,7 @@ class Server:
 
 
 def _accepted(sock: socket.socket, most: int = _BACKLOG) -> list[socket.socket]:
-    """The clients that wait to be accepted: they would be lost with the listening socket."""
+    """Accept up to `most` waiting clients, which would be lost with the listening socket."""
     clients: list[socket.socket] = []
     with suppress(OSError):
         while len(clients) < most:

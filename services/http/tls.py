@@ -20,23 +20,23 @@ class Certificate:
         self._files = Path(certificate), Path(key)
         try:
             self._reread = Reread("certificate", self._read, *self._files, clock=clock)
-        except OSError as error:  # which errors of TLS are, too
+        except OSError as error:  # errors of TLS are OSErrors, too
             text = f"https_certificate, https_key: cannot use {certificate} and {key}: {error}"
             raise SystemExit(text) from error
         self.context = self._latest
-        """What listening sockets encrypt with, also after a change of the files."""
+        """The context of listening sockets, also after a change of the files."""
         self.context.sni_callback = self._greet
 
     def _greet(
         self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext
     ) -> None:
-        """Each handshake comes by here, whether or not it names a server."""
+        """Called in each handshake, whether or not it names a server."""
         self._reread.look()
         connection.context = self._latest
 
     def _read(self) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake costs us more than a client
+        context.options |= ssl.OP_NO_RENEGOTIATION  # it would cost the server more than the client
         certificate, key = self._files
         # The empty password keeps OpenSSL from asking a terminal for that of an encrypted key.
         context.load_cert_chain(certificate, key, password="")

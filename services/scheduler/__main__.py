@@ -51,8 +51,8 @@ from foretell.v1 import tagger_pb2_grpc
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How long a scheduler waits for its peers, and how often it looks after them. `placement` has
-    the values that the simulator shares."""
+    """Timeouts and intervals of a scheduler for its peers. `placement` has the values that the
+    simulator shares."""
 
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     health_interval_s: float = 0.5
@@ -62,7 +62,7 @@ class Tuning:
     health_failures: int = 3
     """Failed probes in a row after which an engine is down: a busy one may be late for two."""
     connect_timeout_s: float = 2.0
-    """Longest time to connect to an engine: it is near, and one that is slower has gone."""
+    """Longest time to connect to an engine: engines are near, so a slower one is gone."""
     background_drain_s: float = 2.0
     """Time that feedback to the tagger and the log get at shutdown."""
     request_log_max_bytes: int = 64 << 20
@@ -84,7 +84,7 @@ async def serve(
     async with AsyncExitStack() as stack:
         probes = await stack.enter_async_context(
             aiohttp.ClientSession(
-                # An engine's container may have another address when it starts anew.
+                # An engine's container may have another address after a restart.
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0, use_dns_cache=False),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -233,8 +233,8 @@ def _api_keys(settings: SchedulerSettings, traffic: Traffic) -> ApiKeys:
 
 
 def _length_model(settings: SchedulerSettings) -> str:
-    """The length model that `open_model` shall open: it takes 110 MB, so none where nothing that is
-    decided depends on lengths."""
+    """The length model that `open_model` is to open. It takes 110 MB, so there is none if no
+    decision depends on lengths."""
     policy = build_policy(settings.policy, settings.policy_parameters)
     if policy.needs is Needs.NOTHING:
         return "none"
@@ -242,12 +242,12 @@ def _length_model(settings: SchedulerSettings) -> str:
 
 
 def prepared() -> SchedulerSettings:
-    """The settings, once all is imported and logs are written."""
+    """Load the settings, set up logging and import nearly everything."""
     settings = runtime.load_settings(SchedulerSettings)
     setup_logging(settings.log_level, settings.log_format)
-    open_model(_length_model(settings))  # which imports nearly all that is ever imported
-    gc.freeze()  # what was imported stays: collections need not look at it again and again
-    gc.set_threshold(10_000, 20, 20)  # requests end without them: what is freed has few circles
+    open_model(_length_model(settings))  # this imports nearly all that is ever imported
+    gc.freeze()  # imported objects stay: collections need not scan them again
+    gc.set_threshold(10_000, 20, 20)  # seldom: requests leave few reference cycles
     return settings
 
 

@@ -50,14 +50,14 @@ class App:
 
     replica_id: str
     shared: Shared
-    """What has to do with each request."""
+    """What all requests share."""
     relay: Relay
     metrics: SchedulerMetrics
     batches: Batches
     stored: StoredResponses
     discovery: Discovery | None
     cors: Cors
-    """From which origins pages may call."""
+    """The origins whose pages may call."""
     draining: bool = False
     """The replica is shutting down: it is no longer ready, but answers what still arrives."""
 
@@ -97,8 +97,8 @@ class App:
             exchange.respond(error.response(path))
 
     def page(self, method: str, path: str, headers: Headers) -> Response:
-        """The answer to a request that is not passed on; raises `ApiError` 404 where there is
-        nothing at its path, and 405 where its method is not for that."""
+        """The answer to a request that is not passed on; raises `ApiError` 404 for an unknown path,
+        and 405 for a method that the path does not take."""
         page = self._page(path)
         if page is not None and method in _READS:
             return page if isinstance(page, Response) else page(headers)
@@ -118,8 +118,8 @@ class App:
         return self._pages.get(path)
 
     def _methods(self, method: str, path: str) -> Sequence[str]:
-        """What a path takes. The targets of CONNECT, and of OPTIONS for the server as a whole, are
-        no paths. Anyone may know."""
+        """The methods that a path takes, told without authentication. The targets of CONNECT and of
+        `OPTIONS *` are not paths."""
         if path in ENDPOINTS:
             return ("POST",)
         is_server = method == "CONNECT" or (method, path) == ("OPTIONS", "*")
@@ -190,7 +190,7 @@ class App:
         status = self._status()
         instances: list[dict[str, object]] = status.pop("instances")  # type: ignore[assignment]
         if tenant.limits is None:
-            # A key without a name is mostly that of who runs the cluster: all but addresses.
+            # A key without a name is mostly the operator's: it sees all but addresses.
             names = {name for each in instances for name in each} - {"url"}
         else:
             names, status = {"instance_id", "healthy"}, {"replica_id": self.replica_id}

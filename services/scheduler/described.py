@@ -1,7 +1,7 @@
-"""What the scheduler serves, for programs and for people: `/openapi.json` and `/docs`.
+"""Describes the scheduler's API, for programs at `/openapi.json` and for people at `/docs`.
 
-It tells what placement reads of a body; all other fields are the engine's, whose own `/docs` has
-them.
+It describes the fields of a body that placement reads. All other fields are the engine's, and are
+described in the engine's own `/docs`.
 """
 
 import html
@@ -30,7 +30,7 @@ _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosni
 
 
 def described() -> dict[str, Response]:
-    """A page for each path that tells of the others."""
+    """The pages that describe the API, by path."""
     told = openapi()
     as_json = Response(200, json.dumps(told).encode())
     as_html = Response(200, _page(told).encode(), "text/html; charset=utf-8", _HEADERS)
@@ -38,7 +38,7 @@ def described() -> dict[str, Response]:
 
 
 def openapi() -> dict[str, Any]:
-    """The endpoints as OpenAPI 3.1 has them."""
+    """The endpoints as a document of OpenAPI 3.1."""
     paths: dict[str, Any] = {each.path: {"post": _operation(each)} for each in ENDPOINTS.values()}
     for path, text in _PAGES.items():
         paths[path] = {"get": {"summary": text, "responses": {"200": {"description": "OK"}}}}

@@ -1,4 +1,4 @@
-"""The engines of a cluster, from the API server of Kubernetes: who they are changes while we serve.
+"""Discovers the engines of a cluster from the API server of Kubernetes, as they change.
 
 A scheduler that cannot reach the API server goes on with the engines that it knows, and says so.
 """
@@ -28,16 +28,16 @@ _KINDS: dict[str, tuple[str, str, Read]] = {
     "endpointslices": ("endpointslices", "discovery.k8s.io/v1", of_endpoint_slice),
 }
 _RESYNC_S = 600.0
-"""After this long everything is listed again, whatever events have told."""
+"""Interval after which everything is listed again, regardless of watch events."""
 _LIST_S = 30.0
 _SILENT_S = 15.0
-"""A watch that has not ended so long after its end is cut off."""
+"""A watch that goes on for so long after its due end is cut off."""
 _TOGETHER_S = 0.1
-"""Changes within this time are taken in together."""
+"""Changes within this time are applied together."""
 _MOST_BYTES = 64 << 20
-"""Of one page; and of one event."""
+"""Most bytes of one page, and of one event."""
 _WRONG = (aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError)
-"""What can go wrong with an answer; the last is of JSON that is too deep."""
+"""Errors of an answer. RecursionError comes from JSON that is nested too deeply."""
 
 
 def is_discovered(source: str) -> bool:
@@ -46,7 +46,7 @@ def is_discovered(source: str) -> bool:
 
 
 class Discovery:
-    """Keeps the list of instances that the labels of pods or EndpointSlices tell."""
+    """Keeps the list of instances up to date from pods or EndpointSlices with given labels."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class Discovery:
         by_name: bool = False,
         resync_s: float = _RESYNC_S,
     ) -> None:
-        """`by_name`: predictors prove who they are, by certificates for their names."""
+        """`by_name`: reach predictors by name, because their certificates are for names."""
         kind, _, selector = source.partition(":")
         resource, group, read = _KINDS[kind]
         self.problem = ""
-        """Why nothing new is heard; empty while all is well."""
+        """Why the API server cannot be heard; empty while it can."""
         self._heard_s = time.monotonic()
         self._watch = Watch(selector, read)
         self._url = api.url(resource, group)
@@ -94,7 +94,7 @@ class Discovery:
                 await self._answer(self._watch.ask())
             except _WRONG as error:
                 self._watch.failed(error)
-                # A single cut is nothing to speak of, nor is a version that is too old.
+                # No warning for a single failure, or for a resource version that is too old.
                 if self._watch.failures > 1 and getattr(error, "status", 0) != GONE:
                     self._complain(repr(error))
             else:
@@ -155,7 +155,7 @@ class Discovery:
 async def discovering(
     source: str, take: Callable[[Members], None], metrics: SchedulerMetrics, *, by_name: bool
 ) -> AsyncIterator[Discovery | None]:
-    """Runs while the instances are to be discovered; None: `source` lists them."""
+    """Run discovery while the block runs; yields None if `source` lists the instances."""
     if not is_discovered(source):
         yield None
         return

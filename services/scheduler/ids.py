@@ -1,4 +1,4 @@
-"""Ids that nobody else makes."""
+"""Unique ids, and those that clients give."""
 
 import re
 import secrets
@@ -9,7 +9,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 def unique_ids() -> Iterator[str]:
-    """Ids of 32 hexadecimal digits that nobody else makes: cheaper than a UUID for each."""
+    """Unique ids of 32 hexadecimal digits; cheaper than a UUID for each."""
     own = secrets.token_hex(8)
     return (f"{own}{i:016x}" for i in count())
 
@@ -18,6 +18,6 @@ _OWN_IDS = unique_ids()
 
 
 def request_id_of(headers: Mapping[str, str]) -> str:
-    """The client's own id where it can be one, otherwise a new one."""
+    """The client's `X-Request-Id` if it is valid, otherwise a new id."""
     given = headers.get("x-request-id", "")
     return given if _REQUEST_ID.fullmatch(given) else next(_OWN_IDS)

@@ -10,7 +10,7 @@ _LATENCY_BUCKETS_S = (
 _TPOT_BUCKETS_S = (0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
 _OVERHEAD_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25)
 _LEVELS = (0.025, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 1.0)
-"""Those of the quantiles that length models give."""
+"""The levels of the quantiles that length models give."""
 _OF_ANSWERS = ("model_name", "instance_id", "policy", "class")
 _OF_TOKENS = ("instance_id", "class")
 

@@ -1,4 +1,4 @@
-"""What passes through as it comes: files and batches, and the responses that engines keep."""
+"""Passes requests through unchanged: for files and batches, and for responses engines keep."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from foretell.tenants.in_progress import InProgress
 from foretell.tenants.quota import Tenant
 
 METHODS = ("GET", "HEAD", "POST", "DELETE")
-"""What there is at the paths of both."""
+"""The methods that the paths of both services take."""
 _TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5.0, sock_read=120.0)
 _LOST = (aiohttp.ClientError, TimeoutError, OSError)
 _PIECE_BYTES = 1 << 16
 
 
 def _url(base: str, exchange: Exchange) -> URL:
-    """What the client asked for, as it stands: dots in a path lead nowhere else."""
+    """The client's URL at `base`. It is not normalized, so dots in a path cannot lead elsewhere."""
     query = f"?{exchange.query}" if exchange.query else ""
     return URL(f"{base}{quote(exchange.path)}{query}", encoded=True)
 
@@ -48,12 +48,12 @@ async def _relay(
 
 
 def is_stored(path: str) -> bool:
-    """Whether a path is that of one response."""
+    """Whether a path is that of a stored response."""
     return path.startswith(f"{PATH}/")
 
 
 class StoredResponses:
-    """The way to the responses that engines keep."""
+    """Passes requests to the engines that keep responses."""
 
     def __init__(
         self,
@@ -68,9 +68,9 @@ class StoredResponses:
         self._authorization = authorization
 
     def keepers(self, path: str, tenant: str) -> Sequence[Instance]:
-        """The instance that keeps the response at a path; those that may, if nobody knows.
+        """The instance that keeps the response at a path; if unknown, healthy ones that may.
 
-        Raises `ApiError` where it is another tenant's.
+        Raises `ApiError` if the response is another tenant's.
         """
         response_id = path.removeprefix(f"{PATH}/").partition("/")[0]
         known = self._pool.instances
@@ -80,7 +80,7 @@ class StoredResponses:
         return [each for each in known.values() if each.healthy][:MOST_REFUSALS]
 
     async def pass_on(self, exchange: Exchange, tenant: Tenant) -> None:
-        """Have the engine answer that keeps the response; raises `ApiError`."""
+        """Have the engine that keeps the response answer; raises `ApiError`."""
         failed = unavailable("the engine that keeps this response is not up", "no_instance")
         keepers = self.keepers(exchange.path, tenant.name)
         own = {"accept-encoding": "identity", **self._authorization}
@@ -118,7 +118,7 @@ _BELOW = tuple(f"{path}/" for path in _PATHS)
 _FORWARDED = ("content-type", "idempotency-key", "accept")
 _RETURNED = ("content-type", "content-length", "retry-after", "x-should-retry", "allow")
 _MOST_BODY_BYTES = (200 << 20) + (1 << 20)
-"""The largest file and what surrounds it in a form."""
+"""The largest file, and the rest of the form that has it."""
 _MOST_AT_ONCE = 64
 
 
@@ -146,7 +146,7 @@ class Batches:
             try:
                 await self._pass_on(*self._service, exchange, tenant)
             except _LOST as error:
-                if isinstance(error.__cause__, ApiError):  # of the body, which is the client's
+                if isinstance(error.__cause__, ApiError):  # an error of the client's body
                     raise error.__cause__ from None
                 if not exchange.begun:
                     text = "the batch service does not answer"

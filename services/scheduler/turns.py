@@ -1,20 +1,19 @@
-"""Whose turn it is to be read, where peers send as much as is taken."""
+"""Fair turns for reading from peers that send as fast as they are read."""
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 
 TURN_S = 0.002
-"""For so long all peers together are read; then everybody else gets a turn. A slice more may be
-begun."""
+"""How long all peers together are read before other tasks run; a last slice may exceed it."""
 
 
 Read = Callable[[], bool]
-"""Reads a bounded part of what has come of a peer; whether more of it can be read."""
+"""Reads a bounded part of a peer's data; returns whether more of it can be read."""
 
 
 class Turns:
-    """The peers of which something can be read, in the order in which they are."""
+    """The peers that have data to read, in the order of their turns."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         """`clock` in seconds; None: the event loop's."""
@@ -25,7 +24,7 @@ class Turns:
         self._is_planned = False
 
     def ask(self, read: Read) -> None:
-        """Have a peer read, at once if there is time. It waits for one turn at a time."""
+        """Have a peer read, at once if there is time. A peer must not ask again while it waits."""
         self._waiting.append(read)
         self._go_on()
 

@@ -1,8 +1,8 @@
-"""A live page: what engines do, and what is predicted of each request there.
+"""A live page that shows the engines' work and the predictions for each request there.
 
-The page is static and knows nothing; what it shows comes from `/console/state`, for admin keys. It
-asks once a second while somebody looks, each time over another connection, so that it hears of all
-replicas behind an address. A replica computes nothing for it otherwise.
+The page itself is static; its data comes from `/console/state`, which needs an admin key. While
+visible it asks once a second, each time over another connection, so that it reaches all replicas
+behind an address. A replica computes nothing for it otherwise.
 """
 
 import time
@@ -36,7 +36,7 @@ _HEADERS = {
 
 
 def static_pages() -> dict[str, Response]:
-    """A page for each path that shows nothing of the cluster."""
+    """The static files, by path; they contain nothing about the cluster."""
     return {path: _page(*file) for path, file in _FILES.items()}
 
 
@@ -46,7 +46,7 @@ def _page(name: str, content_type: str) -> Response:
 
 
 MOST_REQUESTS = 50
-"""The latest requests that are listed."""
+"""Most requests that are listed, the latest ones."""
 _LONGEST_S = 1e6  # JSON has no infinity
 
 

@@ -13,8 +13,8 @@ from yarl import URL
 from foretell.services.scheduler.placing.instance import Instance
 from foretell.services.scheduler.placing.pool import Pool
 
-_KNOWN_FOR_S = 5.0  # an engine's container may get another address when it starts anew
-_PATIENCE_S = 0.5  # with a name that is needed only if another engine fails
+_KNOWN_FOR_S = 5.0  # an engine's container may get another address after a restart
+_PATIENCE_S = 0.5  # for a name that is needed only if another engine fails
 
 
 class Addresses:
@@ -23,7 +23,7 @@ class Addresses:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._resolved: dict[str, tuple[float, str]] = {}
-        """By URL: until when an address is believed, and the address."""
+        """By URL: until when an address is fresh, in `time.monotonic`, and the address."""
 
     async def of(self, instance: Instance) -> str:
         """The address of an engine; raises OSError if its name has none."""
@@ -43,7 +43,7 @@ class Addresses:
         return self.known(instance)
 
     async def learn(self, instances: Iterable[Instance]) -> None:
-        """Look up those whose addresses are not known or may have changed, for a moment only."""
+        """Look up addresses that are not fresh, but wait only `_PATIENCE_S`."""
         unsure = [self.of(each) for each in instances if not self._fresh(each.config.url)]
         if unsure:
             with suppress(TimeoutError):
@@ -51,7 +51,7 @@ class Addresses:
                     await asyncio.gather(*unsure, return_exceptions=True)
 
     def known(self, instance: Instance) -> str:
-        """The address of an engine as far as it is known already; "" otherwise."""
+        """The address of an engine if it is known, fresh or not; otherwise ""."""
         url = instance.config.url
         return _literal(url) or self._resolved.get(url, (0.0, ""))[1]
 

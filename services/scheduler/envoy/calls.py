@@ -1,4 +1,4 @@
-"""Calls of gRPC on a connection of HTTP/2: their messages, and how they end."""
+"""gRPC calls on an HTTP/2 connection: their messages, and how they end."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Protocol
 
 _MESSAGE = Struct(">BI")  # whether it is compressed, and its length
 LONGEST_MESSAGE_BYTES = 4 << 20
-"""What gRPC takes by default. Gateways send a body in parts."""
+"""gRPC's default limit. Gateways send a body in parts."""
 _HEAD = [(":status", "200"), ("content-type", "application/grpc")]
 
 OK, UNKNOWN, NOT_FOUND, RESOURCE_EXHAUSTED, UNIMPLEMENTED = 0, 2, 5, 8, 12
@@ -64,9 +64,9 @@ class Stream:
         self.call: Call | None = None
         self.closed = False
         self.half_closed = False
-        """Nothing more comes."""
+        """The peer sends no more."""
         self.incoming = bytearray()
-        """Received, and not yet a whole message."""
+        """Received bytes that are not yet a whole message."""
         self.outgoing: deque[memoryview] = deque()
         """To be sent when the windows allow it."""
 
@@ -81,19 +81,19 @@ class Stream:
         self._connection.send_waiting(self)
 
     async def sent(self) -> None:
-        """Returns when nothing waits to be sent any more, or the call has ended."""
+        """Return when nothing waits to be sent any more, or the call has ended."""
         if self.outgoing:
             self._sent = asyncio.get_running_loop().create_future()
             await self._sent
 
     def tell_sent(self) -> None:
-        """Nothing waits to be sent."""
+        """Wake `sent`: nothing waits to be sent."""
         if self._sent is not None and not self._sent.done():
             self._sent.set_result(None)
 
     def end(self, status: int = OK, text: str = "") -> None:
-        """End the call with a status of gRPC. What still waits for the windows is not sent: a call
-        is ended when its caller is through with it, or when something is wrong."""
+        """End the call with a gRPC status. Data that still waits for the windows is dropped: a call
+        is ended when its caller is done with it, or on an error."""
         if self.closed:
             return
         if self.begun and status == OK:
@@ -102,8 +102,8 @@ class Stream:
         self._connection.send_headers(self, fields if self.begun else _HEAD + fields, ends=True)
 
     def messages(self) -> Iterator[bytes]:
-        """Those that have come whole, each once. The call ends where one is compressed or too
-        long."""
+        """Yield each message that has come whole, once. A compressed or too long one ends the
+        call."""
         incoming, at = self.incoming, 0
         while len(incoming) - at >= _MESSAGE.size and not self.closed:
             compressed, size = _MESSAGE.unpack_from(incoming, at)

@@ -1,4 +1,4 @@
-"""One request as a gateway tells it: it is placed, its body goes back, its end is accounted for."""
+"""One request of a gateway: it is placed, its body is sent back, and its end is recorded."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 _WITHHELD = ("authorization", "proxy-authorization", "x-api-key", "cookie", RANK_HEADER)
 _CHUNKS_AT_ONCE = 16
-"""Of a body; then others get their turn."""
+"""Chunks of a body that are sent before other tasks run."""
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
 
@@ -52,7 +52,7 @@ class Exchange:
     def __init__(
         self, stream: Stream, app: App, addresses: Addresses, authorization: Mapping[str, str]
     ) -> None:
-        """`authorization`: what engines are sent in place of the client's."""
+        """`authorization`: the header that engines get in place of the client's."""
         self._stream = stream
         self._app = app
         self._addresses = addresses
@@ -60,7 +60,7 @@ class Exchange:
         self._shared = app.shared
         self._path = ""
         self._life: RequestContext | None = None
-        """None before its head has come, and for what generates nothing."""
+        """None before its head has come, and for a request that is not placed."""
         self._subset: frozenset[str] | None = None
         self._duplex_response = False
         self._body = BytesIO()
@@ -70,7 +70,7 @@ class Exchange:
         self._status = 0
         self._settled = False
 
-    # What the gateway says.
+    # Called for what the gateway sends.
 
     def receive(self, message: bytes) -> None:
         try:
@@ -84,12 +84,12 @@ class Exchange:
             self._fail()
 
     def half_close(self) -> None:
-        """The gateway has no more to say: the answer has ended, or nobody waits for it."""
+        """The gateway sends no more: the answer has ended, or its client has left."""
         self.lose()
         self._stream.end()
 
     def lose(self) -> None:
-        """The gateway has dropped the request, or said all of it."""
+        """The gateway has dropped the request, or is done with it."""
         if self._placing is not None:
             self._placing.cancel()
         self._settle(self._status or CLIENT_CLOSED_REQUEST)
@@ -182,7 +182,7 @@ class Exchange:
             self._reply(error.response(path))
 
     def _take_body(self, part: pb.HttpBody) -> None:
-        if self._settled:  # refused already, or about what is kept, where no body matters
+        if self._settled:  # refused already, or for a kept response, which needs no body
             if part.end_of_stream and is_stored(self._path):
                 self._stream.send(*ext_proc.body_chunks(b"", ends=True))
             return
@@ -223,7 +223,7 @@ class Exchange:
             self._fail()
 
     async def _address(self, life: RequestContext, attempt: Attempt) -> str:
-        """The address of the engine that is chosen; raises `ApiError` if none is."""
+        """The address of the chosen engine, or of the next; raises `ApiError` if none has one."""
         while True:
             try:
                 return await self._addresses.of(attempt.instance)
@@ -231,7 +231,7 @@ class Exchange:
                 attempt = await life.retry(lost("connect"), said=f"it has no address: {error}")
 
     async def _others(self, life: RequestContext) -> list[str]:
-        """Where the gateway may try again before anything of an answer has come."""
+        """Addresses at which the gateway may try again before an answer has begun."""
         assert life.attempt is not None, "others follow the first"
         known, request = list(self._shared.pool.instances.values()), life.request
         chosen = life.attempt.instance
@@ -271,7 +271,7 @@ class Exchange:
         life, stated = self._life, headers.get(":status", "")
         status = int(stated) if stated.isascii() and stated.isdecimal() and len(stated) == 3 else 0
         if life is None or life.attempt is None:
-            # The gateway's own answer, to what it did not let through to here.
+            # The gateway's own answer to a request that it did not pass on to here.
             self._status = status
             self._stream.send(ext_proc.response_headers({}))
             return
@@ -292,7 +292,7 @@ class Exchange:
         )
 
     def _served(self, life: RequestContext, attempt: Attempt, address: str) -> Attempt:
-        """The attempt that is answered: another one where the gateway tried the first in vain."""
+        """The attempt that is answered: another one if the gateway tried the first in vain."""
         addresses = self._addresses
         served = addresses.instance(address) if address else None
         if served is None or address == addresses.known(attempt.instance):
@@ -301,9 +301,9 @@ class Exchange:
         return life.sent_elsewhere(served)
 
     def _settle(self, status: int) -> None:
-        """Give everything back and account for the request; only the first end counts. An answer
-        that began counts as whole unless its engine is down: a gateway that does not send its body
-        here cannot say more."""
+        """Release what the request holds and record its end; only the first call counts. An answer
+        that began counts as whole unless its engine is down: without the answer's body, which a
+        gateway need not send here, no more is known."""
         if self._settled:
             return
         self._settled = True

@@ -1,4 +1,4 @@
-"""Where frames of HTTP/2 end, and what they cost."""
+"""Where HTTP/2 frames end, and what they cost."""
 
 from h2.exceptions import FrameTooLargeError
 
@@ -7,24 +7,24 @@ _HEAD_BYTES = 9
 _DATA, _HEADERS, _RESET, _SETTINGS, _CONTINUATION = 0, 1, 3, 4, 9
 _LONGEST_FRAME_BYTES = 1 << 14
 _SLICE_WORK = 32
-"""Frames of a slice that cost no more than the least: each takes some 15 us."""
+"""Work of a slice, in frames of the least cost: each takes some 15 us."""
 _LARGE_BYTES = 64
 CREDIT = 10_000
-"""The work of frames that bring nothing which a peer may cause, beyond what it earns."""
+"""Work that a peer may cause by frames without content, beyond what it earns."""
 SMALL_BYTES, COST_OF_SMALL = 32, 4
-"""What a message costs that says next to nothing: a call has few of them."""
+"""A message below this size costs this much credit; a call needs few such messages."""
 EARNED_BY_ANSWER = 32
-"""Frames that may belong to a call which is answered, beside those of content."""
+"""Credit for an answered call: the frames that it may need besides those of content."""
 
 
 class Frames:
-    """What has come of a peer, cut into slices."""
+    """The data received from a peer, cut into slices."""
 
     __slots__ = ("_at", "_data", "_left", "credit")
 
     def __init__(self) -> None:
         self.credit = CREDIT
-        """What the peer may still cost. Content earns more of it, and so do answered calls."""
+        """Work that the peer may still cause. Content and answered calls earn more."""
         self._data, self._at = b"", 0
         self._left = _PREFACE_BYTES
 
@@ -40,7 +40,7 @@ class Frames:
         self.credit = min(CREDIT, self.credit + credit)
 
     def take(self, streams: int) -> bytes:
-        """A slice: whole frames, or a part of one. `streams` are open. Raises
+        """The next slice: whole frames, or a part of one. `streams`: how many are open. Raises
         `FrameTooLargeError`."""
         data, begin, work = self._data, self._at, 0
         at = begin

@@ -1,8 +1,8 @@
 """The server's end of an HTTP/2 connection that carries gRPC calls, on `h2`.
 
-`h2` knows the protocol. What one peer can make this process do and hold is bounded here: the work
-of a slice of what it sends, what it may cost in all, what waits to be read by it, its streams, and
-the time in which it has to say who it is.
+`h2` implements the protocol. This module bounds the work and memory that one peer can cause: the
+work of a slice of its data, its cost in all, the data that it has not read, its streams, and the
+time until it begins to speak HTTP/2.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ from foretell.services.scheduler.turns import Turns
 logger = logging.getLogger(__name__)
 
 PREFACE_S = 10.0
-"""A peer that has not begun to speak HTTP/2 by then is left."""
+"""A peer that has not begun to speak HTTP/2 by then is disconnected."""
 UNREAD_S = 30.0
-"""So is one that reads nothing of what it is sent for so long."""
+"""A peer that reads nothing for so long is disconnected."""
 MOST_UNREAD_BYTES = 1 << 20
-"""Nothing more is read from a peer while more than that waits to be read by it."""
+"""Nothing more is read from a peer while it has more than this still to read."""
 _MOST_UNSENT_BYTES = 1 << 18
-"""What one peer is written in a turn of the event loop, however large its windows are."""
+"""Bytes written to one peer in a turn of the event loop, however large its windows are."""
 MOST_PARTIAL_BYTES = 16 << 20
-"""What is held of messages that are not whole, of all calls of a connection."""
+"""Most bytes held of incomplete messages, in all calls of a connection."""
 _WINDOW = 1 << 20
 _LARGEST_WINDOW = (1 << 31) - 1
 _LONGEST_HEADERS = 1 << 16
@@ -49,7 +49,7 @@ Open = Callable[[Stream, dict[str, str]], Call | None]
 
 
 class Connection(asyncio.Protocol):
-    """One connection of a gateway, with its calls side by side."""
+    """One connection of a gateway, with its concurrent calls."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Connection(asyncio.Protocol):
         connections: set["Connection"],
         most_streams: int = 4096,
     ) -> None:
-        """`connections` holds this one while it lasts."""
+        """`connections` contains this one while it is open."""
         self._open = open_call
         self._turns = turns
         self._most_streams = most_streams
@@ -73,7 +73,7 @@ class Connection(asyncio.Protocol):
         self._waiting: dict[int, Stream] = {}
         """Streams with outgoing data, in the order in which they get the window."""
         self._has_room = False
-        """The peer takes more than when they were last tried."""
+        """The windows have grown since `_waiting` was last tried."""
         self._is_full = False
         """The peer does not read what it is sent."""
         self._deadline: asyncio.TimerHandle | None = None
@@ -81,7 +81,7 @@ class Connection(asyncio.Protocol):
         self._unsent_bytes = 0
         self.ended = asyncio.Event()
 
-    # What asyncio tells.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclasses
@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._go_on()
 
     def pause_writing(self) -> None:
-        """The peer does not read: nothing is read from it, either."""
+        """The peer does not read, so nothing is read from it, either."""
         self._is_full = True
         self._wait_no_more()
         self._deadline = self._loop.call_later(UNREAD_S, self.abort)
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
     def drain(self) -> None:
         """Take no new calls on this connection; those in progress go on."""
         self._write()
-        # Of `h2`'s own making it would end the connection for the calls in progress, too.
+        # A frame made by `h2` itself would end the calls in progress, too.
         last = self._h2.highest_inbound_stream_id
         if self._transport is not None:
             self._transport.write(GoAwayFrame(0, last_stream_id=last).serialize())
@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             self._deadline.cancel()
             self._deadline = None
 
-    # A turn.
+    # Turns.
 
     @property
     def _can_read(self) -> bool:
@@ -168,7 +168,7 @@ class Connection(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def read_slice(self) -> bool:
-        """Read one slice; whether there is another one."""
+        """Read one slice; return whether there is another one."""
         if self._can_read:
             self._flush_planned = True  # whatever is written meanwhile goes out below
             try:
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
                 logger.warning("a gateway broke HTTP/2: %s", error)
                 self._flush()
                 self.close()
-            except Exception:  # the last line of defence: other peers wait for their turn
+            except Exception:  # the last line of defence: the turns of other peers go on
                 logger.exception("the scheduler failed")
                 self.abort()
         self._asked = self._can_read
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         if self._has_room:
             self._frames.earn(-len(self._waiting) // 16)
             self._send_all_waiting()
-        self._flush()  # now: what the peer does not read must stop its next slice
+        self._flush()  # now: if the peer does not read, its next slice must wait
 
     def _take(self, event: events.Event) -> None:
         match event:
@@ -222,7 +222,7 @@ class Connection(asyncio.Protocol):
 
     def _begin(self, event: events.RequestReceived) -> None:
         assert event.stream_id is not None
-        if len(self._streams) >= self._most_streams:  # it may not have read our settings yet
+        if len(self._streams) >= self._most_streams:  # the peer may not have read the settings yet
             self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
         stream = self._streams[event.stream_id] = Stream(self, event.stream_id)
@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
         for message in stream.messages():
             self._frames.earn(0 if len(message) >= SMALL_BYTES else -COST_OF_SMALL)
             if self._frames.credit <= 0:
-                return  # the next slice ends it
+                return  # the next slice ends the connection
             if stream.call is not None:
                 stream.call.receive(message)
         if not stream.closed:
@@ -269,16 +269,16 @@ class Connection(asyncio.Protocol):
                 self.earn()
             self._lose(stream)
 
-    # What streams write.
+    # Called by streams.
 
     def earn(self) -> None:
         self._frames.earn(EARNED_BY_ANSWER)
 
     def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
-        """Write a block of headers; `ends`: the last one, after which the stream is forgotten."""
+        """Write a block of headers; `ends`: it is the last one, and the stream is forgotten."""
         with suppress(ProtocolError):  # the peer has reset it, or the connection is closing
             self._h2.send_headers(stream.id, headers, end_stream=ends)
-            if ends and not stream.half_closed:  # nobody here wants the rest
+            if ends and not stream.half_closed:  # the rest of the call is not needed
                 self._h2.reset_stream(stream.id, ErrorCodes.NO_ERROR)
         if ends:
             self._forget(stream)
@@ -325,13 +325,13 @@ class Connection(asyncio.Protocol):
             stream.call.lose()
 
     def _plan_flush(self) -> None:
-        """All that is written in one turn of the event loop goes out together."""
+        """Send all that is written in one turn of the event loop together."""
         if not self._flush_planned:
             self._flush_planned = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        """Others get their turn before what was too much for this one."""
+        """Write; data beyond the limit of this turn is sent after other tasks have run."""
         self._flush_planned = False
         self._write()
         if self._unsent_bytes >= _MOST_UNSENT_BYTES:

@@ -27,13 +27,13 @@ _PROCESS = f"/{_SERVICE}/Process"
 _CHECK = "/grpc.health.v1.Health/Check"
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status
 MOST_CONNECTIONS = 256
-"""Connections of gateways, which have one for each thread; others are closed at once."""
+"""Most connections of gateways, which have one per thread; further ones are closed at once."""
 _CLOSE_S = 1.0
-"""In which a gateway must take what it was sent last, once the server ends."""
+"""Time for a gateway to read what it was sent last, once the server shuts down."""
 
 
 class Picker:
-    """All gateways that call this replica."""
+    """Serves all gateways that call this replica."""
 
     def __init__(self, app: App, authorization: Mapping[str, str]) -> None:
         self._app = app
@@ -45,7 +45,7 @@ class Picker:
     @asynccontextmanager
     async def serving(self, address: str, settings: SchedulerSettings) -> AsyncIterator[None]:
         """Serve at `unix:PATH` or `HOST:PORT` while the block runs. SystemExit if that is taken, or
-        if other hosts could call it without any proof."""
+        if other hosts could call it without authentication."""
         near = address.startswith("unix:") or is_loopback(address)
         trusts = near or settings.picker_proof == "network"
         self._secret = b"" if trusts else settings.secret.get_secret_value().encode()
@@ -87,7 +87,7 @@ class Picker:
                     await connection.ended.wait()
 
     def drain(self) -> None:
-        """Take no new requests on the connections that there are."""
+        """Take no new requests on the open connections."""
         for connection in self._connections:
             connection.drain()
 
@@ -148,7 +148,7 @@ class _Check:
         self._stream.end()
 
     def half_close(self) -> None:
-        """The caller waits for its answer."""
+        """Nothing to do: the caller waits for its answer."""
 
     def lose(self) -> None:
-        """The caller does not wait."""
+        """Nothing to do: the caller has left."""

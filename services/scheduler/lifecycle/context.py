@@ -1,7 +1,7 @@
-"""One request from its acceptance to its end, as its handler holds it: relay or gateway.
+"""One request from its acceptance to its end, for its handler: the relay or a gateway's exchange.
 
-The handler carries bytes; where the request goes, what its attempts come to and what is said of
-them happens here, once.
+The handler carries bytes. What both have in common is here: placement, the outcome of attempts, and
+their records.
 """
 
 import asyncio
@@ -49,16 +49,16 @@ logger = logging.getLogger(__name__)
 
 _unguessable = partial(secrets.token_hex, 16)
 _MAY_HAVE_GENERATED = (CLIENT_CLOSED_REQUEST, 502)
-"""Statuses with which an engine may have generated tokens all the same."""
+"""Error statuses after which an engine may have generated tokens nevertheless."""
 
 
 _MOST_BODY_BYTES = 768 << 20
-"""Of all bodies in progress: of the 2 GiB that the Helm chart gives a scheduler, half is left for
-what their JSON becomes and for all else."""
+"""Most bytes of all bodies in progress. More than half of the 2 GiB that the Helm chart gives a
+scheduler is left for their parsed JSON and everything else."""
 
 
 def bodies_in_progress(max_body_bytes: int) -> InProgress:
-    """Counts the bytes of bodies in progress, of which there is room for several of the longest."""
+    """Limits the bytes of bodies in progress; there is room for at least four of the longest."""
     return InProgress(
         max(_MOST_BODY_BYTES, 4 * max_body_bytes),
         what="bytes of request bodies",
@@ -80,23 +80,23 @@ class Shared:
     """Targets of requests that state none of their own."""
     tracing: Tracing | None = None
     accepted_total: int = 0
-    """Requests that were found valid."""
+    """Number of requests that were found valid."""
 
 
 class RequestContext(Placing):
-    """One request: what is known of it, what it holds, and its latest attempt."""
+    """One request: what is known of it, the resources it holds, and its latest attempt."""
 
     ended = False
     _model = ""
     _held_bytes = 0
-    """Of its body, as they are counted."""
+    """Bytes of its body that are counted in `Shared.bodies`."""
 
     def __init__(self, shared: Shared, endpoint: Endpoint, headers: Mapping[str, str]) -> None:
-        """A request whose head has come; raises `ApiError` where that is reason to refuse it."""
+        """Admit a request whose head has come; raises `ApiError` if its head is not acceptable."""
         self.endpoint = endpoint
         self.request_id = request_id_of(headers)
         self.judgements: list[Judgement] = []
-        """What came of the attempts that failed, in their order."""
+        """The judgements of failed attempts, in order."""
         self.placer = shared.placer
         self._shared = shared
         self._headers = headers
@@ -116,7 +116,7 @@ class RequestContext(Placing):
             raise
 
     async def accept(self, body: bytes, among: frozenset[str] | None = None) -> ApiRequest:
-        """Understand its body; raises `ApiError` if that is wrong, or for a model that nobody
+        """Parse its body; raises `ApiError` if the body is invalid, or for a model that no engine
         serves. `among`: the only instances that may answer; None: any."""
         shared, tenant, headers = self._shared, self.tenant, self._headers
         if len(body) > UNCOUNTED_BYTES:
@@ -136,7 +136,7 @@ class RequestContext(Placing):
             among=among,
         )
         if len(body) > LARGE_BYTES:
-            await asyncio.sleep(0)  # others get their turn before it is written anew
+            await asyncio.sleep(0)  # let other tasks run before it is serialized again
         tenant.check_model(request.model)
         if not pool.may_serve(request.model):
             raise model_not_found(request.model)
@@ -147,8 +147,8 @@ class RequestContext(Placing):
         return request
 
     async def place(self, *, recallable: bool = True) -> Attempt:
-        """The first attempt; raises `ApiError` where there is none. `recallable`: its handler will
-        set `Attempt.carrier`."""
+        """Return the first attempt; raises `ApiError` if the request is refused. `recallable`: its
+        handler will set `Attempt.carrier`."""
         try:
             return await self.placer.place(self, recallable=recallable)
         except SloUnattainable as error:
@@ -156,8 +156,8 @@ class RequestContext(Placing):
             raise
 
     async def retry(self, judgement: Judgement, output_tokens: int = 0, said: str = "") -> Attempt:
-        """The attempt after one that failed; raises `ApiError` where there is none.
-        `output_tokens`: of the answer that the client has; `said`: what the engine says of it."""
+        """Return the attempt after one that failed; raises `ApiError` if there is none.
+        `output_tokens`: tokens of the answer that the client has; `said`: the engine's error."""
         self.failed(judgement, said=said)
         self._is_at_fault = False
         return await self.placer.retry(self, output_tokens, judgement.unfit)
@@ -168,7 +168,7 @@ class RequestContext(Placing):
         return Asked(self.need, model, longest, self.endpoint.generates)
 
     def begin_attempt(self) -> dict[str, str]:
-        """The latest attempt goes to its engine; the headers that it gets beside the client's."""
+        """Begin the latest attempt; return the headers for its engine besides the client's."""
         attempt = self._sent()
         headers = {"x-request-id": self.request_id}
         if attempt.instance.config.rank is not None:
@@ -182,14 +182,14 @@ class RequestContext(Placing):
         return headers
 
     def hold(self, body_bytes: int) -> None:
-        """So many bytes of its body have come (what is only declared takes no room from others);
-        raises `ApiError` where there is no room for them in all bodies of its tenant, or of all."""
+        """Count `body_bytes` as held for its body; raises `ApiError` if the bodies of its tenant or
+        of all tenants leave no room."""
         if body_bytes > self._held_bytes:
             self._shared.bodies.take(self.tenant.name, body_bytes - self._held_bytes)
             self._held_bytes = body_bytes
 
     def drop_body(self) -> None:
-        """Nobody is sent its body any more."""
+        """Drop the body, which is not sent to any engine again."""
         self.request = self.request._replace(raw=b"")
         self._give_body_back()
 
@@ -201,7 +201,7 @@ class RequestContext(Placing):
     def body(
         self, *, with_ids: bool = False, output_ids: Sequence[Sequence[int]] = ()
     ) -> bytes | Spliced:
-        """The body that the engine of the latest attempt gets; see `for_engine`."""
+        """The body for the engine of the latest attempt; see `for_engine`."""
         attempt = self._sent()
         return for_engine(
             self.request,
@@ -222,7 +222,7 @@ class RequestContext(Placing):
         self._shared.recorder.record(self.request, self.grant, attempt)
 
     def failed(self, judgement: Judgement, said: str = "") -> None:
-        """The latest attempt has failed: count it, where that is its engine's fault."""
+        """Note that the latest attempt failed; count it if that is its engine's fault."""
         attempt = self._sent()
         self.judgements.append(judgement)
         in_mid_answer = attempt.first_byte_unix_s > 0
@@ -242,7 +242,7 @@ class RequestContext(Placing):
         )
 
     def sent_elsewhere(self, instance: Instance) -> Attempt:
-        """A gateway has sent it to another instance, having tried the chosen one in vain."""
+        """Begin an attempt on another instance: a gateway tried the chosen one in vain."""
         another = self.placer.sent_elsewhere(self, instance)
         self.end_attempt()
         self.attempt = another
@@ -250,7 +250,7 @@ class RequestContext(Placing):
         return another
 
     def end(self, status: int) -> None:
-        """It has ended, and the client got `status`; only the first end counts."""
+        """End the request, whose client got `status`; only the first call counts."""
         if self.ended:
             return
         self.ended, attempt = True, self.attempt

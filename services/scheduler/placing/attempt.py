@@ -1,4 +1,4 @@
-"""One record of each attempt: where a request went and why, and what became of it.
+"""One record of each attempt: where a request was sent and why, and how it ended.
 
 The request log, metrics, traces, the console and `foretell explain` all read it.
 """
@@ -17,28 +17,28 @@ from foretell.placement.decision import Decision
 from foretell.services.scheduler.placing.instance import Instance
 
 MOST_TRACES = 1000
-"""Requests that are remembered."""
+"""Requests whose traces are kept."""
 MOST_SNAPSHOT_BYTES = 16 << 20
-"""Bytes of the engines' snapshots that are remembered with the latest of them."""
+"""Bytes of engines' snapshots that are kept with the latest requests."""
 _ARRIVAL_BYTES = 1000
-"""A request on its way takes about so many."""
+"""Approximate size of one reservation in a snapshot."""
 
 
 class Carrier(Protocol):
-    """What carries an attempt to its engine, as the placement core needs it."""
+    """Carries an attempt to its engine. The placer calls it for effects of the placement core."""
 
     def take_back(self) -> bool:
-        """Take the request back from its engine, unless it has a token; whether it was."""
+        """Take the request back from its engine unless it has a token; return whether it was."""
         ...
 
     def give_up(self) -> None:
-        """End the attempt as failed, unless something has come with which no other could go on."""
+        """End the attempt as failed, unless output has come that no other engine can continue."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One attempt. Stamps are unix seconds, 0 where the event did not happen."""
+    """One attempt. Timestamps are unix seconds, 0 where the event did not happen."""
 
     key: str
     number: int
@@ -46,28 +46,28 @@ class Attempt:
     policy: str
     decision: Decision
     inputs: PredictionInputs | None
-    """What its predictions were made from; None where nothing was predicted, or too long ago."""
+    """What its predictions were made from; None if nothing was predicted, or once dropped."""
     spec: RequestSpec
     prediction: Prediction | None
-    """The prediction for the instance alone, with what will come later."""
+    """The prediction for this instance, which includes requests expected to arrive later."""
     placed_unix_s: float
     took_s: float
-    """To decide, the time in which it was held included."""
+    """Seconds until the placement was decided, including any time in which it was held."""
     told: Told | None = None
-    """What its client gets of that; None without quantiles: then the means."""
+    """The latencies that the client is told; None without quantiles: it is told the means."""
     told_by: dict[Hashable, Prediction] = field(default_factory=dict)
-    """The predictions that this was made from, by kind: answers teach what each is worth."""
+    """The predictions that `told` was made from, by kind; the calibration learns from each."""
     expected: Told | None = None
-    """The same by what is known now: for comments in its stream."""
+    """As `told`, but always by the newest length estimate: for comments in its stream."""
     is_told: bool = False
-    """Headers have said it: it stays as it is."""
+    """The headers were made: `told` does not change any more."""
     withheld: Prediction | None = None
-    """What was predicted of an engine whose predictions are not trusted, to be compared with what
-    happens."""
+    """The prediction that was not used because the engine is doubted. It is compared with the
+    outcome."""
     tagged: bool = False
     """The tagger was asked about it."""
     carrier: Carrier | None = None
-    """Who carries it to its engine, while it is in progress."""
+    """What carries it to its engine while it is in progress; None if it cannot be recalled."""
     status: int = 0
     """The engine's HTTP status; 0 if it sent none."""
     first_byte_unix_s: float = 0.0
@@ -82,17 +82,17 @@ class Attempt:
     cached_tokens: int | None = None
     """Prompt tokens found in the prefix cache: from the engine's usage, else from the predictor."""
     truncated: bool = False
-    """Some choice was ended by its limit of tokens, as the engine says."""
+    """The engine says that some choice was ended by its token limit."""
     abandoned: bool = False
     """The client left, or the engine was lost in mid-answer: no attempt follows."""
     broken: bool = False
     """The engine was lost in mid-answer."""
     met_targets: bool | None = None
-    """The answer kept its targets; None where it has none, or too little is known."""
+    """Whether the answer kept its targets; None if it has none, or too little is known."""
     settled: bool = False
-    """It has ended, and all that there is to know of it is known."""
+    """It has ended, and its outcome is recorded."""
     continued: bool = False
-    """It went on with what another engine had begun: its latencies are not those of the request."""
+    """It continued another engine's answer, so its latencies are not those of the request."""
     instance_id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,8 +129,8 @@ class Attempt:
         under_way: Iterable["Attempt"],
         length: LengthEstimate | None = None,
     ) -> None:
-        """Make what its client gets from now on: by its prediction, or if the length was estimated
-        once more by what that would have been with it. `under_way`: all attempts that are."""
+        """Update `expected`, and `told` unless the headers were made. `length`: a newer estimate,
+        to which the prediction is adapted. `under_way`: all attempts in progress."""
         prediction = self.prediction
         if prediction is None:
             return
@@ -149,7 +149,7 @@ class Attempt:
             self.told = self.expected
 
     def headers(self) -> dict[str, str]:
-        """The headers that its client gets, now and for good."""
+        """The headers that its client gets. `told` does not change afterwards."""
         self.is_told = True
         headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
         prediction = self.prediction
@@ -166,7 +166,7 @@ class Attempt:
         return headers
 
     def left(self, now_unix_s: float) -> str:
-        """What is left of its latencies now, for a comment in its stream; "" where not known."""
+        """The remaining latencies, as text for a comment in its stream; "" where not known."""
         if self.expected is None:
             return ""
         passed_s = self.since_placed_s(now_unix_s)
@@ -180,12 +180,12 @@ class Attempt:
 
 
 def _kind(request: ApiRequest, length: LengthEstimate) -> Hashable:
-    """Requests whose predictions go wrong alike: of one model, as urgent, as surely of a length."""
+    """The kind for `Calibration`: model, job class and, with quantiles, source of the length."""
     return request.model, request.job_class, bool(length.quantiles) and length.source
 
 
 def _calibration(prediction: Prediction) -> str:
-    """How many steps a prediction has learnt from, and what it does not model of the engine."""
+    """The number of steps behind a prediction, and the features that it does not model."""
     steps = f"{prediction.calibration_steps} steps"
     if not prediction.approximations:
         return steps
@@ -194,33 +194,33 @@ def _calibration(prediction: Prediction) -> str:
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """One request and its attempts, in their order."""
+    """One request and its attempts in order."""
 
     request_id: str
-    """The one that its client knows."""
+    """The id that its client knows."""
     model_name: str
     generates: bool = True
-    """It is answered with tokens."""
+    """Its endpoint generates tokens."""
     attempts: list[Attempt] = field(default_factory=list)
 
 
 class Traces:
-    """The latest requests that were placed. What is kept are references, formatted when asked."""
+    """The latest requests that were placed. References are kept, and formatted only on demand."""
 
     def __init__(self, most: int = MOST_TRACES, most_bytes: int = MOST_SNAPSHOT_BYTES) -> None:
         self._traces: deque[Trace] = deque(maxlen=most)
         self._most_bytes = most_bytes
         self._with_inputs: deque[tuple[Attempt, int]] = deque()
-        """Attempts with inputs, each with the bytes that the one before did not have."""
+        """Attempts with inputs, each with the bytes of snapshots that its predecessor lacked."""
         self.snapshot_bytes = 0
-        """Bytes of the snapshots that are remembered, about."""
+        """Approximate bytes of the snapshots that are kept."""
         self._latest: Collection[Exposure] = ()
 
     def __len__(self) -> int:
         return len(self._traces)
 
     def add(self, trace: Trace, attempt: Attempt) -> None:
-        """An attempt of a request has been placed."""
+        """Add an attempt of a request that has been placed."""
         if not trace.attempts:
             self._traces.append(trace)
         trace.attempts.append(attempt)
@@ -228,22 +228,22 @@ class Traces:
             self._keep(attempt, attempt.inputs)
 
     def latest(self) -> Iterator[Trace]:
-        """All that are remembered, the latest first. Nothing may be added meanwhile."""
+        """All traces, the latest first. Nothing may be added during the iteration."""
         return reversed(self._traces)
 
     def since(self, unix_s: float) -> Iterator[Trace]:
-        """Those whose first attempt was placed since, the latest first."""
+        """The traces whose first attempt was placed since `unix_s`, the latest first."""
         for trace in self.latest():
             if trace.attempts[0].placed_unix_s < unix_s:
                 return
             yield trace
 
     def find(self, request_id: str) -> Trace | None:
-        """The latest request of that id; None where it is not remembered."""
+        """The latest request with that id; None if it is not kept."""
         return next((each for each in self.latest() if each.request_id == request_id), None)
 
     def _keep(self, attempt: Attempt, inputs: PredictionInputs) -> None:
-        """Forget the oldest inputs where there are too many bytes."""
+        """Keep the inputs of an attempt, and drop the oldest where there are too many."""
         before = {id(exposure.snapshot) for exposure in self._latest}
         added = sum([_bytes(e) for e in inputs.exposures if id(e.snapshot) not in before])
         self._latest = inputs.exposures

@@ -1,4 +1,4 @@
-"""What is known of a request when it comes: its prompt's tokens and names, its answer's length."""
+"""Estimates for a request that arrives: prompt tokens, prefix hashes and output length."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ _NO_PREFIX = Prefix()
 
 @dataclass(frozen=True, slots=True)
 class Estimators:
-    """The estimators of lengths and of what predictions are worth, which learn from finished
+    """Estimators of lengths, and the calibration of predicted quantiles. They learn from finished
     requests."""
 
     lengths: Lengths
@@ -27,9 +27,9 @@ class Estimators:
     def describe(
         self, key: str, request: ApiRequest, longest: int | None, *, with_prefix: bool
     ) -> RequestSpec:
-        """The request as predictors see it: its prompt counted or estimated. `longest`: the longest
-        context of its model, where its answer has no other end; `with_prefix`: its prompt gets
-        names."""
+        """The request as predictors see it, with its prompt tokens counted or estimated.
+        `longest`: the longest context of its model, if nothing else limits the answer.
+        `with_prefix`: whether to compute the hashes of its prefix."""
         model = request.model
         prompt_tokens = (
             request.token_ids

@@ -1,4 +1,4 @@
-"""Follows one predictor: takes in its snapshots, notifies it of requests, comes back to it."""
+"""Follows one predictor: receives its snapshots, notifies it of requests, and reconnects."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,8 +15,8 @@ from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2
 
 _GATHER_S = 0.1
-"""Time that the end of a request may wait for the next notice to that predictor: nobody is in a
-hurry, and to send both costs as much as to send one."""
+"""How long the end of a request may wait to be sent with the next notice to that predictor. It is
+not urgent, and sending both costs as much as sending one."""
 
 Watch = Callable[[bytes, int], None]
 Seen = predictor_pb2.Seen
@@ -33,10 +33,10 @@ class Following(SnapshotStream):
         refused: Callable[[str], None],
         shown: Callable[[bool], None],
     ) -> None:
-        """As `SnapshotStream` has it."""
+        """See `SnapshotStream`."""
         super().__init__(address, traffic, engine, refused, shown)
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
-        """Gets what another scheduler has sent to the predictor for all."""
+        """Called with messages that another scheduler sends to all through the predictor."""
         self._waiting: dict[str, asyncio.Future[Seen | None]] = {}
         self._unsent: list[bytes] = []
         self._gathering: asyncio.TimerHandle | None = None
@@ -46,7 +46,7 @@ class Following(SnapshotStream):
         self._telling: asyncio.TimerHandle | None = None
 
     def stop(self) -> None:
-        """Follow no longer."""
+        """Stop following, and send what is left."""
         if self._telling is not None:
             self._telling.cancel()
         if self._unsent:
@@ -54,24 +54,24 @@ class Following(SnapshotStream):
         super().stop()
 
     def pass_on(self, spending: predictor_pb2.Spending) -> None:
-        """Tell all other schedulers that follow this predictor."""
+        """Send a message to all other schedulers that follow this predictor."""
         self._notify(predictor_pb2.Notice(spending=spending))
 
     def reserve(self, request: RequestSpec, now_s: float | None = None) -> bool:
-        """`request` is on its way to the engine since `now_s` on the event loop's clock, by default
-        now; whether the predictor could be notified."""
+        """Reserve for `request`, sent to the engine at `now_s` on the event loop's clock, by
+        default now. Return whether the predictor could be notified."""
         self.engine.reserve(request, self._loop.time() if now_s is None else now_s)
         return self._notify(predictor_pb2.Notice(reserved=wire.request_to_proto(request)))
 
     def revise(self, request: RequestSpec) -> None:
-        """More is known of `request`, which the predictor gets while it is open."""
+        """Update `request`, and notify the predictor if the request is still open."""
         age_s = self.engine.revise(request, self._loop.time())
         if age_s is not None:
             self.still_open(request, age_s)
 
     def watch(self, spec: RequestSpec) -> Watch | None:
-        """A stream goes to the engine: who wants to see its bytes as they come, and the tokens that
-        its events have stated so far, of engines that tell nothing themselves; otherwise nobody."""
+        """Watch the stream of a request to an observed engine; None for other engines. The returned
+        function gets each part's bytes, and the number of tokens stated so far."""
         if not self._observes:
             return None
         progress, stream = self._progress, self._progress.open(spec.request_id)
@@ -86,7 +86,7 @@ class Following(SnapshotStream):
 
     @property
     def _observes(self) -> bool:
-        """The predictor knows of its engine only what schedulers tell it."""
+        """Whether the engine is observed: its predictor knows only what schedulers tell it."""
         predictor = self.engine.predictor
         return predictor is not None and OBSERVED in predictor.engine_config.approximations
 
@@ -110,9 +110,9 @@ class Following(SnapshotStream):
     def complete(
         self, request: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> "asyncio.Future[Seen | None] | None":
-        """The request has ended; the future is what the predictor has seen of it.
+        """Note the end of a request; return a future of what the predictor has seen of it.
 
-        That is None when the stream breaks. There is no future where there is no stream.
+        The future's result is None if the stream breaks. Without a stream there is no future.
         """
         request_id = request.request_id
         self.engine.ended(request_id)
@@ -137,7 +137,7 @@ class Following(SnapshotStream):
         self._notify(predictor_pb2.Notice(reserved=reserved, age_s=age_s))
 
     def ended(self) -> None:
-        """Nothing more is seen of requests that are over."""
+        """Resolve all futures with None, since the stream has ended."""
         super().ended()
         self._unsent.clear()
         for found in self._waiting.values():
@@ -157,7 +157,7 @@ class Following(SnapshotStream):
         return self._send()
 
     def _send(self) -> bool:
-        """Send what has gathered; whether that was possible."""
+        """Send the gathered notices; return whether that was possible."""
         if self._gathering is not None:
             self._gathering.cancel()
             self._gathering = None

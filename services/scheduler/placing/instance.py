@@ -13,8 +13,8 @@ logger = logging.getLogger(__name__)
 _ANSWER_DELAY_WEIGHT = 0.1  # of the newest stream in the learned delay
 _LONGEST_ANSWER_DELAY_S = 2.0
 _ANSWER_DELAY_MEMORY_S = 30.0
-"""Time constant by which the learned delay is forgotten: an engine that looks slow gets few
-requests, and none from which it could be learned that it no longer is."""
+"""Time constant by which the learned delay decays. An engine that looks slow gets few requests, and
+without requests nothing would show that it is no longer slow."""
 EMULATED = "foretell-emulated"
 KINDS = {
     "vllm": "vllm",
@@ -22,12 +22,12 @@ KINDS = {
     "sglang": "sglang",
     "tensorrt_llm": "tensorrt-llm",
 }
-"""Kinds of engines by the owner that their model cards name; others speak OpenAI's API."""
+"""Kinds of engines by `owned_by` in their model cards; all others are of the kind `openai`."""
 ORDER = [KINDS[EMULATED], *(each for each in KINDS.values() if each != "emulated"), "openai"]
-"""Of an engine whose cards differ, the first one counts."""
+"""If the cards of an engine name several kinds, the first of this list counts."""
 RESTS = {"is_sleeping": "asleep", "is_paused": "paused"}
-"""Where an engine says that it rests, and how that is called: vLLM tells of its sleep mode with
-`VLLM_SERVER_DEV_MODE`, of pauses where weights are updated online."""
+"""Paths at which an engine says whether it rests, and the name of that state. vLLM serves the first
+with `VLLM_SERVER_DEV_MODE`, the second where weights are updated online."""
 
 
 @dataclass(eq=False)
@@ -41,32 +41,32 @@ class Instance:
     is_down: bool = False
     """Probes fail."""
     when_down: set[Callable[[], None]] = field(default_factory=set)
-    """Called once they do: what waits for this engine's first byte gives up."""
+    """Called when it goes down, to give up connections to it."""
     cards: dict[str, dict[str, object]] = field(default_factory=dict)
-    """What the engine says of its models and LoRA adapters, by their names."""
+    """The engine's cards of its models and LoRA adapters, by name."""
     model_names: frozenset[str] = frozenset()
     emulated: bool = False
     kind: str = "vllm"
-    """What its model cards say that it is: one of `KINDS`, or openai."""
+    """Its kind by its configuration or model cards: one of `KINDS`, or openai."""
     refuses_fields: bool = False
-    """Learned: it has refused a request for them, since it was last seen to start."""
+    """Learned: it has refused a request because of vLLM's fields since it last came up."""
     answer_delay_s: float = 0.0
-    """Learned: from the engine's first token to its first byte here."""
+    """Learned: seconds from the engine's first token to the first byte here."""
     heard_s: Callable[[], float] = lambda: -inf
-    """When the last byte of an answer came from it, on the event loop's clock."""
+    """Returns when its last byte of an answer came, on the event loop's clock."""
     failures: int = 0
     probes: int = 0
     probing: asyncio.Task[None] | None = None
     rests: dict[str, str] = field(default_factory=RESTS.copy)
-    """As `RESTS`, less what the engine does not know."""
+    """`RESTS` without the paths that the engine does not know."""
     wanted: bool = False
-    """It has been asked for while it rests, to be waked."""
+    """A request asks for its model while it rests: it is to be woken."""
     told: bool = False
-    """The listener knows it: one that was draining from the beginning gets nothing."""
+    """The listener was told that it is up. It is not told of one that drains from the start."""
 
     @property
     def names(self) -> frozenset[str]:
-        """What it serves, as it says; before it has been up, as its configuration says."""
+        """The models that it says it serves; until it has been up, the configured one."""
         named = frozenset((self.config.model,)) if self.config.model else frozenset()
         return self.model_names or named
 
@@ -78,7 +78,7 @@ class Instance:
 
     @property
     def takes_fields(self) -> bool:
-        """Whether requests may have fields that are vLLM's own. Others may refuse what has any."""
+        """Whether requests may have vLLM's own fields. Other engines may refuse such requests."""
         if self.refuses_fields:
             return False
         stated = self.config.kind
@@ -87,14 +87,14 @@ class Instance:
         return bool(self.config.predictor) or self.kind in {"vllm", "emulated"}
 
     def judge_fields(self, status: int) -> None:
-        """A request that was refused has got this answer when it was repeated without fields."""
+        """Learn from the status of a refused request that was repeated without vLLM's fields."""
         self.refuses_fields = status < 400
         if self.refuses_fields:
             name = self.config.instance_id
             logger.warning("%s refuses fields of vLLM's: its requests stay as they are", name)
 
     def forget_model(self, name: str) -> None:
-        """It says that it does not serve the model: the next probe asks what it serves."""
+        """Drop a model that it says it does not serve; the next probe asks for its models."""
         self.model_names -= {name}
         self.probes = 0
 
@@ -103,5 +103,5 @@ class Instance:
         self.answer_delay_s += _ANSWER_DELAY_WEIGHT * (sample_s - self.answer_delay_s)
 
     def forget_answer_delay(self, seconds: float) -> None:
-        """So much time has passed."""
+        """Let the learned delay decay for `seconds`."""
         self.answer_delay_s *= exp(-seconds / _ANSWER_DELAY_MEMORY_S)

@@ -1,4 +1,4 @@
-"""How far this replica is behind."""
+"""How far this replica is behind with its work."""
 
 import asyncio
 
@@ -6,18 +6,18 @@ _LOOK_EVERY_S = 0.05
 
 
 class Lateness:
-    """Looks at the clock again and again, and sees how much later than planned it does so."""
+    """Runs a timer periodically and measures how much later than planned it fires."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        """The latest delay."""
+        """The latest delay in seconds."""
         self._loop = asyncio.get_running_loop()
         self._due_s = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._look()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,4 +1,4 @@
-"""How long answers will be: estimated when requests arrive, and learnt when they have ended."""
+"""Output lengths: estimated when requests arrive, learnt when answers have ended."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 def open_model(name: str) -> "EncoderModel | None":
     """The small length model that a setting names; None for `none`, or where numpy is missing.
 
-    `SystemExit` says why a folder cannot serve.
+    Raises `SystemExit` if the folder cannot be used.
     """
     if name == "none":
         return None
@@ -40,8 +40,8 @@ def open_model(name: str) -> "EncoderModel | None":
 
 
 class Lengths:
-    """Estimates that take no time: of the model, where there is one and a text to read, otherwise
-    of the lengths of earlier answers."""
+    """Fast estimates: from the small model if there is one and the request has text, otherwise from
+    the lengths of earlier answers."""
 
     def __init__(self, model: "EncoderModel | None" = None) -> None:
         self._model = model
@@ -53,8 +53,8 @@ class Lengths:
     ) -> LengthEstimate:
         """The length of the answer to a request, between its `min_tokens` and `max_tokens`.
 
-        `key`: by which `observe` knows the answer. `max_model_len`: that of the engines, where
-        it is known.
+        `key`: identifies the answer in `observe`. `max_model_len`: the engines' longest context,
+        if known.
         """
         if request.unending and max_model_len is not None:
             return from_hint(max(1, max_model_len - prompt_tokens))
@@ -77,7 +77,7 @@ class Lengths:
         output_tokens: int,
         censored: bool,
     ) -> None:
-        """Learn from an answer. `censored`: something else than the model ended it."""
+        """Learn from an answer. `censored`: something other than the model ended it."""
         self._history.observe(request.model, prompt_tokens, output_tokens, censored, request.kind)
         if self._model is not None and self._sample.of((key,), time.monotonic()):
             self._model.observe(key, request.model, output_tokens, censored)

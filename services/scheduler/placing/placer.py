@@ -1,4 +1,4 @@
-"""Places requests: the placement core's driver before asyncio, real predictors and engines."""
+"""Places requests: connects the placement core's driver with asyncio, predictors and engines."""
 
 import asyncio
 import logging
@@ -41,8 +41,8 @@ _ONLINE = JobClass.ONLINE
 
 
 class Placer:
-    """Every request that has arrived must be ended, by `end` or by a placement that raises. To the
-    core's driver it is `ports.Send`."""
+    """Places requests, and implements `ports.Send` for the core's driver. Each request ends with a
+    call of `end`, or with a placement method that raises."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Placer:
         background: Background,
         record: Record = lambda event, now_s: None,
     ) -> None:
-        """`record` gets each event before the core does."""
+        """`record` is called with each event before the core gets it."""
         self._pool = pool
         self.predictors = Predictors(
             pool,
@@ -86,11 +86,11 @@ class Placer:
             tagger.listener = self._hear_of_length
 
     async def place(self, placing: Placing, *, recallable: bool = True) -> Attempt:
-        """Choose an instance for a new request. `recallable`: its sender will set
+        """Choose an instance for a new request. `recallable`: the caller will set
         `Attempt.carrier`.
 
-        Raises `ApiError` if none is up, if none could begin to answer in time and the request
-        would rather be told, or if its tenant has too few tokens left.
+        Raises `ApiError` if no instance is up, if none could begin to answer in time and the
+        request asked to be refused then, or if its tenant has too few tokens left.
         """
         request, grant = placing.request, placing.grant
         endpoint, terms = request.endpoint, request.terms
@@ -141,8 +141,8 @@ class Placer:
     async def retry(self, placing: Placing, output_tokens: int = 0, unfit: Unfit = "") -> Attempt:
         """Choose another instance after an attempt that failed.
 
-        `output_tokens`: of the answer that the client has; the next attempt goes on after them.
-        `unfit`: the engine is well, and cannot serve the request for this reason.
+        `output_tokens`: tokens of the answer that the client has; the next attempt continues it.
+        `unfit`: why the engine cannot serve the request although it is healthy; "": it failed.
 
         Raises `ApiError` after the last attempt, or if no instance is up.
         """
@@ -151,26 +151,26 @@ class Placer:
         return await self._placed(placing, events.Failed(placing.key, output_tokens, unfit))
 
     async def place_again(self, placing: Placing) -> Attempt:
-        """The instance for a request that its carrier has taken back from its engine."""
+        """Choose an instance for a request that its carrier has taken back from its engine."""
         return await self._placed(placing, events.Recalled(placing.key))
 
     def started(self, placing: Placing, goes_on: bool = False) -> None:
-        """The engine has answered with a first token; `goes_on`: another one could go on."""
+        """Note that the engine has sent a first token. `goes_on`: another one could continue."""
         self._tell(events.Started(placing.key, goes_on))
 
     def close(self) -> None:
-        """Follow and watch nothing any more."""
+        """Stop following predictors and measuring lateness."""
         self._lateness.close()
         self.predictors.close()
 
     def demand(self) -> dict[str, object]:
-        """What has come, what waits for an instance and how long answers took."""
+        """Arrivals, requests that wait for an instance, and how long answers took."""
         held = self.core.outages.held + self.core.yielding.held
         return self._demand.told(time.perf_counter(), held)
 
     def predicted_ends_s(self) -> list[float]:
-        """When each request that is with an engine was predicted to end, as far as it was, in
-        `time.perf_counter`."""
+        """The predicted end of each request on an engine, in `time.perf_counter`. Requests
+        without a prediction are left out."""
         placed = [(each.began_s, each.attempt) for each in self._requests.values() if each.is_sent]
         return [
             began_s + each.took_s + each.prediction.e2e_s
@@ -179,16 +179,16 @@ class Placer:
         ]
 
     def counts(self, instance_id: str) -> tuple[int, int]:
-        """This replica's requests in progress at an instance, and all that it has sent there."""
+        """This replica's requests in progress at an instance, and the total it has sent there."""
         if instance_id not in self.core.instances:
             return 0, 0
         known = self.core.instances[instance_id]
         return known.outstanding, known.dispatched_total
 
     def end(self, placing: Placing, *, broken: bool = False, answered: bool = False) -> None:
-        """The answer has ended, well or badly.
+        """End a request that was dispatched.
 
-        `broken`: the engine failed in the midst of it; `answered`: the client did not leave.
+        `broken`: the engine failed; `answered`: the whole answer came from the engine.
         """
         del self._requests[placing.key]
         if answered and not broken and placing.is_online:
@@ -202,9 +202,9 @@ class Placer:
     async def _placed(
         self, placing: Placing, event: events.Arrived | events.Failed | events.Recalled
     ) -> Attempt:
-        """Tell the core of `event`; return once the request is dispatched, or raise why not.
+        """Pass `event` to the core. Return once the request is dispatched, or raise its refusal.
 
-        A caller that is cancelled meanwhile counts as a client that has left.
+        If the caller is cancelled meanwhile, the client counts as having left.
         """
         key = placing.key
         if placing.is_sent:
@@ -231,7 +231,7 @@ class Placer:
         return attempt
 
     def _left(self, placing: Placing) -> None:
-        """The client of a request that is awaited has left."""
+        """Handle a client that left during the placement."""
         key, attempt = placing.key, placing.attempt
         if placing.is_sent and attempt is not None:
             placing.is_sent = False
@@ -242,10 +242,10 @@ class Placer:
         elif placing.refusal is None:
             self._tell(events.Gone(key))
 
-    # What the core's driver has done.
+    # Called by the core's driver.
 
     def recall(self, effect: effects.Recall) -> None:
-        """Take the request back; its carrier calls `place_again` then."""
+        """Have the carrier take the request back; `place_again` is called then."""
         attempt = self._requests[effect.key].attempt
         if attempt is None or attempt.carrier is None or not attempt.carrier.take_back():
             self._tell(events.Started(effect.key))
@@ -253,7 +253,7 @@ class Placer:
             self._metrics.recalls.labels(attempt.instance_id).inc()
 
     def give_up(self, effect: effects.GiveUp) -> None:
-        """End the attempt; its carrier calls `retry` then."""
+        """Have the carrier end the attempt, if that is possible; `retry` is called then."""
         attempt = self._requests[effect.key].attempt
         if attempt is not None and attempt.carrier is not None:
             attempt.carrier.give_up()
@@ -280,7 +280,7 @@ class Placer:
         self._tell(event)
 
     def dispatch(self, effect: effects.Dispatch) -> None:
-        """The request is placed: `place`, `retry` or `place_again` returns the attempt."""
+        """Create the attempt that `place`, `retry` or `place_again` returns."""
         placing, decision = self._requests[effect.key], effect.decision
         assert decision is not None, "the core decides what it dispatches"
         inputs = decision.inputs
@@ -289,7 +289,7 @@ class Placer:
             number=effect.attempt,
             instance=self._pool.instances[effect.instance_id],
             policy=self.core.policy.name,
-            # Without its inputs, which are forgotten sooner.
+            # The inputs are kept apart, because they are dropped sooner.
             decision=decision if inputs is None else decision._replace(inputs=None),
             inputs=inputs,
             spec=effect.spec,
@@ -308,9 +308,9 @@ class Placer:
         _decided(placing)
 
     def sent_elsewhere(self, placing: Placing, instance: Instance) -> Attempt:
-        """A gateway has sent the request to another instance than the one that was chosen.
+        """Return an attempt for a request that a gateway sent to another instance than the chosen.
 
-        Its lease stays where it was: the answer's end gives it back.
+        The core's lease stays with the chosen instance until the answer ends.
         """
         attempt = placing.attempt
         assert attempt is not None, "it was sent"
@@ -329,7 +329,7 @@ class Placer:
         return another
 
     def revise(self, effect: effects.Revise) -> None:
-        """Notify the predictor of what else is known of the request."""
+        """Notify the predictor of the length that was estimated after the dispatch."""
         attempt = self._requests[effect.key].attempt
         assert attempt is not None, f"{effect.key} was not dispatched"
         attempt.spec = effect.spec
@@ -337,13 +337,13 @@ class Placer:
         self.predictors.revise(attempt.instance, effect.spec)
 
     def refuse(self, effect: effects.Refuse) -> None:
-        """The request is refused: `place`, `retry` or `place_again` raises why."""
+        """Refuse the request: `place`, `retry` or `place_again` raises the error."""
         placing, now_s = self._requests[effect.key], self._clock.now_s()
         placing.refusal = refusal(effect, placing.request, self.core, now_s, self._pool.out_for_s)
         _decided(placing)
 
     def degraded(self, effect: effects.Degraded) -> None:
-        """Count it."""
+        """Count the predictions that a placement had to do without."""
         self._metrics.degraded.labels(effect.missing).inc(effect.count)
 
 

@@ -13,26 +13,26 @@ class Placing:
     """One request from its placement to its end, as its handler and the placer know it."""
 
     request: ApiRequest
-    """What was asked for, once its body is understood."""
+    """The parsed request; set once its body has been parsed."""
     grant: Grant | None = None
-    """What its tenant has left; None: it has no limits."""
+    """Its share of its tenant's limits; None: the tenant has no limits."""
     is_online = True
-    """Somebody waits for its tokens."""
+    """Whether somebody waits for its tokens."""
     key = ""
     """An id of its own: clients may use one X-Request-Id for many requests."""
     need: Need
-    """What it needs of its engine."""
+    """What its engine must be able to do."""
     trace: Trace
     arrived_s = 0.0
     began_s = 0.0
-    """When its placement began: of a request that is placed again, the latest one."""
+    """When its latest placement began."""
     attempt: Attempt | None = None
-    """The latest one."""
+    """The latest attempt."""
     tagged = False
-    """The tagger was asked about it."""
+    """Whether the tagger was asked about it."""
     is_sent = False
-    """That attempt is in progress."""
+    """Whether the latest attempt is in progress."""
     refusal: ApiError | None = None
-    """Why it goes to no engine."""
+    """The error with which it was refused, if it was."""
     awaited: asyncio.Future[None] | None = None
-    """Is set when it has been sent or refused, where somebody waits for that."""
+    """Resolved when it is dispatched or refused; None while nothing waits for that."""

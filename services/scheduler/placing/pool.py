@@ -1,4 +1,4 @@
-"""The engines this replica knows: who they are, whether they live, what was sent to them."""
+"""The engines that this replica knows: which there are, whether they are up, what they serve."""
 
 import asyncio
 import json
@@ -30,16 +30,16 @@ logger = logging.getLogger(__name__)
 
 _MOST_PROBE_BYTES = 4 << 20
 _WAKE_TIMEOUT_S = 120.0
-"""Weights come back from the host's memory, or from a disk."""
+"""Waking takes long: weights are loaded from the host's memory or from a disk."""
 _MODELS_EVERY = 4  # health probes between two looks at /v1/models
 
 
 class Resting(Exception):
-    """The engine is up and computes nothing: asleep, or paused."""
+    """The engine is up, but computes nothing: it is asleep or paused."""
 
 
 class Pool:
-    """Keeps `instances` true: reads their configuration, probes their health."""
+    """Keeps `instances` up to date: reads their configuration and probes their health."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Pool:
     ) -> None:
         self.instances: dict[str, Instance] = {}
         self.listener: Callable[[Event], None] = lambda event: None
-        """Called with which instances are up, down and removed."""
+        """Called with the events of instances: up, down, draining, taken back and removed."""
         self.traffic = traffic
         self._began_s = time.monotonic()
         self._first_seen_unix_s: dict[str, int] = {}
@@ -81,20 +81,20 @@ class Pool:
             raise SystemExit(f"instances: cannot read {source}: {error.strerror}") from error
 
     async def run(self) -> None:
-        """Probe all instances, again and again, until cancelled."""
+        """Probe all instances periodically until cancelled."""
         async with asyncio.TaskGroup() as probes:
             while True:
                 if self._file is not None:
                     self._file.look()
                 for instance in self.instances.values():
-                    # Each at its own pace: one that hangs must not delay news of the others.
+                    # Each has its own task, so that one that hangs does not delay the others.
                     if instance.probing is None or instance.probing.done():
                         instance.probing = probes.create_task(self._probe(instance))
                 await asyncio.sleep(self._interval_s)
 
     def models(self) -> dict[str, bool]:
-        """Models that some instance has served, or may serve once it is up or started, and whether
-        all their engines are emulated."""
+        """Models that an instance has served, or may serve once it is up or started. The value
+        says whether all engines of the model are emulated."""
         served: dict[str, bool] = {}
         for instance in self.instances.values():
             for name in instance.model_names:
@@ -104,14 +104,14 @@ class Pool:
         return expected | listed | served
 
     def only_model(self) -> str:
-        """The model that is served, where there is one alone; otherwise ""."""
+        """The served model if there is exactly one; otherwise ""."""
         heard = bool(self._listed) or any(i.model_names for i in self.instances.values())
         models = self.models() if heard else {}
         return next(iter(models)) if len(models) == 1 else ""
 
     def may_serve(self, model: str) -> bool:
-        """Whether it is one of `models`; or nobody has been up, who might serve adapters and other
-        names: the request waits for one."""
+        """Whether `model` is one of `models`. Also True while no instance has listed its models:
+        it may serve adapters and other names, so the request waits for one."""
         if self._wakes:
             self._want(model)
         if model in self._listed:
@@ -127,15 +127,15 @@ class Pool:
         return not heard
 
     def _want(self, model: str) -> None:
-        """Have sleeping engines waked that serve the model, if no other one that does is up."""
+        """Have engines that serve the model woken if they sleep, unless one of them is up."""
         serving = [each for each in self.instances.values() if model in each.names]
         if not any(each.healthy for each in serving):
             for each in serving:
                 each.wanted = True
 
     def cards(self) -> dict[str, dict[str, object]]:
-        """Each model as `/v1/models` shows it: `created` is when it was first seen here, because
-        vLLM says the present time; of several engines the shortest `max_model_len` counts."""
+        """Each model as `/v1/models` shows it. `created` is when this replica first saw it, because
+        vLLM states the current time; `max_model_len` is the shortest of its engines."""
         found: dict[str, dict[str, object]] = {}
         for name, emulated in self.models().items():
             cards = self._cards_of(name)
@@ -151,7 +151,7 @@ class Pool:
         return found
 
     def max_model_len(self, model: str) -> int | None:
-        """The shortest of the engines that serve the model; None where none is known."""
+        """The shortest context in tokens of the engines with this model; None if not known."""
         lengths = (card.get("max_model_len") for card in self._cards_of(model))
         return min((n for n in lengths if isinstance(n, int)), default=None)
 
@@ -161,7 +161,7 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Requests can be answered: by an instance, or by one that is started for them."""
+        """Whether an instance can answer requests, or one would be started for them."""
         return bool(self._listed) or any(
             i.healthy and i.model_names for i in self.instances.values()
         )
@@ -169,8 +169,8 @@ class Pool:
     def out_for_s(self, model: str = "") -> float:
         """Seconds for which no engine that serves `model` has been up; "": no engine at all.
 
-        They are also the best guess at how much longer it will be so, as of any outage of which
-        nothing else is known.
+        This is also the best guess for how much longer the outage will last, as nothing else is
+        known of it.
         """
         serving = (i for i in self.instances.values() if not model or model in i.names)
         return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
@@ -191,7 +191,7 @@ class Pool:
                 await self._wake(instance)
             return
         except Exception as error:
-            # Whatever an engine answers, probing goes on: without it nothing comes back up.
+            # Probing goes on after any error: without it no instance comes up again.
             self._probe_failed(instance, error)
             return
         instance.probes += 1
@@ -219,7 +219,7 @@ class Pool:
 
     def _probe_failed(self, instance: Instance, error: Exception) -> None:
         instance.failures += 1
-        # A refused connection is certain; a slow answer must repeat itself to be believed.
+        # A refused connection is certain; a slow answer counts only if it repeats.
         refused = isinstance(error, aiohttp.ClientConnectorError | Resting)
         if refused or instance.failures >= self._failures:
             if instance.healthy or not instance.is_down:
@@ -235,14 +235,14 @@ class Pool:
         self._report(instance)
 
     async def _get(self, instance: Instance, path: str) -> bytes:
-        """What an engine answers to a probe; raises ValueError for an answer that is too long."""
+        """The body of an engine's answer to a probe; raises ValueError if it is too long."""
         url = f"{instance.config.url}/{path}"
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
             return await read_bounded(answer, _MOST_PROBE_BYTES)
 
     async def _check_rest(self, instance: Instance) -> None:
-        """Raise `Resting` if it rests. What it knows nothing of, it is not asked again."""
+        """Raise `Resting` if it is asleep or paused. Paths it does not know are not asked again."""
         for path, state in list(instance.rests.items()):
             try:
                 told = json.loads(await self._get(instance, path))
@@ -255,7 +255,7 @@ class Pool:
         instance.wanted = False
 
     async def _wake(self, instance: Instance) -> None:
-        """Wake it from its sleep; a pause is of those who made it."""
+        """Wake a sleeping engine. A paused one is left for its operator to resume."""
         logger.info("%s is waked: a request asks for it", instance.config.instance_id)
         instance.wanted = False
         url, timeout = f"{instance.config.url}/wake_up", aiohttp.ClientTimeout(_WAKE_TIMEOUT_S)
@@ -287,8 +287,8 @@ class Pool:
     def _report(self, instance: Instance) -> None:
         instance_id = instance.config.instance_id
         if self.instances.get(instance_id) is not instance:
-            return  # taken off the list while it was probed
-        self._forget(instance_id)  # what it was thought to be before it said what it is
+            return  # removed while it was probed
+        self._forget(instance_id)  # its kind may have changed
         self._metrics.healthy.labels(instance_id, instance.kind).set(instance.healthy)
 
     def _forget(self, instance_id: str) -> None:
@@ -302,7 +302,7 @@ class Pool:
         self.take(parse_members(text))
 
     def take(self, members: Members) -> None:
-        """From now on these are the instances; those that stay keep what is known of them."""
+        """Replace the list of instances; those that stay keep what is known of them."""
         self._listed = {name: self._listed.get(name, {}) for name in members.models}
         known = self.instances
         self.instances = {}
@@ -322,5 +322,5 @@ class Pool:
 
 
 def engine_authorization(api_key: str) -> dict[str, str]:
-    """The header that engines started with `--api-key` want; empty without a key."""
+    """The header that engines started with `--api-key` require; empty without a key."""
     return {"authorization": f"Bearer {api_key}"} if api_key else {}

@@ -29,14 +29,14 @@ from foretell.v1 import predictor_pb2
 
 logger = logging.getLogger(__name__)
 
-_SEEN_WITHIN_S = 5.0  # nobody waits for it
+_SEEN_WITHIN_S = 5.0  # no client waits for it
 MOST_FOLLOWED = 64
-"""Predictors that are followed at most: of larger pools others in turn."""
+"""Most predictors that are followed at a time; in a larger pool they are replaced in turn."""
 _MEET_AT = 3
-"""Predictors, the first by the names of their instances, that every replica follows: by way of them
-replicas tell each other."""
+"""Predictors that every replica follows, the first by instance name: replicas send messages to each
+other through them."""
 _SWAP_EVERY = 8
-"""Placements after which another predictor is followed in place of one, in a larger pool."""
+"""In a larger pool, one followed predictor is replaced after so many placements."""
 _LEAST_SWAP_S = 0.05
 
 
@@ -55,8 +55,8 @@ class Predictors:
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """Without `follows` none is followed. `listener` gets each that is; `random` draws from
-        [0, 1)."""
+        """`follows`: whether to follow predictors at all. `listener` is told which instances have
+        snapshots, if not all can be followed. `random` draws from [0, 1)."""
         self._pool = pool
         self._follows = follows
         self._listener = listener
@@ -69,11 +69,11 @@ class Predictors:
         self._followed: dict[str, Following] = {}
         self._withheld: tuple[str, dict[str, Prediction]] = "", {}
         self.passed_on: Callable[[predictor_pb2.Spending], None] = lambda spending: None
-        """Gets what another replica sends to all."""
+        """Called with messages that another replica sends to all."""
         self._clock = asyncio.get_running_loop().time
 
     def follow(self, instance_id: str) -> None:
-        """Follow the predictor of that instance from now on, unless there are too many."""
+        """Follow the predictor of an instance, unless too many are followed."""
         instance = self._pool.instances.get(instance_id)
         if not self._follows or instance_id in self._followed:
             return
@@ -99,17 +99,17 @@ class Predictors:
         return nsmallest(min(_MEET_AT, MOST_FOLLOWED // 2), self._pool.instances)
 
     def ways(self) -> list[Callable[[predictor_pb2.Spending], None]]:
-        """The ways to the other replicas: what goes by all of them, each hears more than once."""
+        """Functions that send to the other replicas, which may hear a message more than once."""
         is_open = (name for name, each in self._followed.items() if each.is_open)
         return [self._followed[name].pass_on for name in nsmallest(_MEET_AT, is_open)]
 
     def _shown(self, instance_id: str, shown: bool) -> None:
-        """Where all can be followed, one that is not must not be left out."""
+        """Where all can be followed, instances without snapshots must remain candidates."""
         if len(self._pool.instances) > MOST_FOLLOWED or not shown:
             self._listener(events.InstanceFollowed(instance_id, shown))
 
     def leave(self, instance_id: str) -> None:
-        """Follow that instance's predictor no longer."""
+        """Stop following the predictor of an instance."""
         following = self._followed.pop(instance_id, None)
         if following is not None:
             following.stop()
@@ -117,24 +117,24 @@ class Predictors:
             self._shown(instance_id, shown=False)
 
     def worked_s(self, instance_id: str) -> float:
-        """When that engine was last heard to have made a step, on the event loop's clock; -inf
-        where its predictor is not followed."""
+        """When the engine's last known step was made, on the event loop's clock; -inf if its
+        predictor is not followed."""
         following = self._followed.get(instance_id)
         return following.engine.worked_s if following is not None else -inf
 
     def close(self) -> None:
-        """Follow nobody any longer."""
+        """Stop following all predictors."""
         for instance_id in list(self._followed):
             self.leave(instance_id)
 
     @property
     def followed(self) -> list[Instance]:
-        """The instances whose predictors are to tell by themselves what they know."""
+        """The instances whose predictors are followed."""
         found = self._pool.instances
         return [found[each] for each in self._followed if each in found]
 
     def unpredicted(self, instance: Instance) -> str:
-        """Why nothing is predicted of it, as far as that is known; else empty."""
+        """Why nothing is predicted for an instance, as far as that is known; otherwise ""."""
         if not instance.config.predictor:
             return "it has no predictor: placed by what is outstanding"
         following = self._followed.get(instance.config.instance_id)
@@ -149,15 +149,15 @@ class Predictors:
         now_s: float,
         **wanted: Unpack[Wanted],
     ) -> Predicted:
-        """As `ports.Predict` has it; what cannot be predicted from is as good as missing."""
+        """See `ports.Predict`. A snapshot that cannot be predicted from counts as missing."""
         predicted = Predicted()
         with self._predicting(instance_ids, spec.x_request_id):
             predicted = self._cached.predict(spec, instance_ids, now_s, **wanted)
         return self._without_doubted(spec.request_id, predicted)
 
     def _without_doubted(self, key: str, predicted: Predicted) -> Predicted:
-        """The same without the predictions that are not trusted, which are remembered until
-        the next placement."""
+        """Remove the predictions for doubted engines, and keep them for `withheld` until the next
+        call of `predict`."""
         found = {
             each.instance_id: each.prediction
             for each in predicted.answers
@@ -173,16 +173,16 @@ class Predictors:
         return predicted._replace(answers=answers)
 
     def withheld(self, key: str, instance_id: str) -> Prediction | None:
-        """What was predicted of a request that is just being placed there, and not trusted."""
+        """The prediction that was not trusted, for a request that is just being placed there."""
         last, found = self._withheld
         return found.get(instance_id) if key == last else None
 
     def judge(
         self, instance: Instance, prediction: Prediction, ttft_s: float, e2e_s: float, tokens: float
     ) -> None:
-        """What came of a prediction for an engine; 0: not known. Only those of engines that are
-        observed may come to be doubted: others tell themselves how they are. What was predicted
-        before its step times were learnt says nothing of what is predicted now."""
+        """Compare a prediction with the actual values; 0: not known. Only observed engines can
+        become doubted: others publish their state themselves. Predictions made before step times
+        were calibrated say nothing about current ones, and are ignored."""
         following = self._following(instance)
         is_observed = OBSERVED in prediction.approximations
         is_calibrated = prediction.calibration_steps >= CALIBRATED_STEPS
@@ -194,20 +194,20 @@ class Predictors:
         return following is not None and following.doubt.is_doubted
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
-        """As `ports.Predict` has it."""
+        """See `ports.Predict`."""
         found = Wait()
         with self._predicting((instance_id,), spec.x_request_id):
             found = self._cached.wait(spec, instance_id, now_s)
         return found._replace(wait_s=None) if self._is_doubted(instance_id) else found
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
-        """As `ports.Predict` has it."""
+        """See `ports.Predict`."""
         with self._predicting((instance_id,), spec.x_request_id):
             return self._cached.predict_one(spec, instance_id, now_s)
         return None
 
     def lanes(self) -> dict[str, list[Lane]]:
-        """What becomes of the requests on each instance that is followed and known."""
+        """The expected course of each request, for followed instances with a fresh snapshot."""
         with self._predicting(self._followed):
             now_s = self._clock()
             fresh = self._cache.fresh(list(self._followed), now_s)
@@ -216,8 +216,8 @@ class Predictors:
 
     @contextmanager
     def _predicting(self, instance_ids: Collection[str], request_id: str = "") -> Iterator[None]:
-        """A block that predicts with how long answers take from each engine to here, as those that
-        were relayed show. It ends early where a snapshot is of a state that cannot be."""
+        """A block that predicts, with the learned answer delay of each engine. If a snapshot has an
+        impossible state, that is logged and the block ends early."""
         for instance_id in instance_ids:
             if (following := self._followed.get(instance_id)) is not None:
                 following.engine.answer_delay_s = self._pool.instances[instance_id].answer_delay_s
@@ -228,7 +228,7 @@ class Predictors:
                 logger.exception("predicting from snapshots failed")
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
-        """As `ports.Predict` has it; on return the notice is on its way to the predictor."""
+        """See `ports.Predict`. On return the notice is on its way to the predictor."""
         following = self._followed.get(instance_id)
         self._placed += 1
         if self._placed % _SWAP_EVERY == 0 and len(self._pool.instances) > len(self._followed):
@@ -237,25 +237,25 @@ class Predictors:
             following.reserve(spec, now_s)
 
     def revise(self, instance: Instance, spec: RequestSpec) -> None:
-        """Tell what else is known of a request that was announced."""
+        """Send the predictor an update of a request that was reserved before."""
         following = self._following(instance)
         if following is not None:
             following.revise(spec)
 
     def watch(self, instance: Instance, spec: RequestSpec) -> Watch | None:
-        """As `Following.watch` has it."""
+        """See `Following.watch`."""
         following = self._following(instance)
         return None if following is None else following.watch(spec)
 
     def _swap(self) -> None:
-        """In a pool too large to follow all, follow one drawn at random in place of the fullest.
+        """In a pool too large to follow all, replace the fullest instance by a random one.
 
-        The others are remembered, so each placement chooses among what was good and what is new
+        The others stay followed, so each placement chooses among good ones and new ones
         (Mitzenmacher, Prabhakar and Shah, "Load balancing with memory", FOCS 2002).
         """
         now_s = self._clock()
         if len(self._followed) < MOST_FOLLOWED:
-            return  # others have no predictor
+            return  # the others have no predictor
         if now_s < self._swapped_s + _LEAST_SWAP_S:
             return
         names = list(self._pool.instances)
@@ -272,8 +272,8 @@ class Predictors:
     async def complete(
         self, instance: Instance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> predictor_pb2.Seen | None:
-        """The request has ended, with so many tokens, 0: not known; its reservation is released.
-        What the predictor saw of it, if that is known."""
+        """Release the reservation of a request that has ended; return what the predictor saw of
+        it, None if that is not known. `output_tokens`: 0 if not known."""
         following = self._following(instance)
         if following is None:
             return None
@@ -286,7 +286,7 @@ class Predictors:
         return None
 
     def _following(self, instance: Instance) -> Following | None:
-        """Who follows this instance's predictor; None where nobody does."""
+        """The `Following` of this instance's predictor; None if it is not followed."""
         instance_id = instance.config.instance_id
         if self._pool.instances.get(instance_id) is not instance:
             return None  # it was removed, and another one may have its id
@@ -294,7 +294,7 @@ class Predictors:
 
 
 def _fullness(cache: SnapshotCache, instance_id: str, fresh: Collection[str]) -> float:
-    """Requests per seat; of whom nothing new is known, infinitely many."""
+    """Requests per seat (`max_num_seqs`); infinite without a fresh snapshot."""
     if instance_id not in fresh:
         return inf
     load = cache.load(instance_id)

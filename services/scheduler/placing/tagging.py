@@ -1,5 +1,5 @@
-"""Asks the tagger for better estimates of requests: of those that are placed already, or of those
-that wait a moment for it."""
+"""Asks the tagger for better length estimates, for requests that are placed already or that wait
+briefly for the answer."""
 
 import asyncio
 import logging
@@ -18,9 +18,8 @@ from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 logger = logging.getLogger(__name__)
 
 _PACE_S = 0.25
-"""Calls are made at most this often where nobody waits for the answer. To ask takes time of
-processors that others could use, and what is answered has never been seen to be worth much of it.
-"""
+"""Least time between calls if no request waits for the answer. Asking takes processor time that
+others could use, and the answers have not been seen to be worth much of it."""
 _MOST_TOGETHER = 16  # requests in a call
 _LOST_S = 10.0  # a call without an answer for so long is given up
 
@@ -40,38 +39,38 @@ def open_channel(address: str, traffic: Traffic = OPEN) -> grpc.aio.Channel:
 
 
 class TaggerClient:
-    """Asks about some requests. One call is under way at a time, and then there is another one, of
-    the latest requests: a tagger that is slow, since it takes only what processors have left over,
-    is asked about few. Make it in a running event loop."""
+    """Asks about some requests. One call is in progress at a time; the next one asks about the
+    latest requests. So a slow tagger, which may only get idle processor time, is asked about few.
+    Create it in a running event loop."""
 
     def __init__(self, stub: tagger_pb2_grpc.TaggerStub, wait_s: float = 0.0) -> None:
-        """`wait_s`: how long `answer` waits at most; 0: nobody calls it."""
+        """`wait_s`: the longest wait of `answer`; 0: `answer` is never called."""
         self._stub = stub
         self.wait_s = wait_s
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, asyncio.Future[LengthEstimate | None]] = {}
         self.listener: Callable[[str, LengthEstimate], None] = lambda key, length: None
-        """Gets each request's key with what the length model says of it."""
+        """Called with a request's key and the length model's estimate for it."""
         self._unsent = deque[tuple[str, Describe]](maxlen=_MOST_TOGETHER)
         self._called_s = inf  # when the call under way was made
         self._due_s = 0.0  # when the next one may be made
         self._calling: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
-        """Ask about nothing more."""
+        """Stop asking."""
         if self._calling is not None:
             self._calling.cancel()
 
     def ask(self, key: str, describe: Describe) -> None:
-        """Ask about a request, unless later ones come before there is time for it. `describe` is
+        """Ask about a request, unless later ones displace it before the next call. `describe` is
         called when it is sent."""
         self._unsent.append((key, describe))
         if self._calling is None:
             self._calling = self._loop.create_task(self._call())
 
     async def answer(self, key: str, describe: Describe) -> LengthEstimate | None:
-        """Ask about a request, and return what the length model says, if that comes in time. None
-        at once where an earlier answer is overdue."""
+        """Ask about a request, and return the length model's estimate; None if it does not come in
+        time. Return None at once if an earlier answer is overdue."""
         self.ask(key, describe)
         if self._called_s < self._loop.time() - self.wait_s:
             return None
@@ -86,7 +85,7 @@ class TaggerClient:
             del self._waiting[key]
 
     async def _call(self) -> None:
-        """Ask about all that is unsent; what comes until then goes together."""
+        """Ask about all unsent requests; those that come before a call share it."""
         try:
             while self._unsent:
                 await asyncio.sleep(self._due_s - self._loop.time())
@@ -104,7 +103,7 @@ class TaggerClient:
     async def _estimates(
         self, requests: list[tagger_pb2.TagRequest]
     ) -> Sequence[LengthEstimate | None]:
-        """What the length model says of each; None where it says nothing."""
+        """The length model's estimate for each request; None where it has none."""
         message = tagger_pb2.TagBatch(requests=requests)
         try:
             batch = await self._stub.TagMany(message, timeout=_LOST_S)
@@ -114,7 +113,7 @@ class TaggerClient:
         except (grpc.aio.AioRpcError, wire.WireError) as error:
             logger.debug("tagger: %s", error)
             return [None] * len(requests)
-        # The other sources know less than we do.
+        # Other sources know less than this scheduler.
         return [each if each.source == "model" else None for each in estimates]
 
     def _answered(self, key: str, estimate: LengthEstimate | None) -> None:

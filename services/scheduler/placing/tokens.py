@@ -1,4 +1,4 @@
-"""The tokens of prompts, counted."""
+"""Counts the tokens of prompts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 COUNTED_CHARS = 65_536
-"""Characters that are tokenized at most, so that a long text does not block the event loop."""
+"""Most characters that are tokenized, so that a long text does not block the event loop."""
 
 
 class PromptCounter:
-    """Counts text with a `tokenizer.json`; without one it counts nothing. What a chat template adds
-    is taken as a constant per message, and a long text to go on like its beginning."""
+    """Counts text with a `tokenizer.json`; without one it counts nothing. It adds a constant per
+    message for the chat template, and assumes that a long text continues like its beginning."""
 
     def __init__(self, path: str) -> None:
         self._tokenizer: Tokenizer | None = None
@@ -26,7 +26,7 @@ class PromptCounter:
             file = file / "tokenizer.json"
         if not file.is_file():
             raise SystemExit(f"tokenizer: {file} does not exist")
-        import tokenizers  # noqa: PLC0415 - heavy, and few name one
+        import tokenizers  # noqa: PLC0415 - heavy, and seldom needed
 
         self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
 

@@ -1,1 +1,1 @@
-"""What became of requests: metrics, the request log, lessons for the length estimators."""
+"""Records the outcome of requests: metrics, the request log, feedback for length estimators."""

@@ -1,4 +1,4 @@
-"""Why a request went where it went, and what became of it, as JSON can say it."""
+"""Why a request was placed where it was, and how it ended, as values for JSON."""
 
 import logging
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from foretell.placement.explanation import Considered, explain
 from foretell.policy import Policy
 from foretell.services.scheduler.placing.attempt import Attempt, Trace
 
-if TYPE_CHECKING:  # for who has no numpy, and calls
+if TYPE_CHECKING:  # its module needs numpy
     from foretell.engine.hindsight import PredictionInputs
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def explained(trace: Trace, policy: Policy) -> dict[str, Any]:
 
 
 def explained_attempt(attempt: Attempt, policy: Policy) -> dict[str, Any]:
-    """One attempt: why it went where it went, and what became of it."""
+    """One attempt: why it was placed where it was, and how it ended."""
     decision = attempt.decision
     explanation, spec = explain(policy, decision), decision.spec
     try:
@@ -113,8 +113,8 @@ def _latencies(prediction: Prediction) -> dict[str, Any]:
 
 
 def _predicted_again(attempt: Attempt) -> tuple[Predictions, dict[str, Any] | None]:
-    """What is predicted on each candidate with the length that the answer had, and what an idle
-    engine like the chosen one would have needed; as far as the snapshots are remembered."""
+    """The predictions for each candidate with the actual length of the answer, and the latencies on
+    an idle engine like the chosen one; empty and None if the snapshots are no longer kept."""
     inputs, decision = attempt.inputs, attempt.decision
     if inputs is None:
         return {}, None

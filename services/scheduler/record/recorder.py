@@ -1,4 +1,4 @@
-"""Accounts for each attempt once it has ended: the predictor's view, metrics, feedback, log."""
+"""Records each attempt once it has ended: the predictor's view, metrics, feedback, log."""
 
 import asyncio
 from contextlib import suppress
@@ -20,10 +20,10 @@ from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.tenants.quota import Grant
 from foretell.v1 import tagger_pb2, tagger_pb2_grpc
 
-_OBSERVE_DEADLINE_S = 5.0  # nobody waits for it
+_OBSERVE_DEADLINE_S = 5.0  # no client waits for it
 _GATHER_S = 1.0
-"""Longer than it takes until the tagger is asked: of requests that it does not know it learns
-nothing, and short answers must not be among those more often than others."""
+"""Longer than the delay until the tagger is asked. It learns nothing from requests that it does not
+know, and short answers must not be among those more often than others."""
 _MOST_TOGETHER = 4096  # the most that a tagger takes in one call
 
 
@@ -93,7 +93,7 @@ class Feedback:
 
 
 def _seen(request: ApiRequest, attempt: Attempt) -> tuple[Seen | None, Seen]:
-    """TTFT, of streams alone, and e2e latency, as far as the client waited for them."""
+    """TTFT, None if not known well, and e2e latency, as far as the client waited for them."""
     e2e = Seen(attempt.since_placed_s(attempt.ended_unix_s), whole=attempt.answered)
     if not request.stream or (attempt.answered and not attempt.ttft_s):
         return None, e2e
@@ -134,8 +134,8 @@ class Recorder:
         counter.labels(instance_id, reason).inc()
 
     def record(self, request: ApiRequest, grant: Grant | None, attempt: Attempt) -> None:
-        """Account for one attempt that has ended: at once, or when its predictor has answered. Of a
-        request that generates nothing, only what it took of its tenant's tokens counts."""
+        """Record an attempt that has ended: at once, or when its predictor has answered. If the
+        request generates nothing, only its use of the tenant's tokens is settled."""
         if not request.endpoint.generates:
             attempt.settled = True
             if grant is not None and attempt.prompt_tokens:
@@ -167,7 +167,7 @@ class Recorder:
         self._request_log.ended(request, attempt, outcome)
 
     def record_rejection(self, request: ApiRequest, refusal: SloUnattainable) -> None:
-        """Account for a request that was not admitted."""
+        """Record a request that was refused because its targets cannot be met."""
         self._metrics.slo_requests.labels(request.model, self._policy, "rejected").inc()
         self._request_log.rejected(request, self._policy, refusal)
 
@@ -182,7 +182,7 @@ class Recorder:
         )
         if seen is None:
             return
-        # It counts from the reservation, which may be a moment before the placement was done.
+        # `seen` counts from the reservation, which may be a moment before the placement was done.
         if 0 < seen.ttft_s <= attempt.ended_unix_s - attempt.placed_unix_s + _CLOCK_SLACK_S:
             _learn_answer_delay(attempt, seen.ttft_s)
         if not attempt.output_tokens and 0 < seen.output_tokens < _MAX_TOKENS:
@@ -194,7 +194,7 @@ class Recorder:
             attempt.cached_tokens = seen.cached_tokens
 
     def _observe(self, request: ApiRequest, attempt: Attempt) -> None:
-        """Count an answer; latencies only of one that no other engine had begun."""
+        """Count an answer; latencies only if no other engine had begun it."""
         metrics, prediction, spec = self._metrics, attempt.prediction, attempt.spec
         ttft_s, e2e_s, tokens = attempt.ttft_s, attempt.e2e_s, attempt.tokens_each
         instance_id, job_class = attempt.instance_id, request.job_class.value
@@ -212,7 +212,7 @@ class Recorder:
         if attempt.continued:
             return
         if (judged := prediction or attempt.withheld) is not None:
-            shown_s = ttft_s if request.stream else 0.0  # otherwise the twin has made it up
+            shown_s = ttft_s if request.stream else 0.0  # otherwise the twin has estimated it
             self._predictors.judge(attempt.instance, judged, shown_s, e2e_s, tokens)
         labels = request.model, instance_id, attempt.policy, job_class
         errors = request.model, instance_id, attempt.instance.kind
@@ -237,8 +237,8 @@ class Recorder:
 
 
 def _learn_answer_delay(attempt: Attempt, engine_ttft_s: float) -> None:
-    """Learn from a stream how long its first token took from the engine to here. Where there was no
-    stream, the learned delay tells when the first token would have come."""
+    """Learn from a stream how long its first token took from the engine to here. Without a stream,
+    estimate from the learned delay when the first token would have come."""
     instance = attempt.instance
     if attempt.first_byte_unix_s:
         instance.learn_answer_delay(attempt.ttft_s - engine_ttft_s)

@@ -16,7 +16,7 @@ from foretell.services.scheduler.placing.attempt import Attempt
 
 logger = logging.getLogger(__name__)
 
-_GATHER_S = 0.1  # to write one line takes longer than to make it
+_GATHER_S = 0.1  # writing a line takes longer than making it
 
 FIELDS = {
     "time_unix_s": "When the line was written.",
@@ -72,9 +72,9 @@ class RequestLog:
         explain: Callable[[Attempt], dict[str, Any]] | None = None,
         explain_ratio: float = 0.0,
     ) -> None:
-        """`path` "" writes nothing. At most two files of `max_bytes` are kept. `lost` gets how
-        many lines could not be written. Lines of `explain_ratio` of the requests, drawn by their
-        ids, have what `explain` tells."""
+        """`path`: "" writes nothing. At most two files of `max_bytes` are kept. `lost` gets how
+        many lines could not be written. A share `explain_ratio` of the requests, drawn by their
+        ids, has the result of `explain` in its lines."""
         self._explain = explain
         self._explained_below = explain_ratio * 2**32
         self._path = Path(path) if path else None
@@ -155,7 +155,7 @@ class RequestLog:
             self._file = None
 
     def _add(self, line: dict[str, object]) -> None:
-        # It writes null for infinity, which JSON does not have.
+        # orjson writes null for infinity, which JSON does not have.
         self._lines.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
         if len(self._lines) == 1:
             asyncio.get_running_loop().call_later(_GATHER_S, self._write)

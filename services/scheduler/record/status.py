@@ -1,4 +1,4 @@
-"""What a replica says of itself and its instances: at `/status`, and in its metrics."""
+"""What a replica reports about itself and its instances: at `/status`, and in its metrics."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
 def show_instances(
     metrics: SchedulerMetrics, predictors: Predictors, instances: Iterable[Instance]
 ) -> None:
-    """Set the gauges of all instances that are followed; of others nothing is known here."""
+    """Set the gauges of followed instances, and `unpredicted` of any instance with a reason."""
     gauges = (
         metrics.followed,
         metrics.running,
@@ -54,8 +54,8 @@ def show_instances(
 
 
 def predicted_now(predictors: Predictors) -> dict[str, Prediction | None]:
-    """What is predicted of a request that would come now, by instance, of those that are followed;
-    None where nothing new is known."""
+    """The prediction for a request that would arrive now, by followed instance; None without a
+    fresh snapshot."""
     now_s = asyncio.get_running_loop().time()
     return {
         each.config.instance_id: predictors.predict_one(_NEXT, each.config.instance_id, now_s)
@@ -64,11 +64,11 @@ def predicted_now(predictors: Predictors) -> dict[str, Prediction | None]:
 
 
 WINDOW_S = 60.0
-"""Older answers are not told of."""
+"""Older answers are not reported."""
 
 
 _LATENCIES = ("ttft_s", "predicted_ttft_s", "e2e_s", "predicted_e2e_s")
-"""Of an answer, in seconds from its placement; 0: not known."""
+"""Latencies of an answer, in seconds from its placement; 0: not known."""
 
 
 def instance_statuses(placer: Placer, instances: Iterable[Instance]) -> list[dict[str, object]]:
@@ -108,8 +108,8 @@ def _status(
 
 
 def _last_minute(traces: Traces) -> dict[str, dict[str, list[float]]]:
-    """The latencies of the answers of the last minute, by instance, each kind a column; oldest
-    first."""
+    """The latencies of the last minute's answers, by instance, with a column for each of
+    `_LATENCIES`; oldest first."""
     since_unix_s = time.time() - WINDOW_S
     ended = [
         attempt

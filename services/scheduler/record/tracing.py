@@ -1,8 +1,8 @@
-"""Traces by OpenTelemetry: a span for each request, and below it one for each attempt.
+"""OpenTelemetry traces: a span for each request, and below it one for each attempt.
 
 Names follow OpenTelemetry's conventions for generative AI. Spans hold counts and times, never a
-prompt, an answer or a key. OpenTelemetry's own variables say where spans go and which; while they
-name no endpoint, nothing of it is even imported.
+prompt, an answer or a key. OpenTelemetry's own variables set where spans go and which are sampled;
+if they name no endpoint, OpenTelemetry is not even imported.
 """
 
 import os
@@ -31,8 +31,8 @@ _OPERATIONS = {
 
 
 def open_tracing(replica_id: str) -> "Tracing | None":
-    """Tracing as the environment has it; None if it names no endpoint. `SystemExit` says what to
-    install."""
+    """Tracing by the environment variables; None if they name no endpoint. Raises
+    `SystemExit`, which says what to install."""
     if not any(map(os.environ.get, ENDPOINTS)):
         return None
     try:
@@ -66,11 +66,11 @@ class Tracing:
         """Reads and writes W3C's `traceparent` and `tracestate`."""
 
     def request(self, request: ApiRequest, headers: Mapping[str, str]) -> "RequestSpans":
-        """The span of a request that begins; its parent is the client's, if `headers` name one."""
+        """Begin the span of a request; its parent is the client's span, if `headers` name one."""
         return RequestSpans(self, request, headers)
 
     def flush(self) -> None:
-        """Send all that has ended, and wait for it."""
+        """Send all spans that have ended, and wait for that."""
         self._provider.force_flush()
 
     def close(self) -> None:
@@ -99,7 +99,7 @@ class RequestSpans:
         self._attempt: Span | None = None
 
     def attempt(self, attempt: Attempt) -> dict[str, str]:
-        """An attempt begins; the headers that its engine gets in place of the client's."""
+        """Begin an attempt's span; return the headers for its engine in place of the client's."""
         attributes = {
             **self._attributes,
             "foretell.instance": attempt.instance_id,
@@ -133,7 +133,7 @@ class RequestSpans:
         span.end()
 
     def end(self, status: int) -> None:
-        """The request has ended; `status` is what the client got, 499 if it left."""
+        """End the span of the request; `status` is what the client got, 499 if it left."""
         self._span.set_attribute("http.response.status_code", status)
         if status >= 400:
             self._span.set_attribute("error.type", str(status))

@@ -20,33 +20,33 @@ logger = logging.getLogger(__name__)
 
 ENGINE_DOWN = "engine_down"
 _BOUNDS = Bounds(chunk_extension_bytes=1 << 17, trailer_bytes=1 << 16, small_chunks=sys.maxsize)
-"""Engines may send small chunks: what they bring is content."""
+"""Engines may send any number of small chunks, since each brings content."""
 _BEGIN, _END = b"HTTP/1.", b"\r\n\r\n"
 _BODILESS = (204, 304)
 _SMALL_BYTES = 1 << 12
-"""A read of no more is handed on at once, as nearly all are."""
+"""A read of at most this size is handed on at once; nearly all reads are."""
 _SLICE_BYTES = 1 << 13
-"""Of longer ones so much at a time, in turn with other engines': 3 bytes may be an event."""
+"""Longer reads are handed on in slices, by turns: at 3 bytes an event, a slice is much work."""
 
 
 class Listener(Protocol):
-    """Receives the answer to a request: these calls in this order, and none after an end."""
+    """Receives the answer to a request. Calls come in this order, none after `end` or `broken`."""
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
-        """The status and the headers, by their names in lower case."""
+        """The status and the headers, whose names are in lower case."""
 
     def data(self, data: bytes) -> None:
-        """What comes of the body, at least one byte."""
+        """The next part of the body, at least one byte."""
 
     def end(self) -> None:
-        """The body is whole."""
+        """The body is complete."""
 
     def broken(self, reason: str) -> None:
         """The answer will not be completed. `reason` is a label for metrics."""
 
 
 class Connection(asyncio.Protocol):
-    """The client's side: writes a request, parses what comes and hands it on at once."""
+    """The client side: writes a request, parses the answer and hands it on at once."""
 
     def __init__(
         self,
@@ -69,21 +69,21 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = 0.0
         self._head_part = bytearray()
         self._parser: httptools.HttpResponseParser | None = None
-        """Of the answer's head; it refuses what is ambiguous."""
+        """Parses the answer's head, and refuses an ambiguous one."""
         self._status = 0
         """0 until the head has come."""
         self._headers: dict[bytes, bytes] = {}
         self._keep_alive = False
         self._body: Body | None = None
-        """None, once the head has come: its end is that of the connection."""
+        """None, once the head has come: the body ends with the connection."""
         self._spare_bytes = 0
-        """What may still come of heads: of the answer's own, and of others before it."""
+        """Bytes that heads may still have: the answer's own, and interim ones before it."""
         self._unread, self._at = b"", 0
-        """What has come and waits for its turn; then nothing more is read."""
+        """Bytes that wait for their turn, and the index of the first. Reading pauses meanwhile."""
         self._turns = turns
         self._asked = False
         self._ended: bool | None = None
-        """Nothing follows what waits; whether that is as HTTP wants it."""
+        """Set once the transport is closed: True if that was without an error."""
         self._descriptor, self._waiting_bytes = -1, bytearray(4)
         self._paused = False
         self._done = True
@@ -91,12 +91,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """The last answer has come to its end, and the engine keeps the connection open."""
+        """Whether the last answer has ended and the engine keeps the connection open."""
         return self._done and not self._lost
 
     @property
     def is_silent(self) -> bool:
-        """Nothing has come that was not read: it would be taken for the next request's answer."""
+        """Whether no unread bytes have come: they would be taken for the next request's answer."""
         if self._descriptor < 0:
             return True
         try:
@@ -117,14 +117,14 @@ class Connection(asyncio.Protocol):
         self._silent_since_s = self._loop.time()
         if self._timer is None:
             self._timer = self._loop.call_later(self._timeout_s, self._check_silence)
-        if isinstance(body, bytes):  # to copy it takes less than to write two parts
+        if isinstance(body, bytes):  # copying it is cheaper than writing two parts
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, *body.parts))
 
     def release(self) -> None:
-        """The listener wants to hear no more. Unless the answer was read to its end this closes the
-        connection, which tells the engine to stop generating."""
+        """Detach the listener. Unless the answer was read to its end, this closes the connection,
+        which makes the engine stop generating."""
         self._listener = None
         if self._paused:
             self.resume()
@@ -159,7 +159,7 @@ class Connection(asyncio.Protocol):
             listener.broken(reason)
 
     def engine_down(self) -> None:
-        """The engine does not answer health probes."""
+        """Close the connection: the engine does not answer health probes."""
         self.lose(ENGINE_DOWN)
 
     def _check_silence(self) -> None:
@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         else:
             self.lose("timeout")
 
-    # --- what the transport tells ---
+    # --- called by the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
@@ -181,7 +181,7 @@ class Connection(asyncio.Protocol):
             self._descriptor = sock.fileno()
 
     def data_received(self, data: bytes) -> None:
-        if self._done:  # nobody has asked for anything
+        if self._done:  # there is no request in progress
             self.lose("connection_lost")
             return
         self.heard_s = self._loop.time()
@@ -196,11 +196,11 @@ class Connection(asyncio.Protocol):
         if not self._waits:
             self._close()
 
-    # --- a turn ---
+    # --- turns ---
 
     @property
     def _waits(self) -> bool:
-        """Something of what has come was not handed on."""
+        """Whether some bytes that have come were not handed on."""
         return self._at < len(self._unread)
 
     def _go_on(self) -> None:
@@ -219,13 +219,13 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _take_slice(self) -> bool:
-        """Hand a slice on; whether there is another one."""
+        """Hand a slice on; return whether there is another one."""
         if self._waits and not self._paused:
             data = self._unread[self._at : self._at + _SLICE_BYTES]
             self._at += len(data)
             try:
                 self._take(data)
-            except Exception:  # the last line of defence: other engines wait for their turn
+            except Exception:  # the last line of defence: the turns of other engines go on
                 logger.exception("the scheduler failed")
                 self.lose("connection_lost")
         if not self._waits:
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         return self._asked
 
     def _take(self, data: bytes) -> None:
-        """Hand on what this brings of the body."""
+        """Hand on the part of the body in `data`."""
         try:
             if not self._status:
                 data = self._take_head(data)
@@ -263,14 +263,14 @@ class Connection(asyncio.Protocol):
         self.lose("connection_lost")
 
     def _take_head(self, data: bytes) -> bytes:
-        """What follows the answer's head; raises `RemoteProtocolError`."""
+        """Read the head; return the bytes after it, if any. Raises `RemoteProtocolError`."""
         if self._head_part:
             data = bytes(self._head_part) + data
             self._head_part.clear()
         while (end := data.find(_END) + len(_END)) >= len(_END) and self._spare_bytes >= 0:
             status, data = self._parsed(data[:end]), data[end:]
             self._spare_bytes -= end
-            if status >= 200:  # before it others may come, such as 100
+            if status >= 200:  # interim answers may come before it, such as 100
                 self._body = self._body_of(status)
                 self._status = status
                 if self._listener is not None:
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
         return b""
 
     def _parsed(self, head: bytes) -> int:
-        """The status of an answer, whose head is whole; raises `RemoteProtocolError`."""
+        """Parse a complete head; return its status. Raises `RemoteProtocolError`."""
         self._headers = {}
         self._parser = httptools.HttpResponseParser(self)
         try:
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = self._parser.should_keep_alive()
 
     def _body_of(self, status: int) -> Body | None:
-        """What follows the head; raises `RemoteProtocolError`."""
+        """The body that follows the head, see `_body`. Raises `RemoteProtocolError`."""
         if status in _BODILESS:
             return Counted(0)
         if (coding := self._headers.get(b"transfer-encoding")) is not None:

@@ -1,9 +1,9 @@
-"""Streams that their clients may leave and come back to: each event has an id, and the latest are
-held, so that a reconnect with `Last-Event-ID` gets what it lacks and the rest of the stream.
+"""Streams that clients may leave and come back to, and comments in silent streams.
 
-As in the standard of server-sent events, but over POST: a client that asks for it with
-`x-foretell-resumable: true` sends its request again, with the id of the last event that it has got.
-And streams that say so where they have nothing to say.
+Each event of a resumable stream has an id, and the latest events are held. A reconnect with
+`Last-Event-ID` gets the events that it lacks and the rest of the stream. This follows the standard
+of server-sent events, but over POST: a client that asks for it with `x-foretell-resumable: true`
+sends its request again, with the id of the last event that it has.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from foretell.services.http.exchange import Answering, Exchange
 RESUMABLE_HEADER = "x-foretell-resumable"
 LAST_EVENT_HEADER = "last-event-id"
 MOST_STREAMS = 128
-"""Held in a replica; those beyond are answered as if nobody had asked to hold them."""
+"""Most streams held by a replica; further ones are answered, but not held."""
 MOST_BYTES = 1 << 20
-"""Held of a stream: 128 MiB in all."""
+"""Most bytes held of a stream: 128 MiB for all streams."""
 AWAY_S = 30.0
-"""A client that has left may come back for so long, and the engine goes on meanwhile; and for so
-long after the end of the answer."""
+"""How long a client that has left may come back, while the engine goes on. Also how long a stream
+is held after its end."""
 _BLANK = b"\n\n"
 _COMMENT = b":" + _BLANK
 
 
 def is_resumable(headers: Mapping[str, str]) -> bool:
-    """The client would come back to its stream."""
+    """Whether the client asks for a stream that it can come back to."""
     return headers.get(RESUMABLE_HEADER, "").strip().lower() == "true"
 
 
@@ -40,7 +40,7 @@ class HeldStreams:
         self._streams: dict[str, HeldStream] = {}
 
     def hold(self, exchange: Exchange, tenant: str) -> "HeldStream | None":
-        """A stream to write an answer to in place of `exchange`; None: there are too many."""
+        """Return a stream to answer in place of `exchange`; None if there are too many."""
         if len(self._streams) >= MOST_STREAMS:
             ended = next((each for each in self._streams.values() if each.ended), None)
             if ended is None:
@@ -53,7 +53,7 @@ class HeldStreams:
 
     async def go_on(self, exchange: Exchange, tenant: str) -> None:
         """Answer a reconnect, until the stream ends or the client leaves again. Raises `ApiError`
-        404 where what it lacks is not held for this tenant."""
+        404 if the events that it lacks are not held for this tenant."""
         name, _, number = exchange.headers[LAST_EVENT_HEADER].strip().rpartition(".")
         stream = self._streams.get(name)
         is_number = number.isascii() and number.isdecimal() and len(number) < 16
@@ -63,20 +63,20 @@ class HeldStreams:
 
 
 class HeldStream(Answering):
-    """An answer that outlives the connection of its client. To a relay it is an exchange."""
+    """An answer that outlives its client's connection. The relay uses it like an exchange."""
 
     def __init__(
         self, name: str, tenant: str, exchange: Exchange, forget: Callable[[], object]
     ) -> None:
-        """`name` is known to the client alone; `forget` lets go of the stream."""
+        """`name` is a secret that only the client knows; `forget` removes the stream."""
         self.tenant = tenant
         self.begun, self.status = False, 0
         self._name = name
         self._exchange: Exchange | None = exchange
         self.forget = forget
-        """Hold it no more."""
+        """Stop holding it."""
         self._gone: asyncio.Future[None] | None = None
-        """Set when the reconnect that gets the stream has it no more."""
+        """Resolved when the stream is detached from the reconnected client."""
         self._headers: list[tuple[bytes, bytes]] = []
         self._is_held = False
         self.ended = False
@@ -91,11 +91,11 @@ class HeldStream(Answering):
         self._end_work = exchange.on_left
         exchange.on_left = self._leave
 
-    # --- what the relay does ---
+    # --- called by the relay ---
 
     @property
     def left(self) -> bool:
-        """The client has left, and there is nothing that it could come back to."""
+        """Whether the client has left and cannot come back."""
         return self._exchange is not None and self._exchange.left
 
     def flow(self, on_full: Callable[[], None], on_room: Callable[[], None]) -> None:
@@ -113,7 +113,7 @@ class HeldStream(Answering):
             self._exchange.start(status, self._headers, has_length=has_length)
 
     def write(self, data: bytes) -> None:
-        """Send a part of the answer: of a stream whole events."""
+        """Send a part of the answer; a stream is held only while parts are whole events."""
         if self._is_held and not data.endswith(_BLANK):
             self._let_go()
         if not self._is_held:
@@ -141,14 +141,14 @@ class HeldStream(Answering):
             self._exchange.abandon()
 
     def _let_go(self) -> None:
-        """A part of an event cannot be held: the client cannot come back to this stream."""
+        """Stop holding a stream of partial events: its client cannot come back to it."""
         self._is_held = False
         self.forget()
         if self._exchange is None:
             self._give_up()
 
     def over(self) -> None:
-        """The relay is done; unless the answer has ended there is nothing to come back to."""
+        """The relay is done: drop the stream, unless the answer has ended."""
         if not self.ended:
             self._end_wait()
             if self._exchange is not None:
@@ -161,10 +161,10 @@ class HeldStream(Answering):
     # --- clients that come back ---
 
     async def attach(self, exchange: Exchange, number: int) -> None:
-        """Send what follows the event of that number, and all that comes, to a client."""
+        """Send a client the events after `number`, and all that follow."""
         if not (self._is_held and self._before <= number <= self._last):
             raise _not_held()
-        if self._exchange is not None:  # the client knows better that it is lost
+        if self._exchange is not None:  # the client has noticed first that it is lost
             former = self._exchange
             self._detach()
             former.abandon()
@@ -189,7 +189,7 @@ class HeldStream(Answering):
             return
         self._detach()
         if self._flow is not None:
-            self._flow[1]()  # nobody reads too slowly any more
+            self._flow[1]()  # no client reads too slowly any more
         self._after(self._give_up)
 
     def _give_up(self) -> None:
@@ -247,9 +247,9 @@ _EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
 class KeptAlive(Answering):
-    """A stream that gets a comment after a silence, or at every interval where something is known
-    of what is left: before its first token, too, when its headers go out with the first comment. An
-    error is then told in the stream."""
+    """A stream with a comment after each silent interval, or after every interval if the remaining
+    latencies are known. Comments may come before the first token: then the headers are sent with
+    the first comment, and an error is sent as an event of the stream."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class KeptAlive(Answering):
         interval_s: float,
         left: Callable[[], str] = str,
     ) -> None:
-        """`left` says what is left of the answer, if that is known."""
+        """`left` returns the remaining latencies as text, "" where not known."""
         self.begun, self.status = False, 0
         self._answer = answer
         self._request_id, self._path = request_id, path

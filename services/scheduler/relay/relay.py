@@ -1,8 +1,8 @@
-"""Answers requests: try engines until one answers, and account for what happened.
+"""Answers requests: tries engines until one answers, and records what happened.
 
 Nothing is sent to the client before the engine's first line of output is here, so an attempt
-that fails before it can be repeated on another engine without the client noticing. After it another
-engine can go on with most streams.
+that fails before it can be repeated on another engine without the client noticing. After it,
+another engine can continue most streams.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 class Relay:
     def __init__(self, shared: Shared, engines: EngineClient, keep_alive_s: float = 0.0) -> None:
-        """A stream gets a comment after `keep_alive_s` of silence; 0: it does not."""
+        """A stream gets a comment after `keep_alive_s` seconds of silence; 0: it gets none."""
         self._shared = shared
         self._engines = engines
         self._keep_alive_s = keep_alive_s
@@ -63,7 +63,7 @@ class Relay:
             context.end(status)
 
     async def _deliver(self, context: RequestContext, exchange: Exchange) -> int:
-        """Answer, until the answer has ended; the status that counts."""
+        """Answer until the answer has ended; return the status to count."""
         request, headers = context.request, forwarded(exchange.headers)
         client: Answering = exchange
         if request.stream and is_resumable(exchange.headers):
@@ -76,7 +76,7 @@ class Relay:
             await self._try_engines(context, headers, answer)
         except ApiError as error:
             answer.end_with(error, path, request.request_id)
-        except Exception:  # the last line of defence: even a defect of ours must end as an answer
+        except Exception:  # the last line of defence: even a bug must end as an answer
             logger.exception("the scheduler failed", extra=about(request.request_id))
             answer.end_with(internal_error(), path, request.request_id)
         finally:
@@ -86,17 +86,17 @@ class Relay:
     async def _try_engines(
         self, context: RequestContext, headers: Mapping[str, str], answer: Answering
     ) -> None:
-        """Try one engine after the other, until one answers; raises `ApiError` where none does.
-        `headers`: those of the client's that engines get."""
+        """Try one engine after the other until one answers; raises `ApiError` if none does.
+        `headers`: the client's headers that engines get."""
         progress: Progress | None = None
-        """What the client has got, where another engine could go on with it."""
+        """What the client has of the answer; None if another engine could not continue it."""
         first = await context.place()
         goes_on = can_continue(context.request, first.spec.prompt_tokens)
         attempt: Attempt | None = first
         while attempt is not None:
             failure: AttemptFailed | None = None
             attempt.continued = answer.begun
-            if not answer.begun:  # what nobody saw does not count
+            if not answer.begun:  # the client has nothing yet
                 follows = goes_on and attempt.instance.takes_fields
                 progress = progress_of(context.request) if follows else None
             told = {**headers, **context.begin_attempt()}
@@ -119,8 +119,8 @@ class Relay:
                 attempt = await _retry(context, failure, answer, output_tokens)
 
     async def go_on(self, exchange: Exchange) -> None:
-        """A client comes back to its stream. The place in progress is still that of its first
-        request, whose body comes again and does not matter."""
+        """Serve a client that comes back to its stream. Its first request still holds the place in
+        progress. The body is sent again, and is read and ignored."""
         try:
             tenant = self._shared.api_keys.tenant(exchange.headers)
             async for _ in exchange.parts(self._shared.max_body_bytes, BODY_DEADLINE_S):
@@ -132,15 +132,15 @@ class Relay:
 
 
 def _left(context: RequestContext) -> str:
-    """What is left of an answer, by what its client was told of it."""
+    """The remaining latencies of an answer, as text for a comment; "" where not known."""
     return context.attempt.left(time.time()) if context.attempt is not None else ""
 
 
 async def _retry(
     context: RequestContext, failure: AttemptFailed, answer: Answering, output_tokens: int
 ) -> Attempt | None:
-    """The next attempt; None where the client has got what the engines refused it with. Raises
-    `ApiError` where there is none."""
+    """Return the next attempt; None if the client was sent the engines' refusal instead. Raises
+    `ApiError` if there is no next attempt."""
     judgement, refusal = failure.judgement, failure.refusal
     try:
         return await context.retry(judgement, output_tokens, failure.said)

@@ -1,4 +1,4 @@
-"""One attempt: its request goes to the engine that was chosen, the answer to the client."""
+"""One attempt: sends the request to the chosen engine, and the answer to the client."""
 
 import asyncio
 import logging
@@ -37,15 +37,15 @@ from foretell.services.scheduler.relay.transport import EngineClient, Unreachabl
 logger = logging.getLogger(__name__)
 
 _FAULT_BYTES = 1 << 16
-"""What is read of the body of an engine's failure, for its text."""
+"""Most bytes read of an engine's error body, for its text."""
 _FAULT_WAIT_S = 0.5
-"""How long it is waited for: another engine is to answer meanwhile."""
+"""Longest wait for that body, since another engine is tried only afterwards."""
 _JSON = (b"content-type", b"application/json")
 _OF_A_BODY = (b"content-type", b"content-encoding")
 
 
 class Refusal(NamedTuple):
-    """An engine's answer that the client gets if no other engine says anything else."""
+    """An engine's error answer, which the client gets if no other engine answers differently."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -53,7 +53,7 @@ class Refusal(NamedTuple):
 
 
 class AttemptFailed(Exception):
-    """Another engine may do better: the client has seen nothing, or it can go on from there."""
+    """Another engine may do better: the client has seen nothing, or the answer can be continued."""
 
     def __init__(
         self, judgement: Judgement, refusal: Refusal | None = None, said: str = ""
@@ -62,17 +62,16 @@ class AttemptFailed(Exception):
         self.judgement = judgement
         self.refusal = refusal
         self.said = said
-        """What the engine said of it, in a line."""
+        """The engine's error message, in one line."""
 
 
 class TakenBack(Exception):
-    """The request was called back from its engine's queue, to be sent elsewhere."""
+    """The request was recalled from its engine's queue, to be placed again."""
 
 
 class Transfer:
-    """Carries one attempt to its engine, and the answer back as it comes. It listens to the
-    engine's connection: what comes from there goes to the client at once, from the connection's own
-    callback."""
+    """Carries one attempt to its engine, and the answer back as it comes. It is the listener of the
+    engine's connection, and writes to the client at once, within the connection's callback."""
 
     def __init__(
         self,
@@ -82,8 +81,8 @@ class Transfer:
         reply: Answering,
         progress: Progress | None = None,
     ) -> None:
-        """`progress`: of the answer, should another engine have to go on; None: none could. Where
-        the reply has begun, this attempt goes on."""
+        """`progress`: of the answer, so that another engine can continue it; None: none could. If
+        the reply has begun, this attempt continues it."""
         self._context = context
         self._request = context.request
         self._attempt = attempt
@@ -94,12 +93,12 @@ class Transfer:
         self._failure: Exception | None = None
         self._framing: StreamFraming | WholeFraming | None = None
         self._fault: Judgement | None = None
-        """Why the attempt has failed, while what the engine says of it is read."""
+        """Why the attempt has failed, while the body of the engine's error is read."""
         self._said = bytearray()
         self._engine_headers: Mapping[bytes, bytes] = {}
         self._streamed = False
         self._watch: Callable[[bytes, int], None] | None = None
-        """Who looks at the stream of an engine that tells nothing of itself."""
+        """Gets the bytes of the stream if the engine is observed."""
         self._begun = False
         self._pass_on: Callable[[bytes], bytes | None] | None = None
         """`pass_on` of a stream that has begun."""
@@ -147,10 +146,10 @@ class Transfer:
             known = self._framing.response_id, request.tenant, attempt.instance_id
             context.placer.kept.learn(*known)
 
-    # --- what the placement core wants ---
+    # --- called by the placer ---
 
     def take_back(self) -> bool:
-        """End the attempt, which tells the engine to stop; False if the client has seen of it."""
+        """End the attempt, so that the engine stops; False once its answer has begun or ended."""
         whole = self._framing is not None and not self._streamed
         if self._over.done() or self._begun or whole:
             return False
@@ -158,13 +157,13 @@ class Transfer:
         return True
 
     def give_up(self) -> None:
-        """The engine is silent: end the attempt, unless nobody could go on from here."""
+        """The engine is silent: end the attempt, unless no other engine could continue it."""
         if not self._begun:
             self._end_attempt(AttemptFailed(lost("silent")))
         elif self._progress is not None and self._progress.can_go_on:
             self.broken("silent")
 
-    # --- what the connection tells ---
+    # --- called by the connection ---
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         if self._over.done():
@@ -175,7 +174,7 @@ class Transfer:
         if status >= 300 or status < 200:
             judgement = judge(status, continued=self._attempt.continued)
             if judgement.verdict is Verdict.FAULT:
-                if not is_plain:  # nobody can read what it says
+                if not is_plain:  # its text cannot be read
                     self._end_attempt(AttemptFailed(judgement))
                     return
                 self._fault = judgement
@@ -194,7 +193,7 @@ class Transfer:
             self._framing = WholeFraming(any_form=any_form or endpoint.is_form)
 
     def _begin_opaque(self, encoding: bytes) -> None:
-        """The answer is passed on as it is, with the header that says how to read it."""
+        """Pass the answer on unchanged, with the header that names its encoding."""
         logger.warning(
             "%s answers in the encoding %r, although it was asked for none",
             self._attempt.instance_id,
@@ -232,12 +231,12 @@ class Transfer:
             self._carry_out(self._framing.feed_end)
 
     def _end_fault(self) -> None:
-        """What the engine says of its failure is here, or late."""
+        """End the attempt: the body of the engine's error is read, or late."""
         if self._fault is not None:
             self._end_attempt(AttemptFailed(self._fault, said=said_in(bytes(self._said))))
 
     def broken(self, reason: str) -> None:
-        """The connection was lost, or is given up."""
+        """The connection was lost or given up."""
         self._end_fault()
         if self._over.done():
             return
@@ -246,7 +245,7 @@ class Transfer:
         else:
             self._carry_out(self._framing.feed_break, reason)
 
-    # --- what becomes of it ---
+    # --- the outcome ---
 
     def _carry_out(self, feed: Callable[..., list[Event]], *fed: object) -> None:
         try:
@@ -301,8 +300,8 @@ class Transfer:
     def _answer(
         self, headers: list[tuple[bytes, bytes]], body: bytes, reported: str | None = None
     ) -> None:
-        """Send a whole answer, unless another engine may do better: raises `AttemptFailed`.
-        `reported`: what a stream's first event says of its failure."""
+        """Send a whole answer; raises `AttemptFailed` if another engine may do better.
+        `reported`: the error message in the first event of a stream."""
         status, instance = self._attempt.status, self._attempt.instance
         if status >= 400 and reported is None and may_refuse_fields(status, body):
             self._fields_refused = self._request.endpoint.generates and instance.takes_fields
@@ -319,8 +318,8 @@ class Transfer:
         self._reply.end(body)
 
     def _break(self, event: Broken) -> None:
-        """The engine was lost: raise `AttemptFailed`, where another one may do better, or end the
-        stream with an error event. Lines may follow those in which an engine says so itself."""
+        """Handle a lost engine: raise `AttemptFailed` if another one may do better, or end the
+        stream with an error event. After an engine's own error event, more lines may follow."""
         attempt, reported = self._attempt, event.reported
         said = reported.message if reported is not None else ""
         if not self._begun:
@@ -345,7 +344,7 @@ class Transfer:
         if self._progress is not None and self._progress.can_go_on:
             raise AttemptFailed(lost(event.reason), said=said)
         attempt.abandoned = True
-        if not self._streamed:  # a part of a long answer: nothing in it could tell
+        if not self._streamed:  # a part of a long answer: no error can be sent in it
             self._reply.status = 502
             self._reply.abandon()
             return
@@ -353,7 +352,7 @@ class Transfer:
         self._reply.end_with(with_text(engine_lost(), said), path, request_id, event.next_event)
 
     def _note_usage(self, usage: Usage) -> None:
-        # Anthropic's API tells the one at the beginning of a stream, the other at its end.
+        # Anthropic's API sends prompt tokens when a stream begins, and output tokens at its end.
         attempt = self._attempt
         attempt.prompt_tokens = usage.prompt_tokens or attempt.prompt_tokens
         attempt.output_tokens = usage.output_tokens
@@ -366,11 +365,11 @@ class Transfer:
         headers += [(n.encode(), v.encode()) for n, v in self._attempt.headers().items()]
         if self._context.grant is not None:
             limits = self._context.grant.headers()
-            headers = [each for each in headers if b"ratelimit" not in each[0]]  # its own
+            headers = [each for each in headers if b"ratelimit" not in each[0]]  # the engine's own
             headers += [(name.encode(), value.encode()) for name, value in limits.items()]
         return headers
 
 
 def engine_lost() -> ApiError:
-    """The error that ends a stream with which no engine goes on."""
+    """The error that ends a stream that no engine continues."""
     return ApiError(502, "the engine failed in mid-answer", code="engine_lost")

@@ -1,4 +1,4 @@
-"""The way to engines: requests over kept-alive connections, until an engine is down."""
+"""Sends requests to engines over kept-alive connections, which close when an engine is down."""
 
 import asyncio
 import ssl
@@ -33,7 +33,7 @@ class EngineClient:
         self.connect_timeout_s = connect_timeout_s
         self.read_timeout_s = read_timeout_s
         self.turns = Turns()
-        # An instance that is taken off the list takes its connections with it.
+        # Weak keys: the connections of a removed instance go with it.
         self._engines: WeakKeyDictionary[Instance, _Engine] = WeakKeyDictionary()
 
     async def post(
@@ -45,8 +45,8 @@ class EngineClient:
         listener: Listener,
         content_type: str = "application/json",
     ) -> Connection:
-        """Send a request, whose answer `listener` gets; returns when it is on its way. The
-        connection must be released. It breaks when the engine does not answer health probes. Raises
+        """Send a request and return its connection; `listener` gets the answer. The caller must
+        release the connection. It breaks when the engine does not answer health probes. Raises
         `Unreachable`."""
         engine = self._engines.get(instance)
         if engine is None:
@@ -86,14 +86,14 @@ class _Engine:
     def head(
         self, path: str, body_bytes: int, headers: Mapping[str, str], content_type: str
     ) -> bytes:
-        """The head of a request; no header holds a line end."""
+        """The head of a request; headers must not contain line ends."""
         return (
             f"POST {self._prefix}{path}{self._fixed}content-type: {content_type}\r\n"
             f"content-length: {body_bytes}\r\n{_lines(headers)}\r\n"
         ).encode()
 
     def idle(self) -> Connection | None:
-        """A kept connection that carries no request."""
+        """A kept connection that can carry the next request; None if there is none."""
         oldest_s = self._loop.time() - _KEEP_ALIVE_S
         while self._idle and self._idle[0].idle_since_s < oldest_s:
             self._idle.popleft().lose("idle")

@@ -17,9 +17,8 @@ from foretell.tenants.quota import NOBODY, Tenant
 
 
 class ApiKeys:
-    """The keys that clients may use; without any, everyone is served. A file of them, in either
-    form, is read again when it changes. One that cannot be read is reported, and what was known
-    stays."""
+    """The keys that clients may use; without any, everyone is served. A file of keys, in either
+    form, is read again when it changes. If that fails, the log says so and the former keys stay."""
 
     def __init__(
         self,
@@ -28,10 +27,10 @@ class ApiKeys:
         clock: Callable[[], float] = time.monotonic,
         traffic: Traffic = OPEN,
     ) -> None:
-        """`keys` is a list separated by commas, whose tenants are called by their positions from 1.
-        `file` names keys (`foretell.config.keys`), or has one in each line: then it counts only
-        where `keys` are those in it. ValueError if it cannot be read. A caller with the secret
-        of `traffic` may call on behalf of any tenant."""
+        """`keys` is a list separated by commas; its tenants are named by their positions from 1.
+        `file` names keys (`foretell.config.keys`), or has one in each line: then it is used only if
+        its keys are `keys`. Raises OSError or ValueError if it cannot be read. A caller with the
+        secret of `traffic` may call on behalf of any tenant."""
         listed = [key.strip() for key in keys.split(",") if key.strip()]
         self._tenants = _listed(listed)
         self._traffic = traffic
@@ -46,7 +45,7 @@ class ApiKeys:
 
     @property
     def needed(self) -> bool:
-        """Clients need a key."""
+        """Whether clients need a key."""
         return bool(self._tenants) or self._file is not None
 
     def tenant(self, headers: Mapping[str, str]) -> Tenant:
@@ -75,15 +74,15 @@ class ApiKeys:
         return found[0]
 
     def check_admin(self, headers: Mapping[str, str]) -> None:
-        """Raises `ApiError` 401 or 403 unless who asks may see what becomes of all requests. Where
-        nobody needs a key, anybody may; of keys without names, none does."""
+        """Raise `ApiError` 401 or 403 unless the caller may see the requests of all callers. Where
+        no key is needed, everyone may; a caller with a key without a name may not."""
         tenant = self.tenant(headers)
         if self.needed and (tenant.limits is None or not tenant.limits.admin):
             text = "this needs a key that is named with 'admin: true' in the file of API keys"
             raise ApiError(403, text, code="admin_key_needed")
 
     async def watch(self) -> None:
-        """Look at the file while nobody calls, too, until cancelled."""
+        """Check the file periodically, also without calls, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(LOOK_EVERY_S)
             self._file.look()
@@ -92,7 +91,7 @@ class ApiKeys:
         return [each for each in self._tenants.values() if each.limits is not None]
 
     def _without_limits(self, name: str) -> Tenant:
-        """A tenant for whom a service asks that bounds its requests; "": it asks for itself."""
+        """The tenant for whom a service calls, which limits requests itself; "": for itself."""
         if not name:
             return NOBODY
         known = next((each for each in self._tenants.values() if each.name == name), None)

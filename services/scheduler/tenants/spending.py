@@ -1,7 +1,7 @@
-"""Limits of callers for all replicas together: each tells the others what was spent there.
+"""Limits of callers for all replicas together: each tells the others what was spent at it.
 
-What a replica hears it takes out of its own buckets, so all replicas' buckets have the same level
-but for what was spent since the latest messages. `predictor.proto` says what a message has.
+A replica takes what it hears out of its own buckets. So all replicas' buckets have the same level,
+except for what was spent since the latest messages. Messages are defined in `predictor.proto`.
 """
 
 import asyncio
@@ -16,14 +16,14 @@ from foretell.v1 import predictor_pb2
 
 TELL_EVERY_S = 0.2
 _TELL_EACH_S = 0.001
-"""Longer by that much for each caller that was told of: it costs processors' time."""
+"""Added to the interval for each caller in a message, which costs processor time."""
 _IDLE_S = 1.0
-"""Between two messages where there is nothing to tell, but that the replica lives."""
+"""Interval of messages that only say that the replica is alive."""
 SILENT_S = 3.0
-"""A replica that was not heard for so long has nothing in progress any more."""
+"""A replica that was not heard for so long counts as having nothing in progress."""
 _FORGOTTEN_S = 60.0
 _MOST_TOLD = 4096
-"""Callers in a message."""
+"""Most callers in a message."""
 
 Way = Callable[[predictor_pb2.Spending], None]
 
@@ -36,7 +36,7 @@ class _Replica:
 
 
 class Spending:
-    """What one replica tells the others, and hears of them."""
+    """What one replica tells the others, and hears from them."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Spending:
         self._others: dict[int, _Replica] = {}
 
     async def run(self, ways: Callable[[], Sequence[Way]]) -> None:
-        """Tell the others, again and again, until cancelled; `ways` lead to them."""
+        """Tell the others periodically until cancelled. `ways` returns functions that do so."""
         pause_s = TELL_EVERY_S
         while True:
             await asyncio.sleep(pause_s)
@@ -64,7 +64,7 @@ class Spending:
                 pause_s = TELL_EVERY_S + _TELL_EACH_S * len(message.spent)
 
     def told(self) -> predictor_pb2.Spending | None:
-        """The next message; None: there is nothing new."""
+        """The next message; None if there is nothing to send yet."""
         now_s = self._clock()
         self._others = {
             each: other
@@ -74,7 +74,7 @@ class Spending:
         tenants = list(self._tenants())
         told = [tenant.told() for tenant in tenants if tenant.is_active][:_MOST_TOLD]
         spent = [predictor_pb2.Spent(**each._asdict()) for each in told]
-        is_new = spent or self._told_any  # who is told of no more has nothing in progress
+        is_new = spent or self._told_any  # a caller that is missing has nothing in progress
         if not tenants or (not is_new and now_s < self._told_s + _IDLE_S):
             return None
         self._told_s, self._told_any = now_s, bool(spent)
@@ -82,7 +82,7 @@ class Spending:
         return predictor_pb2.Spending(replica=self._own, number=self._number, spent=spent)
 
     def hear(self, message: predictor_pb2.Spending) -> None:
-        """Take in what another replica tells."""
+        """Take in a message of another replica."""
         before = self._others.get(message.replica)
         if message.replica == self._own or (before and message.number <= before.number):
             return  # it came by another way already
