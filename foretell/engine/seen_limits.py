@@ -120,10 +120,11 @@ def evidence_of(metrics: str) -> Evidence | None:
     return Evidence(int(running), int(waiting), limits, run)
 
 
-def longest_of(models: Any) -> int:
+def least_model_len(models: Any) -> int:
     """The least `max_model_len` in a list of models (decoded `/v1/models`); 0 if none is stated."""
     cards = models.get("data") if isinstance(models, dict) else None
-    told = [c.get("max_model_len") for c in cards or () if isinstance(c, dict)]
+    cards = cards if isinstance(cards, list) else []
+    told = [card.get("max_model_len") for card in cards if isinstance(card, dict)]
     return min((n for n in told if type(n) is int and 0 < n < _MOST), default=0)
 
 

@@ -91,5 +91,5 @@ class EngineTable:
     def _ended(self) -> list[EngineSequence]:
         index, count, batch = self._engines.outcome.tolist()
         twin = self._twins[index]
-        assert twin is not None, "nobody is there"
+        assert twin is not None, "no twin at this index"
         return twin.ended(count, batch) if count else []

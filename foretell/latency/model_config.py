@@ -40,7 +40,7 @@ def model_from_config(config: Config, name: str) -> ModelSpec:
     try:
         return _spec(text, name)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the configuration of {name} says no {error}") from error
+        raise ValueError(f"the configuration of {name} lacks {error}") from error
 
 
 def _spec(text: Config, name: str) -> ModelSpec:

@@ -108,7 +108,7 @@ def _sentence(policy: Policy, decision: Decision, found: Sequence[Considered], m
     left_out = len(found) - len(compared)
     before = ""
     if decision.waited_s is not None:
-        before = f"called back from a queue, with {_seconds(decision.waited_s)} to wait there: "
+        before = f"recalled from a queue, with {_seconds(decision.waited_s)} left to wait there: "
     if len(found) == 1:
         return f"{before}{name} was the only candidate"
     if not measure:
@@ -121,7 +121,7 @@ def _sentence(policy: Policy, decision: Decision, found: Sequence[Considered], m
     if len(equals) > 1:
         return f"{before}{name} was drawn from {len(equals)} that are equally good by {measure}"
     if policy.needs.prediction and not any(each.score_known for each in compared):
-        return f"{before}{name} has the fewest requests for its size: nobody's prediction was there"
+        return f"{before}{name} has the fewest requests for its size: there was no prediction"
     return f"{before}{name} is the best by {measure}: {_compared(best, compared[1])}"
 
 

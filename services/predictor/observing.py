@@ -7,7 +7,7 @@ import time
 from math import inf, isfinite
 
 from foretell.engine.observed import ObservedEngine
-from foretell.engine.seen_limits import Evidence, evidence_of, longest_of
+from foretell.engine.seen_limits import Evidence, evidence_of, least_model_len
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import RequestSpec
 from foretell.model.limits import Limits
@@ -89,7 +89,7 @@ class Observing:
     async def _look_at_models(self) -> None:
         try:
             status, body = await http_get(f"{self._url}/v1/models", _POLL_WAIT_S)
-            self._longest = longest_of(json.loads(body)) if status == 200 else 0
+            self._longest = least_model_len(json.loads(body)) if status == 200 else 0
         except (OSError, ValueError, RecursionError) as error:
             logger.debug("no models from %s: %s", self._url, error)
 

@@ -27,16 +27,21 @@ async def is_up(url: str, timeout_s: float) -> bool:
 
 def get(url: str, timeout_s: float, *, bearer: str = "") -> tuple[int, bytes]:
     """The blocking form of `http_get`."""
-    parts = urllib.parse.urlsplit(url)
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise OSError(f"not an HTTP address: {url}") from error
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise OSError(f"not an HTTP address: {url}")
     secure = parts.scheme == "https"
     make = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-    connection = make(parts.hostname, parts.port, timeout=timeout_s)
+    connection = make(parts.hostname, port, timeout=timeout_s)
+    target = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
     headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
     with contextlib.closing(connection):
         try:
-            connection.request("GET", parts.path or "/", headers=headers)
+            connection.request("GET", target, headers=headers)
             response = connection.getresponse()
             return response.status, response.read(_MAX_BODY_BYTES)
         except http.client.HTTPException as error:

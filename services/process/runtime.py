@@ -97,10 +97,10 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         sock.bind((host, port))
+        sock.listen(2048)
     except OSError as error:
         sock.close()
         raise SystemExit(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    sock.listen(2048)
     sock.setblocking(False)
     return sock
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,6 @@ from foretell.config import parse_instances
 from foretell.config.instances import InstanceConfig, parse_members
 from foretell.provision import Decision, Phase
 from foretell.services.provisioner.tuning import TUNING
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def test_who_cannot_meet_the_targets_is_told_as_left_out() -> None:
 
 def test_who_is_silent_is_told_as_such() -> None:
     told = decided([silent("a"), silent("b", 2)])
-    assert told.because == "a has the fewest requests for its size: nobody's prediction was there"
+    assert told.because == "a has the fewest requests for its size: there was no prediction"
     assert not any(one.score_known for one in told.candidates)
     told = decided([silent("a"), predicted("b", 3.0, 0.3, outstanding=5)])
     assert told.because.endswith("its own is not known, and was taken from the others'")
@@ -110,7 +110,7 @@ def test_a_request_that_was_called_back_says_from_what() -> None:
     policy = make_policy("slo")
     decision = decide(policy, REQUEST, [predicted("a", 1.0), predicted("b", 2.0, 1.0)], 0.0)
     told = explain(policy, decision._replace(waited_s=1.5))
-    assert told.because.startswith("called back from a queue, with 1.5 s to wait there: a is the")
+    assert told.because.startswith("recalled from a queue, with 1.5 s left to wait there: a is the")
 
 
 def test_a_policy_of_ones_own_need_not_compare_scores() -> None:

@@ -15,7 +15,7 @@ from foretell.engine.seen_limits import (
     TELL_EVERY_S,
     Evidence,
     evidence_of,
-    longest_of,
+    least_model_len,
 )
 from foretell.engine.stream_text import Part
 from foretell.latency.calibration import OnlineStepTime
@@ -302,8 +302,8 @@ def test_flags_of_an_engine_state_its_limits() -> None:
 
 
 def test_models_tell_the_shortest_context() -> None:
-    assert longest_of({"data": [{"max_model_len": 4096}, {"max_model_len": 2048}, {}]}) == 2048
-    assert longest_of([]) == 0
+    assert least_model_len({"data": [{"max_model_len": 4096}, {"max_model_len": 2048}, {}]}) == 2048
+    assert [least_model_len(other) for other in ([], {"data": 5}, {"data": [7]}, None)] == [0] * 4
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -272,7 +272,7 @@ COMPILED void check_inputs(const State& state) {
     require(broken, engine.encoder_free + held + unused == engine.encoder_cache_size,
             "room is miscounted");
     require(broken, engine.encoder_freeable == engine.encoder_free + unused,
-            "what nobody holds is miscounted");
+            "the evictable embeddings are miscounted");
 }
 
 }  // namespace foretell::encoder

@@ -664,7 +664,7 @@ static PyObject* make_module() {
     if (module == nullptr) return nullptr;
     IMPOSSIBLE_STATE = PyErr_NewExceptionWithDoc(
         "foretell.kernel.compiled.ImpossibleState",
-        "What somebody told is no state that an engine can be in; names the broken invariant.",
+        "The reported state is impossible for an engine; the message names the broken invariant.",
         nullptr, nullptr);
     PyObject* layouts =
         describe_all<Sequence, Engine, Block, Counts, Entry, Place, Input, Clock, SteadySums,

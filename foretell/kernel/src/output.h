@@ -128,7 +128,7 @@ COMPILED void check(const State& state) {
     require(broken, few_run, "too many requests run");
     for (Int i = 0; i < engine.running; i++) {
         auto& seq = state.sequences[state.running[i]];
-        require(broken, seq.status == RUNNING, "who runs is not known to run");
+        require(broken, seq.status == RUNNING, "a running request has another status");
         const bool has_blocks = seq.blocks * engine.block_size >= seq.computed;
         require(broken, has_blocks, "computed beyond its blocks");
         held += held_by(state, seq.blocks, seq.left);
@@ -136,7 +136,7 @@ COMPILED void check(const State& state) {
     Int slot = engine.head;
     while (slot != NONE) {
         auto& seq = state.sequences[slot];
-        require(broken, seq.status == WAITING, "who waits is not known to wait");
+        require(broken, seq.status == WAITING, "a waiting request has another status");
         require(broken, seq.blocks == 0, "a waiting request holds blocks");
         waiting += 1;
         slot = seq.next;
