@@ -151,8 +151,6 @@ class Exchange:
         length_bytes = declared_bytes(headers.get("content-length", ""))
         if length_bytes > most_bytes:
             raise body_too_long(most_bytes)
-        if length_bytes > UNCOUNTED_BYTES:
-            self._life.hold(length_bytes)
         loop = asyncio.get_running_loop()
         self._late = loop.call_later(BODY_DEADLINE_S, self.refuse, body_too_late())
         if request.request_headers.end_of_stream:
@@ -180,6 +178,8 @@ class Exchange:
             self._stream.send(ext_proc.destination(",".join(known), own, withheld))
         except ApiError as error:
             self._reply(error.response(path))
+        except Exception:  # the last line of defence, as in the relay
+            self._fail()
 
     def _take_body(self, part: pb.HttpBody) -> None:
         if self._settled:  # refused already, or for a kept response, which needs no body
