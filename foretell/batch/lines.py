@@ -93,7 +93,7 @@ class Checker:
             return None
 
     def end(self) -> None:
-        """Check what can be checked after the last line."""
+        """Add an error if there were no requests; to be called after the last line."""
         if not self.requests:
             self.errors.append(LineError("empty_file", "the file has no requests"))
 

@@ -141,7 +141,7 @@ def expected(
 
 
 class Correction:
-    """Learns how many estimated deviations late batches are, at the given confidence."""
+    """Learns from earlier batches how many deviations to allow for, at the given confidence."""
 
     def __init__(self, confidence: float = CONFIDENCE) -> None:
         self._confidence = confidence

@@ -65,7 +65,7 @@ class Promises:
                 known[name] = known.get(name, BatchLengths()).with_more(tokens)
 
     def tick(self, now_s: float, in_flight: int) -> None:
-        """Advance to `now_s` on a monotonic clock; from now on `in_flight` requests are there."""
+        """Advance to `now_s` on a monotonic clock; `in_flight` counts from now on."""
         self._request_s += self._in_flight * (now_s - self._ticked_s)
         self._ticked_s, self._in_flight = now_s, in_flight
         if now_s < self._since_s + _INTERVAL_S:
@@ -115,7 +115,7 @@ class Promises:
         self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
 
     def _due_unix_s(self, batch: Batch, now_unix_s: float) -> float:
-        """The end promised first, if it is still ahead and before the deadline; else the latter."""
+        """The end promised first if it is still ahead and before the deadline, else that."""
         first = self._first.get(batch.id, self._quoted.get(batch.id, 0.0))
         return first if now_unix_s < first < batch.expires_unix_s else float(batch.expires_unix_s)
 

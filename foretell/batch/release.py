@@ -180,7 +180,7 @@ class OnlineSeen:
         """By replica: online requests so far, and when that number last changed, in seconds."""
 
     def expected(self, replica_id: str, arrived_total: int, now_s: float) -> bool:
-        """Take the count of a replica at `now_s` on a monotonic clock; return the answer."""
+        """Take a replica's count at `now_s` on a monotonic clock; whether more are expected."""
         if self._counts.get(replica_id, (-1, 0.0))[0] != arrived_total:
             self._counts[replica_id] = arrived_total, now_s
         return now_s - max(at_s for _, at_s in self._counts.values()) < ONLINE_FOR_S

@@ -72,8 +72,8 @@ def blended(
 
 
 def _in_chunks(tree: PrefixTree, demand: WorkDemand, size: int) -> Floats:
-    """(items,): compute density of each item. A request has the density of its chunk: `size`
-    requests below the same prefix that are neighbours in the file.
+    """(items,): compute density of each item. A request has the density of its chunk: up to `size`
+    requests below the same prefix that are neighbours in the order of the file.
 
     Sorted one by one, requests of equal known length would be neighbours. They would begin, grow
     and end together, and the KV cache would be overfull and half empty in turn.

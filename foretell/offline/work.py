@@ -54,7 +54,7 @@ class WorkModel:
 def contexts(prompt: Ints, mean: Floats, square: Floats) -> Floats:
     """Tokens that an answer's steps read in all, p·E[d] + E[d²]/2.
 
-    With E[d]² in place of E[d²] it would be too small by the variance of the length.
+    With E[d]² in place of E[d²] it would be too small by half the variance of the length.
     """
     return prompt * mean + square / 2
 

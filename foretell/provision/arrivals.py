@@ -25,13 +25,13 @@ class _Record:
 class ArrivalForecast:
     """The rate of arrivals some time ahead: level, trend or time of day, and a margin.
 
-    If earlier days are known, the current rate is multiplied by the change of the rate then from
-    this time of day to that one; otherwise half of the trend is assumed to continue. The margin is
-    the larger of two: a normal quantile with the dispersion of counts (variance over mean; 1 for
-    Poisson arrivals), and the quantile of arrivals over predicted ones, once enough are known.
-    Errors are kept apart for forecasts of now and of some time ahead, which is taken as one horizon
-    although it moves slowly. The margin allows for surges, so it is not added to one: in a surge it
-    is relative to the usual rate, and the errors of forecasts do not count.
+    If earlier days are known, the current rate is multiplied by the ratio of their rates at the
+    future and at the present time of day; otherwise half of the trend is assumed to continue. The
+    margin is the larger of two: a normal quantile with the dispersion of counts (variance over
+    mean; 1 for Poisson arrivals), and the quantile of arrivals over predicted ones, if enough are
+    known. Errors are kept apart for forecasts of now and of some time ahead, which is taken as one
+    horizon although it moves slowly. The margin allows for surges, so it is not added to one: in a
+    surge it is relative to the usual rate, and the errors of forecasts do not count.
     """
 
     def __init__(self, *, day_s: float = DAY_S) -> None:

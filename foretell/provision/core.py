@@ -163,7 +163,7 @@ class Provisioner:
         self._began_s = warming
 
     def _give_up(self, facts: Facts) -> tuple[str, ...]:
-        """Warming instances that take too long; each time in a row, the pause of starts doubles."""
+        """Warming instances past `give_up_s`. Each time in a row doubles the pause of starts."""
         late = tuple(
             i.instance_id
             for i in facts.in_phase(Phase.WARMING)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foretell.provision.batches import BatchDemand
 
-if TYPE_CHECKING:  # the import needs numpy, which setting bounds does not
+if TYPE_CHECKING:  # importing it needs numpy, which users of bounds may lack
     from foretell.engine.published import Snapshot
 
 
