@@ -115,7 +115,7 @@ class Promises:
         self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
 
     def _due_unix_s(self, batch: Batch, now_unix_s: float) -> float:
-        """The end promised first if it is still ahead and before the deadline, else that."""
+        """The end promised first if it lies between now and the deadline, else the deadline."""
         first = self._first.get(batch.id, self._quoted.get(batch.id, 0.0))
         return first if now_unix_s < first < batch.expires_unix_s else float(batch.expires_unix_s)
 
