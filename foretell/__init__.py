@@ -1,3 +1,3 @@
-"""Foretell: LLM serving placed by prediction. The pure library; see docs/structure.md."""
+"""Foretell places LLM requests by prediction. This is the library; see docs/structure.md."""
 
 __version__ = "0.1.0"

@@ -1,8 +1,8 @@
-"""The bridge to Prometheus: what declares a metric also describes it in the catalogue.
+"""Metrics for Prometheus: declaring a metric also adds it to the catalogue.
 
-Labels are `model_name`, `instance_id`, `policy` and `engine` ("vllm" or "emulated": an emulated
-engine is no evidence of accuracy), `class` ("online" or "offline"), `tenant`, and reasons; never a
-request id.
+Labels are `model_name`, `instance_id`, `policy`, `class` ("online" or "offline"), `tenant`, reasons
+and `engine` ("vllm" or "emulated": an emulated engine proves nothing about accuracy). A request id
+is never a label.
 """
 
 from bisect import bisect_left
@@ -23,28 +23,28 @@ ERROR = "(predicted - actual) / actual"
 
 M = TypeVar("M", Counter, Histogram)
 MOST_SERIES = 10_000
-"""Sets of labels that are remembered for a metric."""
+"""The most label sets that are cached for one metric."""
 
 
 def _remembered(metric: M) -> M:
-    """The metric with `labels` that remembers each set: to look one up takes longer than to count.
-    Its series must not be removed."""
+    """Cache the series of each label set, because the lookup takes longer than the counting.
+    Series of the metric must not be removed."""
     metric.labels = lru_cache(MOST_SERIES)(metric.labels)  # type: ignore[method-assign]
     return metric
 
 
 class _Counter(Counter):
-    """One whose series has no exemplars: each request counts several times."""
+    """A counter without exemplars, which is faster: each request counts several times."""
 
     def inc(self, amount: float = 1, exemplar: None = None) -> None:  # type: ignore[override]
-        """Count `amount`; ValueError where it is negative."""
+        """Add `amount`; raises ValueError if it is negative."""
         if amount < 0:
             raise ValueError("counters only grow")
         self._value.inc(amount)
 
 
 class _Histogram(Histogram):
-    """One without exemplars whose buckets are found by bisection."""
+    """A histogram without exemplars that finds buckets by bisection."""
 
     def observe(self, amount: float, exemplar: None = None) -> None:  # type: ignore[override]
         """Count `amount` in its bucket."""
@@ -57,32 +57,32 @@ class Metric:
     """One line of the catalogue."""
 
     name: str
-    """What a query calls it; a histogram has `_bucket`, `_count` and `_sum`."""
+    """Its name in queries, where a histogram has `_bucket`, `_count` and `_sum` appended."""
     kind: str
     """"counter", "gauge" or "histogram"."""
     unit: str
     labels: tuple[str, ...]
     meaning: str
     formula: str = ""
-    """How it is computed, where it is more than a count or a time."""
+    """How it is computed; empty for a plain count or time."""
 
 
 class Declared:
-    """The metrics of one process, which are in the catalogue because they are made here."""
+    """Creates the metrics of one process and adds each to the catalogue."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
         self.catalogue: list[Metric] = []
 
     def counter(self, name: str, unit: str, meaning: str, labels: Sequence[str] = ()) -> Counter:
-        """A number that only grows while the process lives."""
+        """Create a metric that only grows while the process runs."""
         self.catalogue.append(Metric(name, "counter", unit, tuple(labels), meaning))
         return _remembered(_Counter(name, meaning, labels, registry=self.registry))
 
     def gauge(
         self, name: str, unit: str, meaning: str, labels: Sequence[str] = (), formula: str = ""
     ) -> Gauge:
-        """A number that is what it is at the moment."""
+        """Create a metric whose value may rise and fall."""
         self.catalogue.append(Metric(name, "gauge", unit, tuple(labels), meaning, formula))
         return Gauge(name, meaning, labels, registry=self.registry)
 
@@ -96,14 +96,14 @@ class Declared:
         buckets: Sequence[float],
         formula: str = "",
     ) -> Histogram:
-        """A distribution; `buckets` are upper bounds, ascending."""
+        """Create a distribution; `buckets` are upper bounds, ascending."""
         self.catalogue.append(Metric(name, "histogram", unit, tuple(labels), meaning, formula))
         return _remembered(
             _Histogram(name, meaning, labels, buckets=buckets, registry=self.registry)
         )
 
     def process(self) -> None:
-        """Which release runs, and what the operating system knows of the process."""
+        """Declare the release that runs and the operating system's metrics of the process."""
         release = self.gauge(
             "foretell_build_info", "boolean", "1; the label is the release that runs.", ("version",)
         )

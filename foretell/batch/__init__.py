@@ -1,5 +1,5 @@
-"""Batches of requests as OpenAI's Batch API has them: what is allowed, and how it is shown.
+"""Batches of requests as in OpenAI's Batch API, without I/O or clocks: times are arguments.
 
 `states` has the life of a batch, `lines` the validation of its input, `records` the lines of its
-output. Nothing here does I/O or knows the time: times are arguments, in Unix seconds.
+output, `release` the number of requests in flight, and `promises` the predicted ends.
 """

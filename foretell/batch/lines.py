@@ -10,17 +10,17 @@ from typing import Any
 import orjson
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
-"""Endpoints that the requests of a batch may have."""
+"""The endpoints that a batch may be for."""
 MOST_REQUESTS = 50_000
 """Requests in one batch; for embeddings also the inputs of all requests together."""
 MOST_ERRORS = 100
 """Errors that are listed for one batch."""
 MOST_LINE_BYTES = 16 << 20
 _MOST_VALUES = 1_100_000
-"""Of a line, roughly: a million token ids. To parse them takes 0.1 s, in which nobody else in the
-process goes on, and up to 60 MB."""
+"""The most values of a line, roughly a million token ids. Parsing them blocks the process for 0.1 s
+and takes up to 60 MB."""
 UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-"""Characters that databases do not keep."""
+"""Characters that databases cannot store."""
 _LONGEST_CUSTOM_ID = 512
 _EMBEDDINGS = "/v1/embeddings"
 
@@ -52,12 +52,12 @@ class _Wrong(Exception):
 
 
 class Checker:
-    """Checks the lines of one batch, in their order. It holds no line, only the ids so far."""
+    """Checks the lines of one batch, in their order. It keeps the custom ids, but no lines."""
 
     def __init__(
         self, endpoint: str, models: Collection[str] | None, most_requests: int = MOST_REQUESTS
     ) -> None:
-        """`models` may be asked for; None: any."""
+        """`models`: those that requests may name; None: any."""
         self._endpoint = endpoint
         self._most = most_requests
         self._models = models
@@ -72,11 +72,11 @@ class Checker:
 
     @property
     def full(self) -> bool:
-        """So many errors are known that no more lines need to be looked at."""
+        """Whether enough errors are known to stop checking."""
         return len(self.errors) >= MOST_ERRORS
 
     def check(self, number: int, raw: bytes) -> BatchLine | None:
-        """The request in the line with this number, counted from 1; None: it is empty or wrong."""
+        """Return the request in line `number`, counted from 1; None if it is empty or wrong."""
         if not raw.strip():
             if number > 2 * self._most and not self.full:
                 text = f"a batch has at most {2 * self._most} lines"
@@ -93,7 +93,7 @@ class Checker:
             return None
 
     def end(self) -> None:
-        """No more lines come."""
+        """Add an error if there were no requests; to be called after the last line."""
         if not self.requests:
             self.errors.append(LineError("empty_file", "the file has no requests"))
 
@@ -151,8 +151,8 @@ class Checker:
 
 
 def first_lines(head: bytes, length_bytes: int) -> tuple[int, str]:
-    """About how many requests a file of this length has that begins with `head`, and the model of
-    the first; 0 and "" where that cannot be said."""
+    """Estimate the number of requests in a file of this length that begins with `head`; return it
+    and the model of the first request, or 0 and "" if `head` does not tell."""
     whole = head if len(head) >= length_bytes else head[: head.rfind(b"\n") + 1]
     lines = [line for line in whole.splitlines() if line.strip()]
     try:
@@ -171,19 +171,19 @@ def request_of(raw: bytes) -> tuple[str, bytes]:
 
 
 def _parsed(raw: bytes) -> Any:
-    """A line; raises ValueError, or RecursionError."""
+    """Parse a line; raises ValueError or RecursionError."""
     with suppress(ValueError):  # for lone surrogates and deep nesting
         return orjson.loads(raw)
     return json.loads(raw)
 
 
 def _json_object(raw: bytes) -> dict[str, Any]:
-    if sum(map(raw.count, (b",", b"[", b"{", b":", b":"))) > _MOST_VALUES:  # twice: keys
+    if sum(map(raw.count, (b",", b"[", b"{", b":", b":"))) > _MOST_VALUES:  # ":" twice, for keys
         text = f"a line has at most {_MOST_VALUES} values; keys count as two more"
         raise _Wrong("invalid_json_line", text)
     try:
         data = _parsed(raw)
-    except (ValueError, RecursionError) as error:  # ValueError: also what is no UTF-8
+    except (ValueError, RecursionError) as error:  # ValueError: also if it is not UTF-8
         raise _Wrong("invalid_json_line", "this line is not valid JSON") from error
     if not isinstance(data, dict):
         raise _Wrong("invalid_json_line", "this line is no JSON object")

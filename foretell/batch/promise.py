@@ -1,14 +1,14 @@
-"""When a batch will be done: work that is left, and how many requests are worked on until then.
+"""Predicts when a batch will be done, from the work that is left and the requests in flight.
 
 Work is counted in tokens, not in requests. The tokens of requests that have not ended are predicted
-from those that have. Each request on its way gets so many tokens a second as of late; how many are
-on their way grows as `release` lets it, up to as many as have been when that did not grow any more.
-When all have been sent, the last of them still take their time.
+from those that have. Each request in flight is expected to get as many tokens per second as lately.
+The number in flight is expected to grow as fast as `release` allows, up to the number at which it
+stopped growing before. After the last request is sent, those in flight still take time to end.
 
-That is the expected time. How far off it may be has an estimate, too: from the spread of lengths,
-by the central limit theorem, and from how the pace has varied. A promise adds so many times this
-estimate as covered the named share of earlier batches: split conformal prediction with normalised
-scores (Lei et al., Distribution-free predictive inference for regression, 2018, section 5.2).
+This gives the expected time. Its deviation is estimated, too: from the spread of lengths, by the
+central limit theorem, and from how the pace has varied. A promise adds the multiple of it that
+covered the named share of earlier batches: split conformal prediction with normalised scores (Lei
+et al., Distribution-free predictive inference for regression, 2018, section 5.2).
 """
 
 from collections import deque
@@ -21,12 +21,12 @@ from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
 from foretell.batch.tuning import PROMISE
 
 CONFIDENCE = 0.9
-"""The share of batches that shall have ended by the time that is promised."""
+"""The share of batches that shall have ended by the promised time."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLengths:
-    """Tokens of the requests of a batch that have ended: how many, their sum and squares."""
+    """The number of a batch's requests that have ended, and the sum and squares of their tokens."""
 
     ended: int = 0
     tokens: float = 0.0
@@ -49,22 +49,22 @@ class BatchLengths:
 class _Interval(NamedTuple):
     tokens: float
     request_s: float
-    """Requests on their way, summed over the interval's seconds."""
+    """Requests in flight, integrated over the interval, in request-seconds."""
     seconds: float
 
 
 class BatchPace:
-    """What was done by requests on their way, from one interval to the next, for minutes."""
+    """What requests in flight have done in each interval of the last minutes."""
 
     def __init__(self) -> None:
         self._intervals: deque[_Interval] = deque(maxlen=PROMISE.intervals)
         self._steady: deque[float] = deque(maxlen=PROMISE.intervals)
-        """Requests on their way in intervals in which they did not become more."""
+        """Requests in flight in those intervals in which their number did not grow."""
         self._largest = 0.0
         self._before = 0.0
 
     def add(self, tokens: float, request_s: float, seconds: float) -> None:
-        """So many tokens were done in an interval, by requests on their way for so long in all."""
+        """Add an interval: tokens done, request-seconds in flight, and its length in seconds."""
         assert seconds > 0, "intervals have a length"
         self._intervals.append(_Interval(tokens, request_s, seconds))
         requests = request_s / seconds
@@ -73,7 +73,7 @@ class BatchPace:
         self._before = requests
 
     def pause(self) -> None:
-        """Nothing is on its way; what comes next begins anew."""
+        """Nothing is in flight: growth starts from 0 again."""
         self._before = 0.0
 
     @property
@@ -83,19 +83,19 @@ class BatchPace:
 
     @property
     def each_per_s(self) -> float:
-        """Tokens a second of a request on its way."""
+        """Tokens per second of one request in flight."""
         request_s = sum(each.request_s for each in self._intervals)
         return sum(each.tokens for each in self._intervals) / request_s
 
     @property
     def steady(self) -> float:
-        """The number of requests on their way when they do not become more; the most there can be
-        while that is not known."""
+        """The mean number of requests in flight when it does not grow; the largest window while
+        this is not known."""
         return sum(self._steady) / len(self._steady) if self._steady else LARGEST_WINDOW
 
     @property
     def deviation_ratio(self) -> float:
-        """How far the steady number of requests on their way has varied, as a share of it."""
+        """The standard deviation of the steady number of requests in flight, as a share of it."""
         if len(self._steady) < 2:
             return 0.0
         mean = self.steady
@@ -104,19 +104,19 @@ class BatchPace:
 
 
 class Expected(NamedTuple):
-    """When work will be done, before anything is known of how wrong that is."""
+    """When work is expected to be done, before a correction by earlier errors."""
 
     seconds: float
     off_ratio: float
-    """How far off it may be, as a standard deviation and a share of `seconds`."""
+    """The estimated standard deviation of `seconds`, as a share of them."""
 
 
 def expected(
     left: int, before: float, lengths: BatchLengths, pace: BatchPace, now: float
 ) -> Expected | None:
-    """When `left` requests will have ended, and `before` tokens of batches that come first.
+    """Predict when `left` requests will have ended, after `before` tokens of earlier batches.
 
-    `now` requests are on their way. None while too little is known.
+    `now` requests are in flight. None while too little is known.
     """
     if not left:
         return Expected(0.0, 0.0)
@@ -125,7 +125,7 @@ def expected(
     each_per_s, most = pace.each_per_s, max(1.0, pace.steady)
     requests = left + before / lengths.mean
     each_s = lengths.mean / each_per_s
-    # The last `most` requests, or all, are on their way together, the longest to the end.
+    # The last `most` requests, or all, are in flight together until the longest one ends.
     last = min(requests, most)
     tail_s = each_s * (1.0 + lengths.variation * sqrt(2.0 * log(max(1.0, last))))
     seconds, sent = 0.0, 0.0
@@ -141,24 +141,24 @@ def expected(
 
 
 class Correction:
-    """How many times as far off as estimated batches turn out to be, with the confidence."""
+    """Learns from earlier batches how many deviations to allow for, at the given confidence."""
 
     def __init__(self, confidence: float = CONFIDENCE) -> None:
         self._confidence = confidence
         self._scores: deque[float] = deque(maxlen=PROMISE.corrected_by)
 
     def learn(self, estimate: Expected, took_s: float) -> None:
-        """A batch has ended."""
+        """Learn from a batch that has ended after `took_s`."""
         expected_s = max(estimate.seconds, PROMISE.least_expected_s)
         self._scores.append(
             (took_s / expected_s - 1.0) / max(estimate.off_ratio, PROMISE.least_ratio)
         )
 
     def promised_s(self, estimate: Expected) -> float:
-        """Seconds within which such a batch will have ended, with this probability.
+        """Seconds within which the batch will have ended, at the given confidence.
 
-        While so few have ended that a rank beyond the latest would be needed, twice as far off as
-        the latest of them, or as a normal error, is allowed for.
+        While too few batches have ended for this quantile, it allows for `few_factor` times the
+        largest error so far, or times a normal error if that is larger.
         """
         rank = ceil(self._confidence * (len(self._scores) + 1))
         if rank <= len(self._scores):

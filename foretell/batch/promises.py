@@ -1,4 +1,4 @@
-"""When each batch will be done, as one worker sees it: nothing of it outlives the process."""
+"""When each batch of one worker will be done. Nothing is kept beyond the life of the process."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -16,12 +16,12 @@ from foretell.batch.states import Batch, Status
 
 _INTERVAL_S = 1.0
 _ENOUGH = 30
-"""Requests of a batch from which its lengths are known; before, those of its model count."""
+"""Ended requests from which a batch's own lengths count; before, those of its model count."""
 _MOST_MODELS = 256
 
 
 class Promises:
-    """Learns from records how much work requests are and how fast it is done."""
+    """Learns from records how much work each request is and how fast work is done."""
 
     def __init__(self) -> None:
         self._pace = BatchPace()
@@ -34,19 +34,19 @@ class Promises:
         self._first: dict[str, float] = {}
         self._done_by: dict[str, float] = {}
         self.due: list[tuple[float, float | None]] = []
-        """Each batch that has not ended: Unix seconds at which it is due, and seconds that all work
-        up to its end still takes, at the promised confidence; None: not known."""
+        """For each batch that has not ended: the Unix seconds at which it is due, and the seconds
+        that all work up to its end still takes, at the promised confidence; None if unknown."""
         self._quoted: dict[str, float] = {}
         """The ends quoted for batches when they were created."""
         self._expected: dict[str, tuple[float, Expected]] = {}
-        """When, and what was expected."""
+        """For each batch the Unix seconds of its quote, and what was expected then."""
         self._correction = Correction()
         self._before = 0.0
-        """Tokens that are left of all batches in progress."""
+        """Tokens left of all batches in progress."""
 
     def quote(self, batch_id: str, requests: int, model: str, now_unix_s: float) -> None:
-        """Predict the end of a new batch of about so many requests, as far as its model's
-        requests are known."""
+        """Predict the end of a new batch of about `requests` requests, if enough is known about
+        requests for its model."""
         lengths = self._of_model.get(model, BatchLengths())
         estimate = expected(requests, self._before, lengths, self._pace, self._in_flight)
         if requests and estimate is not None:
@@ -54,7 +54,7 @@ class Promises:
             self._quoted[batch_id] = now_unix_s + self._correction.promised_s(estimate)
 
     def learn(self, batch: Batch, records: Sequence[Record]) -> None:
-        """These requests of a batch have ended."""
+        """Learn from requests of a batch that have ended."""
         model = batch.model or ""
         if len(self._of_model) >= _MOST_MODELS:
             self._of_model.clear()
@@ -65,7 +65,7 @@ class Promises:
                 known[name] = known.get(name, BatchLengths()).with_more(tokens)
 
     def tick(self, now_s: float, in_flight: int) -> None:
-        """Time passes, on a clock that is never set; so many requests are on their way."""
+        """Advance to `now_s` on a monotonic clock; `in_flight` counts from now on."""
         self._request_s += self._in_flight * (now_s - self._ticked_s)
         self._ticked_s, self._in_flight = now_s, in_flight
         if now_s < self._since_s + _INTERVAL_S:
@@ -79,11 +79,10 @@ class Promises:
     def renew(
         self, running: Sequence[Batch], validating: Sequence[Batch], now_unix_s: float
     ) -> None:
-        """Look again at batches in progress, in the order in which they are worked on, and forget
-        others but for those that are being validated.
+        """Predict the ends of `running` batches again, in the order in which they are worked on,
+        and forget those that are neither running nor being validated.
 
-        What was quoted at creation holds until the rest can be done sooner, or until it has turned
-        out to be wrong.
+        The end quoted at creation holds until an earlier one is predicted, or until it has passed.
         """
         before = 0.0
         self._done_by, self.due = {}, []
@@ -116,7 +115,7 @@ class Promises:
         self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
 
     def _due_unix_s(self, batch: Batch, now_unix_s: float) -> float:
-        """The end that was promised first, while it can be kept, or else the batch's own."""
+        """The end promised first if it lies between now and the deadline, else the deadline."""
         first = self._first.get(batch.id, self._quoted.get(batch.id, 0.0))
         return first if now_unix_s < first < batch.expires_unix_s else float(batch.expires_unix_s)
 
@@ -130,8 +129,8 @@ class Promises:
         return max(0.0, max(ends, default=now_unix_s) - now_unix_s)
 
     def kept(self, batch_id: str, now_unix_s: float) -> bool | None:
-        """Whether a batch all of whose requests have ended now did so by the first promise; None:
-        there was none. To be asked before `renew` forgets the batch."""
+        """Whether a batch whose requests have all ended now has kept its first promise; None if
+        there was none. Learns from its end. Call it before `renew` forgets the batch."""
         if batch_id in self._expected:
             then_unix_s, estimate = self._expected[batch_id]
             self._correction.learn(estimate, now_unix_s - then_unix_s)
@@ -143,9 +142,9 @@ class Promises:
         return self._done_by.get(batch_id, self._quoted.get(batch_id))
 
     def shown(self, batch: Batch) -> dict[str, float | bool] | None:
-        """The predicted end of a batch; None while nothing can be promised.
+        """The predicted end of a batch as clients see it; None while nothing can be promised.
 
-        Of a batch that will not be done in time, when it could be.
+        The end of a late batch is predicted as if the batch did not expire.
         """
         done_by = self.done_by(batch.id)
         if done_by is None or batch.status not in (Status.VALIDATING, Status.IN_PROGRESS):

@@ -15,7 +15,7 @@ class TokenUsage:
     """Those of `input_tokens` that were found in a prefix cache."""
     output_tokens: int = 0
     reasoning_tokens: int = 0
-    """Those of `output_tokens` that were thought and not said."""
+    """Those of `output_tokens` that were spent on reasoning."""
 
     def __add__(self, other: "TokenUsage") -> Self:
         return type(self)(
@@ -27,7 +27,7 @@ class TokenUsage:
 
     @property
     def sharing_ratio(self) -> float:
-        """Share of the prompt tokens that engines say they found in a prefix cache."""
+        """Share of the prompt tokens that engines report as found in a prefix cache."""
         return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
     def shown(self) -> dict[str, Any]:
@@ -46,10 +46,10 @@ NO_USAGE = TokenUsage()
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of one request: its line in one of the batch's two files."""
+    """The outcome of one request: its line in one of the batch's two files."""
 
     ok: bool
-    """It stands in the output file; otherwise in the error file."""
+    """Whether the line belongs in the output file; otherwise in the error file."""
     line: bytes
     """The line with its end."""
     usage: TokenUsage = NO_USAGE
@@ -92,7 +92,7 @@ def _line(record_id: str, custom_id: str, response: str, error: str) -> bytes:
 
 
 def _parsed(body: bytes) -> object:
-    """The JSON in `body`; what is none becomes a string, so that the line stays valid."""
+    """The JSON in `body`; anything else becomes a string, so that the line stays valid."""
     text = body.decode(errors="replace")
     try:
         return json.loads(text, parse_constant=_reject_constant)
@@ -105,7 +105,7 @@ def _reject_constant(name: str) -> NoReturn:
 
 
 def _usage_of(body: object) -> TokenUsage:
-    """The tokens of an answer, in the words of chat completions or of responses."""
+    """The tokens of an answer, by the field names of chat completions or of responses."""
     usage = body.get("usage") if isinstance(body, dict) else None
     if not isinstance(usage, Mapping):
         return NO_USAGE

@@ -1,18 +1,18 @@
-"""How many offline requests may be on their way, so that online targets still hold.
+"""How many offline requests may be in flight, so that online targets still hold.
 
-Each instance has a window of its own. It grows while the twin predicts that a request that arrives
-now would get its first token in time, more slowly the less time there is to spare, and shrinks by
-what is too much. What waits in an engine's queue delays what is predicted, so it counts. A
-prediction varies with the step in flight, so the mean of the last looks counts. A window that
-has shrunk shrinks again only when no more are on their way: what was sent ends when it ends.
+Each instance has its own window. It grows while the twin predicts that a request that arrives now
+would get its first token in time, more slowly the less time is left, and shrinks in proportion to
+the excess. It does not grow while requests queue in the engine. A prediction varies with the step
+in flight, so the mean of the latest looks counts. A window shrinks only while no more requests are
+in flight than the windows allow, because requests that were sent run to their end.
 
-With a target, the mean is held so far below it that nearly all looks of late would be in time.
-Without one, the mean may be half as much again as what was predicted of the instance when it had no
-more requests than there are online ones now: nobody has said that this is too much.
+With a target, the mean is kept so far below it that nearly all of the latest looks would be in
+time. Without one, the mean may be `FREE_FACTOR` times what was predicted for the instance when it
+had only as many requests as there are online ones now: no target forbids it.
 
-An engine that holds offline requests back by itself gets so many that it can choose.
-Within the window requests are spaced, so that those that end together are not replaced together: an
-online request would wait for all of their prompts.
+An engine that holds offline requests back itself gets enough of them to choose from. Within the
+window, requests are spaced, so that those that end together are not replaced together: an online
+request would wait for all of their prompts.
 """
 
 from collections import deque
@@ -27,15 +27,15 @@ LOOK_S = 0.25
 UNKNOWN_WINDOW = 8.0
 """The window of an instance without a prediction."""
 PLAIN_WINDOW = 64
-"""Requests on their way to an endpoint that is no scheduler, and so tells nothing of its load."""
+"""Requests in flight to an endpoint that is no scheduler, and so does not report its load."""
 LARGEST_WINDOW = 512.0
 CANDIDATES = 128
-"""Requests that wait in an engine which chooses among them."""
+"""Requests that are kept waiting in an engine that chooses among them."""
 ALONE_FACTOR, FREE_FACTOR = 1.002, 1.5
-"""The mean may be so many times as without offline requests: at least, where a target is missed
-even without them, and where there is no target. What comes of it: docs/adr/0010-cosched.md."""
+"""The mean may be this many times the prediction without offline requests: the first even if it
+misses a target, the second if there is no target. Results are in docs/adr/0010-cosched.md."""
 ONLINE_FOR_S = 60.0
-"""So long after the last online request another is expected at any moment."""
+"""How long after the last online request another one is still expected at any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class _Instance:
     mean_s: float = 0.0
     """The mean TTFT predicted at the last looks; 0 before the first."""
     known_s: dict[int, float] = field(default_factory=dict)
-    """Such means of more looks, by the bit length of the number of its requests."""
+    """The mean TTFT of more looks, by the bit length of the instance's number of requests."""
     looks: dict[int, int] = field(default_factory=dict)
-    """The number of looks that each of them is of, up to `RELEASE.known_by_looks`."""
+    """The number of looks behind each of these means, up to `RELEASE.known_by_looks`."""
 
     def learn(self, ttft_s: float, requests: int) -> None:
         self.mean_s += (ttft_s - self.mean_s) / (RELEASE.mean_of_looks if self.mean_s else 1)
@@ -73,7 +73,7 @@ class _Instance:
         self.known_s[place] = before_s + (ttft_s - before_s) / looks
 
     def with_requests_s(self, requests: float) -> float:
-        """What was predicted when it had about so many requests, or the fewest that it has had."""
+        """The mean TTFT with about `requests` requests or the next fewer; else with the fewest."""
         place = max(1, round(requests)).bit_length()
         fewer = [each for each in self.known_s if each <= place]
         return self.known_s[max(fewer) if fewer else min(self.known_s)]
@@ -83,16 +83,16 @@ class Release:
     """The windows of all instances."""
 
     def __init__(self, ttft_target_s: float = inf) -> None:
-        """`ttft_target_s`: what online requests are promised; infinite: nothing."""
+        """`ttft_target_s`: the TTFT target of online requests; infinite: none."""
         self._target_s = ttft_target_s
         self._free = False
         self._instances: dict[str, _Instance] = {}
         self._ratios: deque[float] = deque(maxlen=RELEASE.spread_of_looks)
-        """The prediction, over its mean."""
+        """The predictions of the latest looks, each over its mean."""
 
     @property
     def window(self) -> int:
-        """Offline requests that may be on their way to all instances together."""
+        """Offline requests that may be in flight to all instances together."""
         return int(sum(each.window for each in self._instances.values()))
 
     @property
@@ -108,10 +108,10 @@ class Release:
         unsent: int = 0,
         expects_online: bool = True,
     ) -> None:
-        """Adjust the windows; `in_flight` offline requests are on their way.
+        """Adjust the windows, with `in_flight` offline requests.
 
-        Of these `unsent` await their turn, so that no instance shows them yet. Without a target
-        nothing holds them back while no online requests are expected.
+        Of these, `unsent` await their turn, so that no instance shows them yet. Without a target,
+        no TTFT limits the windows while no online requests are expected.
         """
         self._free = self._target_s == inf and not expects_online
         used, settled = 2 * in_flight >= self.window, in_flight <= self.window
@@ -149,50 +149,50 @@ class Release:
         bound_s = self._bound_s(known, online)
         if known.mean_s > bound_s:
             return max(RELEASE.decrease, bound_s / known.mean_s) * window if settled else window
-        # A few are always on their way to an engine that begins and ends many requests.
+        # An engine that begins and ends many requests always has a few waiting.
         queue = waiting > 1 + running * RELEASE.queue_ratio
         return window if queue or not used else _grown(window, known.mean_s / bound_s, seen)
 
     def _bound_s(self, known: _Instance, online: float) -> float:
-        """The most that the mean prediction may be."""
+        """The upper bound of the mean predicted TTFT."""
         if self._free:
             return inf
         alone_s = known.with_requests_s(online)
         if self._target_s == inf:
             return alone_s * FREE_FACTOR
-        # A target that is missed without offline requests cannot be what holds them back.
+        # A target that is missed even without offline requests must not hold them back.
         return max(
             self._target_s / (RELEASE.between_looks * self._spread()), ALONE_FACTOR * alone_s
         )
 
     def _spread(self) -> float:
-        """How many times the mean nearly all looks were within."""
+        """The factor on the mean that nearly all of the latest looks stayed below."""
         if len(self._ratios) < RELEASE.fewest_for_spread:
             return RELEASE.usual_spread
         return max(1.0, sorted(self._ratios)[ceil(RELEASE.in_time_ratio * len(self._ratios)) - 1])
 
 
 class OnlineSeen:
-    """Whether online requests are expected at any moment: such as came lately, to any replica."""
+    """Whether online requests are expected at any moment: if any came lately, to any replica."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, float]] = {}
-        """By replica: online requests so far, and when that was last news, in seconds."""
+        """By replica: online requests so far, and when that number last changed, in seconds."""
 
     def expected(self, replica_id: str, arrived_total: int, now_s: float) -> bool:
-        """A replica says so at `now_s`, of a clock that does not go back."""
+        """Take a replica's count at `now_s` on a monotonic clock; whether more are expected."""
         if self._counts.get(replica_id, (-1, 0.0))[0] != arrived_total:
             self._counts[replica_id] = arrived_total, now_s
         return now_s - max(at_s for _, at_s in self._counts.values()) < ONLINE_FOR_S
 
 
 def most_after(window: float) -> float:
-    """The most that a window can be at the next look."""
+    """The largest that a window can be at the next look."""
     return max(window + RELEASE.least_step, RELEASE.growth * window)
 
 
 def _grown(window: float, mean_ratio: float, seen: Seen) -> float:
-    """A window that may grow, where the mean is this share of its bound."""
+    """The next size of a window that may grow; the mean is `mean_ratio` of its bound."""
     pace = min(1.0, (1.0 - mean_ratio) / RELEASE.slower_below)
     grown = window + pace * (most_after(window) - window)
     most = RELEASE.slots_ratio * seen.max_num_seqs if seen.max_num_seqs else LARGEST_WINDOW
@@ -200,10 +200,10 @@ def _grown(window: float, mean_ratio: float, seen: Seen) -> float:
 
 
 class Spacing:
-    """When each request is sent; a few that are late may be sent at once.
+    """Decides when each request is sent; a few that are late may be sent at once.
 
-    Until one was answered they are spaced by `RELEASE.longest_gap_s`: all that a batch begins
-    with would come as one burst.
+    Until the first answer they are `RELEASE.longest_gap_s` apart, so that a batch does not begin
+    with a burst.
     """
 
     def __init__(self) -> None:
@@ -211,14 +211,14 @@ class Spacing:
         self._next_s = 0.0
 
     def ended(self, took_s: float) -> None:
-        """A request was answered after so many seconds."""
+        """Learn that a request was answered after `took_s`."""
         known = self._took_s < inf
         self._took_s = (
             self._took_s + RELEASE.smoothing * (took_s - self._took_s) if known else took_s
         )
 
     def wait_s(self, window: int, now_s: float) -> float:
-        """Seconds until the next request may be sent, of `window` that may be on their way."""
+        """Reserve the next moment to send, with `window` allowed in flight; seconds until then."""
         gap_s = min(RELEASE.longest_gap_s, RELEASE.spacing_ratio * self._took_s / max(1, window))
         at_s = max(self._next_s, now_s - RELEASE.at_once * gap_s)
         self._next_s = at_s + gap_s

@@ -37,7 +37,7 @@ FOLLOWING: Mapping[Status, frozenset[Status]] = {
 }
 """The states that may follow each state."""
 ENDED = frozenset(status for status, following in FOLLOWING.items() if not following)
-"""States in which a batch stays."""
+"""Final states."""
 SEALING = frozenset((Status.FINALIZING, Status.CANCELLING))
 """States in which no more answers are taken and the output is written."""
 
@@ -48,7 +48,7 @@ class IllegalTransition(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A batch's requests: all of them, and those that have ended well or badly."""
+    """A batch's requests: all of them, and those that succeeded or failed."""
 
     total: int = 0
     completed: int = 0
@@ -61,12 +61,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch. It changes by methods that return what it becomes; each may be refused with
-    `IllegalTransition`."""
+    """One batch. Methods that change it return a new one, and raise `IllegalTransition` if its
+    state does not allow the change."""
 
     id: str
     tenant: str
-    """Name of the caller whose batch it is; "" where nobody needs a key."""
+    """Name of the tenant that owns the batch; "" if no API key is needed."""
     input_file_id: str
     endpoint: str
     completion_window: str
@@ -77,7 +77,7 @@ class Batch:
     """The lifetime of its output files in seconds; 0: that of all files."""
     status: Status = Status.VALIDATING
     reached_unix_s: dict[str, int] = field(default_factory=dict)
-    """When it came to each state."""
+    """When it entered each state."""
     model: str | None = None
     counts: Counts = Counts()
     usage: TokenUsage = NO_USAGE
@@ -85,21 +85,21 @@ class Batch:
     output_file_id: str | None = None
     error_file_id: str | None = None
     expired: bool = False
-    """Its time ran out before all of its requests had ended."""
+    """Whether its time ran out before all of its requests had ended."""
 
     def validated(self, total: int, model: str, now_unix_s: int) -> Self:
-        """Its input is good."""
+        """The batch after its input was found valid."""
         assert total > 0, "an empty file is an error"
         begun = self._to(Status.IN_PROGRESS, now_unix_s)
         return replace(begun, counts=Counts(total=total), model=model)
 
     def refused(self, errors: tuple[LineError, ...], now_unix_s: int) -> Self:
-        """Its input has these errors."""
+        """The batch after `errors` were found in its input."""
         assert errors, "what is refused has a reason"
         return replace(self._to(Status.FAILED, now_unix_s), errors=errors)
 
     def answered(self, completed: int, failed: int, usage: TokenUsage) -> Self:
-        """So many more of its requests have ended."""
+        """The batch after more of its requests have ended."""
         if self.status is not Status.IN_PROGRESS:
             raise IllegalTransition(f"a batch that is {self.status} takes no answers")
         counts = self.counts
@@ -108,28 +108,28 @@ class Batch:
         return replace(self, counts=more, usage=self.usage + usage)
 
     def finished(self, now_unix_s: int) -> Self:
-        """All of its requests have ended."""
+        """The batch after all of its requests have ended."""
         assert self.counts.left == 0, "requests are left"
         return self._to(Status.FINALIZING, now_unix_s)
 
     def timed_out(self, now_unix_s: int) -> Self:
-        """Its time has run out; what was done is kept."""
+        """The batch after its time has run out; finished requests are kept."""
         if self.status is Status.VALIDATING:
             return replace(self._to(Status.EXPIRED, now_unix_s), expired=True)
         return replace(self._to(Status.FINALIZING, now_unix_s), expired=True)
 
     def cancel(self, now_unix_s: int) -> Self:
-        """Its owner wants no more of it; what was done is kept."""
+        """The batch after its owner has cancelled it; finished requests are kept."""
         return self._to(Status.CANCELLING, now_unix_s)
 
     def sealed(self, output: str | None, error: str | None, now_unix_s: int) -> Self:
-        """Its output is in these files; None: there was nothing to write."""
+        """The batch after its output was written to these files; None: nothing to write."""
         if self.status is Status.CANCELLING:
             end = Status.CANCELLED
         else:
             end = Status.EXPIRED if self.expired else Status.COMPLETED
         done = self._to(end, now_unix_s)
-        # What had not ended stands in the error file, and counts as failed.
+        # Requests that had not ended are in the error file and count as failed.
         counts = replace(self.counts, failed=self.counts.failed + self.counts.left)
         return replace(done, counts=counts, output_file_id=output, error_file_id=error)
 
@@ -171,7 +171,7 @@ class Batch:
         }
 
     def document(self) -> dict[str, Any]:
-        """Everything about it in JSON's types; `from_document` reads it again."""
+        """The whole batch in JSON's types; `from_document` reads it again."""
         return asdict(self)
 
     @classmethod

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTuning:
-    """How the number of offline requests on their way follows the predicted TTFT."""
+    """How the number of offline requests in flight follows the predicted TTFT."""
 
     growth: float = 1.1
     """Factor by which a window grows at a look, at most."""
@@ -14,7 +14,7 @@ class ReleaseTuning:
     decrease: float = 0.7
     """Share of it that is kept at a look, at least."""
     slower_below: float = 0.2
-    """It grows more slowly when the mean is this share of the bound below it, or less."""
+    """It grows more slowly once the mean is closer to its bound than this share of the bound."""
     queue_ratio: float = 0.125
     """An engine has a queue if more than one and this share of its running requests wait."""
     slots_ratio: float = 0.9
@@ -28,19 +28,19 @@ class ReleaseTuning:
     fewest_for_spread: int = 50
     """Looks below which `usual_spread` counts instead."""
     usual_spread: float = 1.5
-    """Quantile of a prediction over its mean, before it is known."""
+    """The spread (a quantile of predictions over their mean) before it is known."""
     in_time_ratio: float = 0.99
     """Share of the latest looks that would be in time, with a target."""
     between_looks: float = 1.1
-    """What comes between two looks is predicted less well than what is seen in one."""
+    """Margin for requests that arrive between two looks: they are predicted less well."""
     spacing_ratio: float = 0.8
-    """Share of the time between two requests that end, where so many are on their way as may be."""
+    """The gap between two sends, as a share of the time between two ends in a full window."""
     longest_gap_s: float = 0.05
     """Longest pause between two requests that are sent."""
     at_once: int = 2
     """Requests that may follow each other without a pause."""
     smoothing: float = 0.1
-    """Weight of the latest time between two ends in their mean."""
+    """Weight of the latest request's duration in the moving average of durations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,19 +52,19 @@ class PromiseTuning:
     least_intervals: int = 3
     """Intervals before anything is predicted."""
     least_ended: int = 10
-    """Requests that have ended before anything is predicted."""
+    """Ended requests that are needed before anything is predicted."""
     steady_ratio: float = 0.1
-    """Requests on their way that grow by less in an interval do not grow."""
+    """If requests in flight grow by less in an interval, their number counts as steady."""
     steady_s: float = 30.0
-    """The pace stays off for so long, as online load, which moves it, changes slowly."""
+    """How long a deviation of the pace lasts: online load, its cause, changes slowly."""
     least_ratio: float = 0.02
-    """No prediction is more exact, as a share of the expected time."""
+    """The smallest deviation of a prediction, as a share of the expected time."""
     corrected_by: int = 50
     """Latest batches by whose errors a promise is corrected."""
     few_factor: float = 2.0
-    """While fewer have ended than a rank needs, so many times the greatest error is allowed for."""
+    """The factor on the largest error while too few batches have ended for the quantile."""
     least_expected_s: float = 1.0
-    """Shorter batches count as so long."""
+    """Batches that are expected to take less count as this long."""
 
 
 RELEASE = ReleaseTuning()

@@ -1,4 +1,4 @@
-"""Where the body of a message ends, and what of it is content."""
+"""Finds the end of a message's body and extracts the content."""
 
 import re
 
@@ -8,14 +8,14 @@ _TEXT = rb"[\t -~\x80-\xff]*"
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})(;" + _TEXT + rb")?\r\n")
 _CHUNK_END = re.compile(rb"\r\n")
 _TRAILER = re.compile(rb"(?:[!#$%&'*+.^_`|~0-9A-Za-z-]+:" + _TEXT + rb")?\r\n")
-"""The lines of a body that comes in chunks."""
+"""The kinds of lines in a chunked body."""
 _NAMES = {_SIZE: "chunk's size", _CHUNK_END: "chunk's end", _TRAILER: "trailer"}
 _RESTS = (b"\r\n", b"\n", b"0\r\n", b":\r\n")
-"""With one of these, what may become a line is one."""
+"""Endings that are tried on an incomplete line: if none makes it valid, it is malformed."""
 
 
 class Counted:
-    """A body whose length was told before."""
+    """A body whose length the head has stated."""
 
     __slots__ = ("_left", "done")
 
@@ -24,8 +24,8 @@ class Counted:
         self.done = length_bytes == 0
 
     def take(self, data: bytes, at: int) -> tuple[bytes, int]:
-        """The content in `data[at:]`, and where what was not taken begins. Raises
-        `RemoteProtocolError` as soon as it can be no body."""
+        """Return the content in `data[at:]` and the position of the first byte not taken. Raises
+        `RemoteProtocolError` as soon as the bytes cannot be a valid body."""
         part = data[at : at + self._left]
         self._left -= len(part)
         self.done = self._left == 0
@@ -33,7 +33,7 @@ class Counted:
 
 
 class Chunked:
-    """A body in chunks. Their extensions and the trailers are read and forgotten."""
+    """A chunked body. Extensions of chunks and trailers are parsed and dropped."""
 
     __slots__ = (
         *("done", "_bounds", "_line", "_part", "_left"),
@@ -44,7 +44,7 @@ class Chunked:
         self.done = False
         self._bounds = bounds
         self._line = _SIZE
-        """The kind of line that comes next, or when the chunk has ended."""
+        """The kind of line that comes next, once the current chunk has ended."""
         self._part = bytearray()
         self._left = 0
         self._chunks = self._body_bytes = self._extensions = self._trailer_bytes = 0
@@ -61,7 +61,7 @@ class Chunked:
                 self._begin_chunk(found)
                 at = found.end()
                 end = at + self._left
-                if self._left and data[end : end + 2] == b"\r\n":  # it is here, as mostly
+                if self._left and data[end : end + 2] == b"\r\n":  # usual: all here
                     content.append(data[at:end])
                     self._left, self._line, at = 0, _SIZE, end + 2
             else:

@@ -1,32 +1,32 @@
-"""What is refused of what comes: what is no HTTP, and more beside bodies than is collected."""
+"""Limits on what a peer may send, and the error for exceeding them or for invalid HTTP."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Each is for one message. A message beyond one is refused, and its connection ends."""
+    """Limits for one message. A message that exceeds one is refused, and its connection ends."""
 
     head_bytes: int = 1 << 16
-    """The first line, all headers and empty lines before them."""
+    """The request line, empty lines before it, and all headers."""
     headers: int = 256
     chunk_extension_bytes: int = 4096
     """All extensions of a body's chunks. RFC 9112, section 7.1.1, wants a limit; Go had none before
     CVE-2023-39326."""
     trailer_bytes: int = 8192
-    """All trailers of a body, which nobody reads."""
+    """All trailers of a body. They are not used."""
     small_chunks: int = 4096
-    """From so many on, chunks must have `chunk_bytes` on average: each takes time."""
+    """Beyond this number, chunks must have `chunk_bytes` on average: each one costs time."""
     chunk_bytes: int = 16
     ahead_bytes: int = 1 << 16
-    """What follows a request that is being answered. When more has come, no more is read."""
+    """Bytes behind a request that is being answered. While more are held, reading pauses."""
 
 
 BOUNDS = Bounds()
 
 
 class RemoteProtocolError(Exception):
-    """The peer sent what nobody has to read; a client's connection ends with `status`."""
+    """The peer sent invalid HTTP or exceeded a limit; a client gets `status`, then is cut off."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)

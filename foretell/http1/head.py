@@ -1,5 +1,5 @@
-"""The head of a request. httptools parses it and refuses what is ambiguous. Where it ends, and how
-much of it there may be, is found here: no byte of what follows is parsed before its time."""
+"""Parses the head of a request. httptools does the parsing and refuses what is ambiguous. This
+module finds where the head ends and limits its size: httptools gets no byte behind the head."""
 
 import re
 from contextlib import suppress
@@ -14,18 +14,18 @@ from foretell.http1.bounds import Bounds, RemoteProtocolError, malformed
 
 _END = b"\r\n\r\n"
 _ONCE = frozenset(("host", "content-length", "transfer-encoding"))
-"""Headers that say where a request goes and where it ends: two of them could say two things."""
+"""Headers that say where a request goes and where it ends: a second one could contradict."""
 _METHODS = frozenset(map(str, HTTPMethod))
-"""The parser knows some of other protocols, too."""
+"""HTTP's methods; the parser also accepts some of other protocols."""
 _MOST_NAMES, _LONGEST_NAME = 1000, 100
 _HOST = re.compile(r"[!$%&'()*+,;=:\[\]._~0-9A-Za-z-]*")
 """RFC 9110, section 7.2: a host and perhaps a port."""
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+( |$)")
-"""A method, whether or not there is such a one."""
+"""A syntactically valid method, known or not."""
 
 
 class _Names(dict[bytes, str]):
-    """Names of headers in lower case, by how they come: of few clients, and so mostly known."""
+    """A cache of lower-case header names by received name: clients use few different ones."""
 
     def __missing__(self, name: bytes) -> str:
         if len(self) >= _MOST_NAMES:
@@ -41,22 +41,22 @@ _NAMES = _Names()
 
 @dataclass(slots=True)
 class RequestHead:
-    """A request's head, as far as it is understood."""
+    """The parsed head of a request."""
 
     method: str
     path: str
-    """That of the target, which may be a whole URL; decoded."""
+    """The decoded path of the target, which may be a whole URL."""
     query: str
-    """What stands behind the question mark of the target, as it came."""
+    """The target's part behind the question mark, not decoded."""
     headers: dict[str, str]
-    """By their names in lower case; of several with one name, the first."""
+    """Values by lower-case name: the first of several, but all of `connection`, joined."""
     is_1_1: bool
     keep_alive: bool
-    """The client would go on with the connection."""
+    """Whether the client wants to keep the connection open."""
     length_bytes: int | None
-    """The length of the body; None: it comes in chunks."""
+    """The length of the body; None if it is chunked."""
     content: bytes | None = None
-    """The body, where it came with the head; None: it follows."""
+    """The body if it came with the head; None if it follows."""
 
 
 class HeadParser:
@@ -69,23 +69,23 @@ class HeadParser:
         self.begun = False
         self._bounds = bounds
         self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
-        """None once the head is whole: they refer to each other, and memory that only the garbage
-        collector finds is cold when it is used again."""
+        """None once the head is complete, which breaks a reference cycle: memory that only the
+        garbage collector frees is cold when it is used again."""
         self._bytes = 0
         self._tail = b""
         self._url = b""
         self._headers: dict[str, str] = {}
         self._repeated = 0
-        """Headers that have the name of another one."""
+        """The number of headers whose name had come before."""
         self._method = ""
-        """Empty until the head is whole."""
+        """Empty until the head is complete."""
         self._version = ""
         self._keep_alive = False
         self._wrong = ""
 
     def feed(self, data: bytes, at: int) -> int:
-        """Take what belongs to the head from `data[at:]`, at least a byte; returns where the rest
-        begins. Raises `RemoteProtocolError`."""
+        """Take the head's bytes from `data[at:]`, at least one, and return where the rest begins.
+        Raises `RemoteProtocolError`."""
         assert self._parser is not None
         self.begun = True
         end = self._end_in(data, at)
@@ -96,7 +96,7 @@ class HeadParser:
         try:
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade:
-            pass  # an offer to speak something else, such as h2c: it is not taken up
+            pass  # an offer to switch to another protocol, such as h2c, is ignored
         except httptools.HttpParserError as error:
             is_method = isinstance(error, httptools.HttpParserInvalidMethodError)
             if str(error).startswith("Invalid method for") or (is_method and _TOKEN.match(part)):
@@ -113,7 +113,7 @@ class HeadParser:
         return end or len(data)
 
     def head(self) -> RequestHead | None:
-        """The head; None while it is not whole. Raises `RemoteProtocolError`."""
+        """Return the head, or None while it is incomplete. Raises `RemoteProtocolError`."""
         if not self._method:
             return None
         if self._method not in _METHODS:
@@ -144,13 +144,13 @@ class HeadParser:
             if not is_1_1 or coding.strip().lower() != "chunked":
                 raise malformed("its 'Transfer-Encoding' is not 'chunked'")
             return None
-        # The parser let digits pass, and no number that 64 bits could not hold.
+        # The parser accepts only digits, and no number beyond 64 bits.
         length = headers.get("content-length")
         return int(length.lstrip("0") or "0") if length else 0
 
     def _end_in(self, data: bytes, at: int) -> int:
-        """Where the head may end in `data`; 0: not there."""
-        if self._tail:  # its end may have begun
+        """The position in `data` where the head may end; 0 if it does not end there."""
+        if self._tail:  # its end may span two reads
             seam = self._tail + data[at : at + len(_END) - 1]
             found = seam.find(_END)
             if found >= 0:
@@ -162,7 +162,7 @@ class HeadParser:
         most = f"{self._bounds.head_bytes} bytes and {self._bounds.headers} headers"
         return RemoteProtocolError(431, f"a request's head has at most {most}")
 
-    # --- what the parser tells ---
+    # --- callbacks of httptools ---
 
     def on_url(self, url: bytes) -> None:
         self._url += url

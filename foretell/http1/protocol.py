@@ -1,8 +1,8 @@
 """The server's side of one connection, without I/O and without a clock.
 
-Its caller gives it what arrives (`receive`), takes the events that follow (`next_event`) and tells
-it when a request has been answered (`answered`). What stands behind a request waits until then,
-unread.
+The caller passes in received bytes (`receive`), takes the resulting events (`next_event`) and
+reports when a request has been answered (`answered`). Bytes behind a request stay unparsed until
+then.
 """
 
 from enum import Enum, auto
@@ -13,28 +13,28 @@ from foretell.http1.head import HeadParser, RequestHead
 
 
 class LocalProtocolError(Exception):
-    """We did what is not due in this state: a defect of ours."""
+    """A step that the state does not allow: a bug in the server."""
 
 
 class State(Enum):
     """Where a connection stands in the cycle of a request and its answer."""
 
     IDLE = auto()
-    """No request is in progress; a part of a head may have come."""
+    """No request is in progress; part of a head may have come."""
     RECEIVING = auto()
-    """A head has come. Its body is on its way, and it may be answered before that has ended."""
+    """A head has come, and its body is arriving. The answer may end before the body does."""
     ANSWERING = auto()
-    """The request is whole. What follows it waits, unread, until it has been answered."""
+    """The request is complete. Bytes behind it stay unparsed until it has been answered."""
     DRAINING = auto()
-    """The request has been answered, and the rest of its body comes for nothing."""
+    """The request has been answered; the rest of its body is no longer needed."""
     FAILED = auto()
-    """The body turned out to be none. The request is still to be answered; nothing more is read."""
+    """The body is malformed. The request is still to be answered; nothing more is read."""
     DONE = auto()
-    """Request and answer are whole."""
+    """Request and answer are complete."""
     CLOSING = auto()
-    """Nothing more is said or heard."""
+    """Nothing more is sent or read."""
 
-    __hash__ = object.__hash__  # that of Enum takes longer than all the rest of a transition
+    __hash__ = object.__hash__  # Enum's takes longer than the rest of a transition
 
 
 class Step(Enum):
@@ -71,11 +71,11 @@ _IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
 _FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
 _HEAD, _BODY_END, _ANSWER_END = Step.HEAD, Step.BODY_END, Step.ANSWER_END
 _NEXT, _CLOSE = Step.NEXT, Step.CLOSE
-"""Names of their own: to look up the member of an enumeration takes as long as a call."""
+"""Module-level names, because looking up a member of an Enum takes as long as a call."""
 
 
 class ServerProtocol:
-    """One connection. The events of a request are its head, parts of its body, and b"": its end."""
+    """One connection. A request's events are its head, parts of its body, and b"" at its end."""
 
     __slots__ = (
         *("state", "keep_alive"),
@@ -85,7 +85,7 @@ class ServerProtocol:
     def __init__(self, bounds: Bounds = BOUNDS) -> None:
         self.state = State.IDLE
         self.keep_alive = False
-        """Another request may follow the one in progress."""
+        """Whether another request may follow the one in progress."""
         self._bounds = bounds
         self._head = HeadParser(bounds)
         self._body: Body = Counted(0)
@@ -98,17 +98,17 @@ class ServerProtocol:
 
     @property
     def held_bytes(self) -> int:
-        """What has come and was not read."""
+        """Bytes received but not yet parsed."""
         return len(self._data) - self._at + len(self._later)
 
     @property
     def is_full(self) -> bool:
-        """So much is held that no more should be received."""
+        """Whether so much is held that reading should pause."""
         held_bytes = len(self._data) - self._at + len(self._later)
         return held_bytes > self._bounds.ahead_bytes
 
     def receive(self, data: bytes) -> bool:
-        """Take what has arrived; False: it was dropped."""
+        """Take received bytes; return False if they were dropped."""
         if self.state is _CLOSING or self.state is _FAILED:
             return False
         if self._at == len(self._data):
@@ -118,10 +118,10 @@ class ServerProtocol:
         return True
 
     def next_event(self) -> RequestHead | bytes | None:
-        """What comes next; None: nothing, until more arrives or the request has been answered. A
-        head that has its `content` already is a whole request: nothing follows it. Raises
-        `RemoteProtocolError` for what is no HTTP, after which nothing is read any more: the request
-        in progress, if there is one that was not answered, is still to be answered."""
+        """Return the next event; None until more bytes arrive or the request has been answered. A
+        head with `content` is a whole request: no events follow it. Raises `RemoteProtocolError`
+        for invalid HTTP. After that nothing more is read, but a request in progress that was not
+        answered is still to be answered."""
         try:
             while self.state is _IDLE and self._has_data():
                 self._at = self._head.feed(self._data, self._at)
@@ -136,7 +136,7 @@ class ServerProtocol:
         return None
 
     def _has_data(self) -> bool:
-        """Something was not read; what came later is next where all before it was."""
+        """Whether unparsed bytes are left. Goes on to later bytes once earlier ones are parsed."""
         if self._at < len(self._data):
             return True
         self._data, self._at = bytes(self._later), 0
@@ -175,7 +175,7 @@ class ServerProtocol:
         self._go(_CLOSE)
 
     def _go(self, step: Step) -> None:
-        """To the state that follows; raises `LocalProtocolError` where the step is not due."""
+        """Go to the next state; raises `LocalProtocolError` if the step is not allowed."""
         try:
             state = TRANSITIONS[self.state][step]
         except KeyError:

@@ -1,4 +1,4 @@
-"""What the HTTP surface sends: whole responses, and the heads of answers that are relayed."""
+"""Whole responses, and the heads of relayed answers."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

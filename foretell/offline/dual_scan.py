@@ -16,17 +16,17 @@ from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints
 
 UNIT_REQUESTS, UNIT_SHARE = 256, 1 / 64
-"""Most requests next to each other in the order that are judged as one, and most of all work."""
+"""The most neighbours in the order that form one unit, and the largest share of work in it."""
 _LEFT, _RIGHT = 0, 1
 _SLACK = 1.1  # of a step's prompt tokens beyond C_L + C_R: no backlog grows
-_LOOK_STEPS = 64  # after which overdue answers are looked for
-_OVERDUE = 2.0  # times its expected length: an answer of the left end that counts as the right's
+_LOOK_STEPS = 64  # steps between two searches for overdue answers
+_OVERDUE = 2.0  # times its expected length: then an answer of the left end counts as the right's
 
 
 def memory_split(memory: float, root: float, left: float, right: float) -> tuple[float, float]:
     """Parts of `memory` in which densities `left` and `right` blend to `root`.
 
-    Where they cannot, because `root` is not between them, the nearer end gets all; equal densities
+    If `root` is not between them, the nearer end gets all; but if `left` is not above `right`, both
     get equal parts.
     """
     if left <= right:
@@ -88,7 +88,7 @@ class DualScan:
     ) -> None:
         """`order`: the tree's requests, densest first. `kv_tokens`: the KV cache's size.
 
-        `first` are sampled requests, which go before the others.
+        `first`: sampled requests, which are sent before the others.
         """
         early = set(first)
         self._first = list(first)[::-1]
@@ -98,7 +98,7 @@ class DualScan:
         self._expected = lengths.mean
         self._memory = float(kv_tokens)
         self._ends = [0, len(self._order)]
-        """The next request at the left, and the one after the next at the right."""
+        """Positions in the order: of the next request on the left, and one past the right one."""
         self._now = (-1, -1)  # the units that both ends are in
         self._most, self._pace, self._credit = [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]
         self._holds = _held(tree, lengths).tolist()
@@ -154,7 +154,7 @@ class DualScan:
         return self._ends[_LEFT] < self._ends[_RIGHT]
 
     def _mean_held(self) -> float:
-        """Tokens that a sampled request holds on average, as far as anybody knows."""
+        """KV tokens that a sampled request is expected to hold on average."""
         units = self._units
         return float((units.own + units.mean).mean()) if units else 0.0
 
@@ -177,7 +177,7 @@ class DualScan:
         return request
 
     def _enter_units(self) -> None:
-        """Divide the memory anew where an end has come to another unit."""
+        """Divide the memory again if an end has entered another unit."""
         units = self._units
         if units is None or not self._more:
             return
@@ -199,7 +199,7 @@ class DualScan:
             self._pace[side] = number * max(1.0, float(units.own[unit])) / mean
 
     def _move_overdue(self) -> None:
-        """Answers of the left end that turn out long hold memory of the right end."""
+        """Let answers of the left end that turn out long count for the right end's memory."""
         left, right = self._flights
         late = left.requests[left.ages > _OVERDUE * self._expected[left.requests] + 1]
         for request in late.tolist():

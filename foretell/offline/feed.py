@@ -1,4 +1,4 @@
-"""What gives an engine its requests one by one, and what each of them keeps count of."""
+"""Feeds, which give an engine its requests one by one, and the counters that they use."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,12 +13,12 @@ _FIRST_CAPACITY = 256
 LEAST_STEP_TOKENS = 256
 """Prompt tokens of a step below which computing would not fill a GPU."""
 UNTIL_SOMETHING_CHANGES = 1 << 30
-"""Steps, where only a request's admission or end can matter."""
+"""A number of steps for when only a request's admission or end can matter."""
 _READY = 64  # requests that wait in an engine which admits by itself
 
 
 class Feed(Protocol):
-    """Says which requests to send to an engine next; hears of its steps and of answers' ends."""
+    """Says which requests to send to an engine next; is told its steps and the ends of answers."""
 
     def admit(self, waiting: int) -> Sequence[int]:
         """Requests to send before the next step, while `waiting` have not begun on the engine.
@@ -29,30 +29,30 @@ class Feed(Protocol):
         ...
 
     def step_tokens(self) -> int:
-        """Tokens that the next step should compute at most, decodes included; 0: as many as fit.
+        """The most tokens that the next step should compute, decodes included; 0: as many as fit.
 
-        Engines whose budget is fixed may leave it unheeded, at the cost of uneven steps.
+        Engines with a fixed budget may ignore it, at the cost of uneven steps.
         """
         ...
 
     def unasked_steps(self) -> int:
-        """Steps that the engine may make before it asks `admit` and `step_tokens` again, unless a
+        """Steps that the engine may make before it calls `admit` and `step_tokens` again, unless a
         request is admitted, preempted or ends before."""
         ...
 
     def stepped(self, steps: int) -> None:
-        """The engine has made so many steps: each request that it runs has as many tokens more."""
+        """The engine has made `steps` steps: each running request has that many more tokens."""
         ...
 
     def ended(self, request: int, tokens: int) -> None:
-        """An answer has ended after so many tokens."""
+        """An answer has ended after `tokens` tokens."""
         ...
 
 
 class Sequential:
     """Requests in a fixed order; the engine admits what has room, as engines do.
 
-    Feeds of several engines may be given one iterator: each takes what comes next.
+    The feeds of several engines may share one iterator: each takes the next requests.
     """
 
     def __init__(self, order: Iterable[int]) -> None:
@@ -68,10 +68,10 @@ class Sequential:
         return UNTIL_SOMETHING_CHANGES
 
     def stepped(self, steps: int) -> None:
-        """Nothing depends on it."""
+        """Do nothing: the order is fixed."""
 
     def ended(self, request: int, tokens: int) -> None:
-        """Nothing depends on it."""
+        """Do nothing: the order is fixed."""
 
 
 class InFlight:
@@ -84,7 +84,7 @@ class InFlight:
         self.context_tokens = 0
         """Tokens that the next step reads from the KV cache: whole prompts and answers so far."""
         self.kv_tokens = 0
-        """Tokens of them that no other request shares."""
+        """Those of them that no other request shares."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -108,7 +108,7 @@ class InFlight:
         return self._columns[3, : len(self)]
 
     def add(self, request: int, own: int, prompt: int, age: int = 0) -> None:
-        """A request that holds `own` tokens of its prompt's, and has generated `age`."""
+        """Add a request that holds `own` tokens of its prompt and has generated `age` tokens."""
         place = len(self._places)
         if place == self._columns.shape[1]:
             self._columns = np.concatenate((self._columns, np.zeros_like(self._columns)), axis=1)
@@ -118,7 +118,7 @@ class InFlight:
         self.kv_tokens += own + age
 
     def move(self, request: int, to: "InFlight") -> None:
-        """The request is `to`'s from now on."""
+        """Move the request to `to`."""
         _, began, own, prompt = self._columns[:, self._places[request]].tolist()
         self.remove(request)
         to.add(request, own, prompt, self._now - began)
@@ -141,7 +141,7 @@ class InFlight:
 
 
 class Uncached:
-    """Which tokens of a prompt are still to be computed, once others have brought prefixes."""
+    """Tracks cached prefixes, and so which tokens of a prompt are still to be computed."""
 
     def __init__(self, tree: PrefixTree) -> None:
         self._parent = tree.parent.tolist()
@@ -169,7 +169,7 @@ class UsedPrefixes:
         self._users = [0] * tree.items
 
     def more(self, request: int) -> int:
-        """KV tokens of those of its prefixes that nobody uses."""
+        """KV tokens of the request's prefixes that no running request uses."""
         return sum(self._edge[item] for item in self._of(request) if not self._users[item])
 
     def use(self, request: int) -> None:
@@ -179,7 +179,7 @@ class UsedPrefixes:
                 self.tokens += self._edge[item]
 
     def leave(self, request: int) -> None:
-        """The request, which has used its prefixes until now, has ended."""
+        """Release the prefixes of a request that has ended."""
         for item in self._of(request):
             self._users[item] -= 1
             if not self._users[item]:

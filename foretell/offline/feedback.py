@@ -1,13 +1,13 @@
-"""Feedback control of what an engine is given, by what remains and not by what was planned.
+"""Feedback control of what an engine is given: by the work that remains, not by a plan.
 
-Two kinds of requests: R, whose group needs memory for longer than arithmetic and more so than all
-that waits, and the others (L), in depth-first order. Every step may compute as many seconds as
-its reading of memory takes times τ, remaining computing over remaining reading, or what hides
-behind reading the weights. R is admitted while a forecast of the KV cache says that it will fit, L
-with what is left of the step. While R has room, a step may also compute what R brings along to fill
-it: what is due to a cache that is half full would keep it half full. When R has all been sent, what
-is left of L is spread over the steps that R is still expected to take. Lengths are learnt from all
-answers, with those in flight as censored ones.
+There are two kinds of requests: R, whose group needs memory for longer than arithmetic and has a
+lower density than all waiting work together, and the others (L), in depth-first order. A step may
+compute for as long as it reads memory, times τ (remaining computing over remaining reading), or, if
+longer, for as long as hides behind reading the weights. R is admitted while a forecast says that it
+will fit into the KV cache, L with what is left of the step. While R has room, a step may also
+compute R's prompts to fill the cache: the computing due to a half full cache would keep it half
+full. When all of R has been sent, the rest of L is spread over the steps that R is still expected
+to take. Lengths are learnt from all answers; those of requests in flight are censored.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,15 @@ from foretell.offline.work import Floats, WorkModel, contexts
 
 _LEFT, _RIGHT = 0, 1
 _REFRESH_STEPS = 64
-_SIGMAS = 1.0  # of the forecast of the KV cache that must fit
-_RESERVED = 0.75  # of what L will hold: R, held back by its peaks, leaves some more
+_SIGMAS = 1.0  # standard deviations of the KV cache's forecast that must fit
+_RESERVED = 0.75  # of what L will hold: R, limited by its peaks, leaves some more
 _USED = 0.98  # of the KV cache; the rest is lost to blocks that are not full
-_HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths, and most in flight until then
+_HEARD, _UNHEARD = 8, 32  # answers that tell a group's lengths; most running until then
 _SLACK = 1.1  # of a step's prompt tokens beyond what requests are sent for: no backlog grows
-_LONG = 0.5  # of the answer that the mean token is part of: an answer of R without overlap
-_ANY = 0.5  # expected requests: fewer are none
-_KEPT = 0.5  # of what waits to be computed: most that is kept for the end
-_RETRY_STEPS = 8  # after the forecast has refused a request
+_LONG = 0.5  # of the token-weighted mean length: without overlap, R's answers are longer
+_ANY = 0.5  # expected requests; fewer count as none
+_KEPT = 0.5  # of the computing that waits: the most that is kept for the end
+_RETRY_STEPS = 8  # steps to wait after the forecast has refused a request
 
 
 class Feedback:
@@ -54,14 +54,14 @@ class Feedback:
     ) -> None:
         """`kv_tokens`: size of the engine's KV cache. `seats`: requests that it runs at once.
 
-        An engine that `overlaps` computes while it reads. For one that does not there is no use in
-        spreading computing evenly, only in few steps, each of which reads the weights: L fills what
-        R leaves of the cache or, where seats are shorter than it, of the seats.
+        An engine that `overlaps` computes while it reads memory. For one that does not, spreading
+        computing evenly has no use, but having few steps has, since each reads the weights: L fills
+        what R leaves of the cache or, if seats run out first, of the seats.
         """
         self._overlaps = overlaps
         self._seats = self._right_seats = seats
         self._even_s = inf
-        """Computing of L a step, where seats are short."""
+        """Seconds of L's computing per step if seats are short; otherwise infinite."""
         self._work, self._kv_cache = work, _USED * kv_tokens
         self._prefixes = UsedPrefixes(job.tree)
         self._most = job.most_tokens
@@ -76,18 +76,18 @@ class Feedback:
         self._running = [0] * self._waiting.groups
         """Requests of each group that this engine runs."""
         self._left: list[int] = []
-        """Groups of L: the unheard ones first, then those of which the greatest part is left."""
+        """Groups of L: those of unknown lengths first, then those with the largest share left."""
         self._right: list[int] = []
         """Groups of R, the longest answers first."""
         self._flights = InFlight(), InFlight()
-        """Those sent as L, and those sent as R."""
+        """Requests that were sent as L, and as R."""
         self._side: dict[int, int] = {}
         self._steps = self._refused_until = 0
         self._refreshed = -1
         self._credit_s = self._reserve = self._growth = self._spread_s = 0.0
         self._tau = self._pace = 1.0
         self._right_ratio = 0.0
-        """Computing over reading of R that waits."""
+        """Computing over reading of R's waiting requests, at most τ."""
         self._doubtful = True
         self._since = 1
         """Steps since the last admission."""
@@ -124,7 +124,7 @@ class Feedback:
         if self._credit_s <= 0:
             steps = min(steps, ceil(-self._credit_s / self._budget_s()))
         if self._right and self._right_may:
-            # What was refused now will be until an answer ends, but for the forecast's changes.
+            # A refusal holds until an answer ends, or until the forecast changes.
             steps = min(steps, self._refused_until - self._steps)
         return max(1, steps)
 
@@ -144,7 +144,7 @@ class Feedback:
         self._waiting.ended(request, tokens)
 
     def _budget_s(self) -> float:
-        """Seconds of computing prompts that the next step may take."""
+        """Seconds that the next step may spend on computing prompts."""
         if not self._overlaps:
             return self._even_s
         tokens = sum(each.context_tokens for each in self._flights)
@@ -157,10 +157,10 @@ class Feedback:
 
     @property
     def _filling(self) -> float:
-        """Computing, for a second's reading that the cache has room for, which may fill it.
+        """Seconds of computing to fill the cache, per second of reading that it has room for.
 
-        That of R, while it is not refused, as no other fills the cache in time. With requests of
-        one kind all that remains is computed in step with a full cache.
+        R's ratio while R is not refused, since only R fills the cache in time. Without any R, all
+        that remains is computed at the pace of a full cache.
         """
         if self._doubtful:
             return 0.0
@@ -170,12 +170,12 @@ class Feedback:
 
     @property
     def _memory(self) -> float:
-        """KV tokens for what requests do not share."""
+        """KV tokens that are left for what requests do not share."""
         return self._kv_cache - self._prefixes.tokens
 
     @property
     def _right_may(self) -> bool:
-        """Whether R may be computed now; where nothing overlaps the budget is L's alone."""
+        """Whether R may be admitted now. Without overlap, the budget limits only L."""
         return self._credit_s > 0 or not self._overlaps
 
     def _admit_right(self, chosen: list[int]) -> None:
@@ -206,7 +206,7 @@ class Feedback:
                 chosen.append(self._send(group, _LEFT))
 
     def _may_grow(self, group: int) -> bool:
-        """Whether more may be sent of a group: few, until it is known how long its answers get."""
+        """Whether more of a group may be sent: only a few until its lengths are known."""
         return self._waiting.heard[group] >= _HEARD or self._running[group] < _UNHEARD
 
     def _fits(self, request: int, answer: float) -> bool:
@@ -222,7 +222,7 @@ class Feedback:
         return []
 
     def _send(self, group: int, side: int) -> int:
-        """The next request of a group goes to the engine."""
+        """Send the next request of a group to the engine, and return it."""
         request = self._waiting.take(group)
         own = self._uncached.bring(request)
         if self._overlaps or side == _LEFT:
@@ -238,7 +238,7 @@ class Feedback:
         return sum(flight.kv_tokens for flight in self._flights)
 
     def _refresh(self) -> None:
-        """Learn from what has ended and still runs; divide the groups and the memory anew."""
+        """Learn from ended and running requests; divide the groups and the memory again."""
         self._refreshed = self._steps // _REFRESH_STEPS
         work, waiting = self._work, self._waiting
         requests = np.concatenate([flight.requests for flight in self._flights])
@@ -262,7 +262,7 @@ class Feedback:
         doubtful = (np.array(waiting.heard) < _HEARD) & (count > 0) & waiting.to_learn
         self._doubtful = bool(doubtful.any())
         self._tau = 1.0 if self._doubtful else compute / max(memory, 1e-30)
-        # Beside what waits: what runs has been computed, so that a last kind would be dense.
+        # Compared with waiting work only: beside running work, the last groups would seem dense.
         dense = (compute_s > memory_s) | (compute_s * memory_s.sum() > compute_s.sum() * memory_s)
         if not self._overlaps:
             # Every step reads the weights, so that long answers must not be left for the end.
@@ -279,10 +279,10 @@ class Feedback:
         self._keep_for_end(float(compute_s.sum()), compute, memory)
 
     def _keep_for_end(self, waiting_s: float, compute_s: float, memory_s: float) -> None:
-        """What is computed a step until R has all been sent, and after that.
+        """Set the pace of computing until all of R has been sent, and the spread after that.
 
-        Then R runs out, as those in flight do now, and what hides behind the weights is still to
-        be there for every step until the last has ended. `waiting_s`: computing that has not begun.
+        After that R runs out, like its requests in flight now. Then every step until the last one
+        should still have computing that hides behind the weights. `waiting_s`: computing not begun.
         """
         self._pace, self._spread_s = self._tau, 0.0
         flight, moments = self._flights[_RIGHT], self._forecast.moments
@@ -303,17 +303,17 @@ class Feedback:
             self._pace = (compute_s - kept_s) / (memory_s - later_s)
 
     def _hidden_s(self, reads_s: Floats) -> Floats:
-        """Computing that hides behind reading the weights, in a step that reads for so long.
+        """Seconds of computing that hide behind reading weights, in a step with `reads_s` of reads.
 
-        As if computing and reading added up in quadrature: a little more than one after the other
-        hides, and less than side by side.
+        As if computing and reading added up in quadrature: more hides than if one followed the
+        other, and less than if they ran side by side.
         """
         weights_s = self._work.weights_s
         result: Floats = np.sqrt(weights_s * (weights_s + 2.0 * reads_s))
         return result
 
     def _look_ahead(self, longest: float, mean: Floats) -> None:
-        """Choose the moments of the forecast, and how much more those in flight will soon hold."""
+        """Choose the forecast's moments; find how much more those in flight will soon hold."""
         farthest = max(
             1.0, longest, *(mean[group] for group in (*self._right[:1], *self._left[:1]))
         )
@@ -325,7 +325,7 @@ class Feedback:
         self._growth = max(0.0, float(np.max(expected)) - self._kv_tokens)
 
     def _divide(self, dense: NDArray[np.bool_]) -> None:
-        """Groups with waiting requests into L, which are `dense`, and R."""
+        """Divide the groups with waiting requests into L, which are `dense`, and R."""
         filled = [group for group, queue in enumerate(self._queues) if queue]
         self._left = [group for group in filled if dense[group]]
         self._right = [group for group in filled if not dense[group]]
@@ -338,13 +338,13 @@ class Feedback:
                 self._side[request] = _RIGHT
 
     def _turn(self, group: int) -> tuple[bool, float]:
-        """What L's groups are sorted by: first those that nothing is known of."""
+        """The sort key of L's groups: those of unknown lengths come first."""
         return self._waiting.heard[group] >= _HEARD, -self._waiting.part_left(group)
 
     def _share_seats(
         self, count: Floats, own: Floats, compute_s: Floats, mean: Floats, square: Floats
     ) -> None:
-        """Seats for R, and computing of L a step, so that both end together."""
+        """Set the seats for R, and L's computing per step, so that both end together."""
         self._right_seats, self._even_s = self._seats, inf
         left, right = self._left, self._right
         if not left or not right or self._doubtful:
@@ -365,7 +365,7 @@ class Feedback:
         left = self._left
         if not left or not self._right:
             return 0.0
-        # What a token of its prompt, and one more, will hold until the answer's end, on average.
+        # KV tokens times steps until the answer's end, per own prompt token and one per request.
         tokens = float((own[left] + count[left]).sum())
         holds = float((own[left] * mean[left] + count[left] * square[left] / 2.0).sum()) / tokens
         full_s = self._tau * self._work.decode_pair_s * self._memory

@@ -1,4 +1,4 @@
-"""How much of an engine's KV cache requests will hold, by what is known of their lengths."""
+"""Forecasts how much of an engine's KV cache requests will hold, by their estimated lengths."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ _AHEAD = 1.5  # of the longest time that is expected
 class WorkForecast:
     """KV tokens that requests will hold at some moments from now on.
 
-    Who is still there is asked for the middle between two moments: requests end at any time.
+    Whether a request still runs is estimated midway between two moments: it may end at any time.
     """
 
     def __init__(self, job: OfflineJob, waiting: Waiting) -> None:
@@ -25,11 +25,11 @@ class WorkForecast:
         self._survival, self._group = waiting.survival, waiting.group
 
     def look(self, steps: float) -> None:
-        """From now on, forecast the time in which so many steps are expected."""
+        """Choose the moments so that they cover the next `steps` steps and half as many again."""
         self.moments = np.linspace(0, _AHEAD * steps, _MOMENTS).astype(np.int64)
 
     def of(self, flight: InFlight) -> tuple[Floats, Floats]:
-        """`held` by the requests in flight."""
+        """The result of `held` for the requests in flight."""
         return self.held(flight.requests, flight.ages)
 
     def held(self, requests: Ints, ages: Ints) -> tuple[Floats, Floats]:
@@ -41,7 +41,7 @@ class WorkForecast:
         return mean, variance
 
     def stays(self, requests: Ints, ages: Ints) -> Floats:
-        """(requests, moments): the probability that each still runs then."""
+        """(requests, moments): the probability that each request still runs at each moment."""
         moments = self.moments[None, :]
         middle = ages[:, None] + moments - np.diff(moments, prepend=0) / 2.0
         groups, known = self._group[requests][:, None], self._known[requests][:, None]

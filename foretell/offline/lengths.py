@@ -1,4 +1,4 @@
-"""Output lengths nobody knows yet: which requests are sampled, and what their answers teach.
+"""Estimates unknown output lengths: which requests to sample, and what their answers teach.
 
 Section 5.1 of BlendServe: one request in a hundred is answered first, and each other one is
 expected to be as long as the sampled ones that share most of its prompt. Sampled requests are real
@@ -14,14 +14,14 @@ from foretell.offline.work import Floats, Ints
 
 SAMPLE_SHARE = 0.01
 FEWEST = 32
-"""Samples that a group of requests needs to be judged by itself."""
+"""Samples that a group of requests needs for an estimate of its own."""
 _PRIOR_WEIGHT = 4.0  # samples that a prior counts as
-_NEARLY_ALL = 0.9  # of the requests: a prefix that so many share tells no one apart
+_NEARLY_ALL = 0.9  # of the requests: a prefix that more of them share distinguishes none
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What is believed of output lengths, in tokens: (n,) each.
+    """The estimated mean and mean square of output lengths, in tokens: (n,) each.
 
     The mean square is kept because the memory that a request reads grows with it.
     """
@@ -37,11 +37,11 @@ class Lengths:
 
     @staticmethod
     def guess(requests: int, tokens: float) -> "Lengths":
-        """One exponential distribution for all: what is believed when nothing is known."""
+        """One exponential distribution for all, for when nothing is known."""
         return Lengths(np.full(requests, tokens), np.full(requests, 2.0 * tokens * tokens))
 
     def where_known(self, tokens: Ints) -> "Lengths":
-        """These lengths, but for requests whose `tokens`, (n,), are above 0: those are known."""
+        """These lengths, with `tokens`, (n,), in their place where those are known (above 0)."""
         exact = Lengths.known(tokens)
         known = tokens > 0
         return Lengths(
@@ -53,9 +53,9 @@ def sampled(tree: PrefixTree, begin: float, known: Ints, share: float = SAMPLE_S
     """Requests to answer first, ascending: evenly spaced in depth-first order.
 
     `begin`, in [0, 1), is the random draw that says where the spacing begins. `known`, (n,): output
-    tokens, above 0 where nothing needs to be learnt. Those below each child of the root, and those
-    alone, get at least `FEWEST` samples, the largest groups first, while no more are added so than
-    there are without: a few long answers may be half of the work.
+    tokens, above 0 where they are known. The requests below each child of the root, and all lone
+    ones together, get at least `FEWEST` samples, the largest groups first, while this no more than
+    doubles the samples: a few long answers may be half of the work.
     """
     order = tree.first_seen()
     order = order[known[order] == 0]
@@ -73,7 +73,7 @@ def sampled(tree: PrefixTree, begin: float, known: Ints, share: float = SAMPLE_S
 
 
 def strata(tree: PrefixTree, samples: Ints, fewest: int = FEWEST) -> Ints:
-    """(n,): a number for each group of requests that are judged together, from 0 on.
+    """(n,): the number, from 0 on, of the group with which each request is estimated.
 
     A request belongs to the longest prefix of its prompt that `fewest` samples share.
     """
@@ -86,12 +86,12 @@ def strata(tree: PrefixTree, samples: Ints, fewest: int = FEWEST) -> Ints:
 
 
 def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
-    """(n,): a number for each group of requests that begin alike, from 0 on, such as those of one
-    system prompt.
+    """(n,): the number, from 0 on, of each request's group. Requests of a group begin alike, for
+    example with the same system prompt.
 
-    A group has a first shared prefix of its own, of at least `fewest` requests; where nearly all
-    share one, it is the next that counts. The others are two groups: those that share any prefix,
-    and those alone.
+    A group is at least `fewest` requests below one first shared prefix; one that nearly all
+    requests share is skipped, and the next counts. The others form two groups: those that share any
+    prefix, and those that share none.
     """
     size = tree.sums(tree.of_leaves(np.ones(tree.requests)))
     size[: tree.requests] = 0.0
@@ -107,7 +107,7 @@ def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
 
 
 def learnt(stratum: Ints, samples: Ints, tokens: Ints, prior: Lengths) -> Lengths:
-    """What is believed once the `samples` have turned out to be `tokens` long."""
+    """Estimate all lengths after the `samples` have turned out to be `tokens` long."""
     count = int(stratum.max(initial=0)) + 1
     seen = tokens.astype(np.float64)
     groups = stratum[samples]

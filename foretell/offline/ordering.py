@@ -1,7 +1,7 @@
-"""From a prefix tree to an order by compute density: layer-wise sort and conditional split.
+"""Orders a prefix tree by compute density: layer-wise sort and conditional split.
 
-Section 5.2 of BlendServe, with its Algorithm 2 corrected: a request that hangs from the root by
-itself is a candidate too, and what is recomputed is one prefix for each piece that is cut off.
+Section 5.2 of BlendServe, with its Algorithm 2 corrected: a request directly below the root is a
+candidate too, and each piece that is cut off computes one prefix again.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints, WorkModel
 
 SPLIT_SHARE = 0.01
-"""Share of the tokens that prefix sharing saves which may be given up for a better order."""
+"""Share of the tokens saved by prefix sharing that may be given up for a better order."""
 CHUNK_REQUESTS = 32
 """Requests that share a prefix and are sorted as one."""
 _MOST_ROUNDS = 8  # of splitting; the second seldom finds more than a few
@@ -37,10 +37,10 @@ class WorkDemand:
 
 
 def demand(tree: PrefixTree, work: WorkModel, mean: Floats, square: Floats) -> WorkDemand:
-    """What requests demand whose output lengths have these means and mean squares, (n,).
+    """The demand of requests whose output lengths have these means and mean squares, (n,).
 
-    Tokens of a shared prefix are computed once and belong to the prefix. They are read from memory
-    by every request for itself.
+    Tokens of a shared prefix are computed once, and this belongs to the prefix. Every request reads
+    them from memory for itself.
     """
     compute = work.prefill_s(tree.begins, tree.depth)
     prompt = tree.prompt_tokens
@@ -72,11 +72,11 @@ def blended(
 
 
 def _in_chunks(tree: PrefixTree, demand: WorkDemand, size: int) -> Floats:
-    """(items,): compute density of each item, that of a request being its chunk's: the requests
-    next to it, in the order of the file, that hang from the same prefix.
+    """(items,): compute density of each item. A request has the density of its chunk: up to `size`
+    requests below the same prefix that are neighbours in the order of the file.
 
-    Sorted one by one, requests of known length would have others just as long beside them. These
-    would begin, grow and end together, and the KV cache be overfull and half empty in turn.
+    Sorted one by one, requests of equal known length would be neighbours. They would begin, grow
+    and end together, and the KV cache would be overfull and half empty in turn.
     """
     density, leaves = demand.density(tree), np.arange(tree.requests)
     ranked = np.argsort(tree.parent[leaves], kind="stable")
@@ -94,12 +94,12 @@ def _in_chunks(tree: PrefixTree, demand: WorkDemand, size: int) -> Floats:
 
 
 def split(tree: PrefixTree, density: Floats, budget_tokens: int) -> PrefixTree:
-    """The tree with outliers moved to the root, for at most `budget_tokens` computed again.
+    """The tree with outliers moved to the root, with at most `budget_tokens` computed again.
 
     A shared prefix whose children are sorted by density may be cut between two of them: the part
     behind the cut becomes a child of the root and computes the prefix again, at a cost of its
-    depth. A cut *fixes* as many inversions as other requests lie between the densities on its two
-    sides, times the requests of its smaller part. The most inversions a token are fixed first.
+    depth. The inversions that a cut *fixes* are the requests whose density lies between its two
+    sides, times the requests in its smaller part. Cuts that fix most inversions per token go first.
     """
     sizes = tree.sums(tree.of_leaves(np.ones(tree.requests)))
     ranked = np.lexsort((-density, tree.parent))
@@ -122,7 +122,7 @@ def split(tree: PrefixTree, density: Floats, budget_tokens: int) -> PrefixTree:
 
 
 def _affordable(costs: Ints, budget: int) -> Ints:
-    """Which of `costs` are paid, in their order, those skipped that exceed what is left."""
+    """Indices of the `costs` that are paid, in order; those beyond the budget left are skipped."""
     paid = []
     for index, cost in enumerate(costs.tolist()):
         if cost <= budget:

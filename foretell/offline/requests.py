@@ -1,4 +1,4 @@
-"""Offline requests as they are handed in: a JSON object a line, as OpenAI's batch API has them."""
+"""Reads offline requests from files: one JSON object per line, as in OpenAI's Batch API."""
 
 import json
 import zlib
@@ -11,8 +11,8 @@ import numpy as np
 from foretell.length.conversation import MOST_EXCHANGES, Conversation, head_and_tail, split_chat
 from foretell.offline.tree import Prompt
 
-_CHARACTERS = 4  # of a token, where only the text is known
-_LIMIT = 1 << 31  # larger limits of tokens are none
+_CHARACTERS = 4  # per token, if only the text is known
+_LIMIT = 1 << 31  # larger limits of tokens are cut to this
 _NO_REQUEST = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -21,18 +21,18 @@ class Line:
     """One request of a file."""
 
     number: int
-    """Where it stands in the file, counted from 1."""
+    """Its line number in the file, counted from 1."""
     conversation: Conversation
     known_tokens: int
-    """Output tokens, where the request fixes them; otherwise 0."""
+    """Output tokens if the request fixes them; otherwise 0."""
 
 
 def requests_of(lines: Iterable[bytes]) -> Iterator[tuple[Line, Prompt]]:
-    """The requests in the lines of a file, each with its tokens, or a number for each four
-    characters.
+    """Yield the requests in the lines of a file, each with its token ids or, for text, a number for
+    each four characters.
 
-    A file may have more tokens than there is memory for. ValueError that names the line for what is
-    no request.
+    It is a generator because a file may have more tokens than fit in memory. Raises ValueError with
+    the line number for a line that is no request.
     """
     for number, raw in enumerate(lines, 1):
         if not raw.strip():

@@ -27,7 +27,7 @@ class Survival:
     """P(length > t) of g groups, from answers that ended and ages of those in flight."""
 
     def __init__(self, groups: int, prior_tokens: float) -> None:
-        """Where a group has shown nothing, the longer an answer is, the longer it goes on.
+        """`prior_tokens`: the expected length in a group without observations.
 
         Beyond a group's longest observation, if that is censored, S falls as 1/(1 + t/2m)³ with m
         the `prior_tokens`: an answer of age t is expected to go on for m + t/2 tokens.
@@ -40,7 +40,7 @@ class Survival:
         self.update(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     def ended(self, group: int, tokens: int) -> None:
-        """An answer of `group` was that long; counts from the next `update` on."""
+        """Add the length of an answer to `group`; it counts from the next `update` on."""
         self._ended[group, int(_bins(np.array([tokens]))[0])] += 1.0
 
     def update(self, groups: Ints, ages: Ints) -> None:

@@ -1,8 +1,8 @@
-"""Prompts as a compressed prefix tree: who shares which tokens with whom.
+"""Prompts as a compressed prefix tree, which says which requests share which tokens.
 
-The tree is made of columns. Its *items* are the requests, 0 to n-1, which are its leaves, and the
-prefixes that several of them share, from n on, the root being item n. Every item has a parent and
-a depth, the tokens from the beginning of the prompt to its end.
+The tree consists of columns. Its *items* are the requests, 0 to n-1, which are its leaves, and from
+n on the prefixes that several of them share; the root is item n. Every item has a parent and a
+depth: the tokens from the beginning of the prompt to the end of the item.
 """
 
 from collections.abc import Iterable, Sequence
@@ -112,8 +112,8 @@ class PrefixTree:
 def prefix_tree(prompts: Iterable[Prompt], block_tokens: int = 16) -> PrefixTree:
     """The tree of `prompts`, which are read once and not kept.
 
-    Prefixes are shared in whole blocks of `block_tokens`, as engines cache them: of every block a
-    digest of 64 bits is kept, or with blocks of one token the token itself.
+    Prefixes are shared in whole blocks of `block_tokens`, as engines cache them. For every block a
+    digest of 64 bits is kept, or the token itself if blocks have one token.
     """
     keys: list[bytes] = []
     lengths: list[int] = []
@@ -128,7 +128,7 @@ def prefix_tree(prompts: Iterable[Prompt], block_tokens: int = 16) -> PrefixTree
 
 
 def _key(tokens: NDArray[np.uint32], block_tokens: int) -> bytes:
-    """What stands for the whole blocks of a prompt: equal bytes for equal blocks."""
+    """The key of a prompt's whole blocks: equal bytes for equal blocks."""
     if block_tokens == 1:
         return tokens.tobytes()
     blocks = len(tokens) // block_tokens
@@ -153,9 +153,8 @@ def _common(one: bytes, other: bytes, kind: np.dtype[np.unsignedinteger]) -> int
 
 
 def _compressed(ranked: Sequence[int], common: Sequence[int], lengths: Sequence[int]) -> PrefixTree:
-    """The tree of prompts in the order `ranked`, each with `common` tokens of the one before.
-
-    The first has none in common; it is there even if there is no prompt.
+    """The tree of prompts in the order `ranked`, each of which shares `common` tokens with the one
+    before. The first number in `common` is 0; it is there even without prompts.
     """
     requests = len(ranked)
     parent, depth = [-1] * (requests + 1), [*lengths, 0]

@@ -19,7 +19,7 @@ class OfflineJob:
     order: Ints
     """The tree's requests, depth-first."""
     group: Ints
-    """(n,): requests that are judged together, by `lengths.sources`."""
+    """(n,): the group of each request, by `lengths.sources`."""
     known: Ints
     """(n,): output tokens, above 0 where they are known."""
     prior_tokens: float
@@ -58,7 +58,7 @@ class Waiting:
         self._compute_at_first = np.maximum(self.sums[2], 1e-30)
 
     def take(self, group: int) -> int:
-        """The next request of a group, which waits no longer."""
+        """Remove and return the next request of a group."""
         request = self.queues[group].pop()
         self.sums[:, group] -= np.array(
             [1.0, self._prompts[request], self._compute_s[request], self._own[request]]
@@ -66,7 +66,7 @@ class Waiting:
         return request
 
     def ended(self, request: int, tokens: int) -> None:
-        """An answer has ended after so many tokens."""
+        """Learn from an answer that has ended after `tokens` tokens."""
         group = self.group_list[request]
         self.heard[group] += 1
         if not self.known_list[request]:
@@ -77,8 +77,8 @@ class Waiting:
         return float(self.sums[2, group] / self._compute_at_first[group])
 
     def _totals(self) -> Floats:
-        """(4, groups): waiting requests, their prompt tokens, seconds to compute what they share
-        with no other, and those tokens."""
+        """(4, groups): the number of waiting requests, their prompt tokens, and of their unshared
+        tokens the seconds to compute them and the number."""
         order = self.job.order
         group, prompts = self.group[order], self.job.tree.prompt_tokens[order]
         columns = (np.ones(len(order)), prompts, self._compute_s[order], self._own[order])
@@ -86,10 +86,10 @@ class Waiting:
 
 
 def _groups(job: OfflineJob, work: WorkModel) -> Ints:
-    """(n,): the groups of requests of unknown length, and others for those that are known.
+    """(n,): the group of each request. Requests of known length have groups of their own.
 
-    Requests of known length and low density are queued by their length; dense ones stay with those
-    that share their prefixes.
+    Those of low density are queued by their length; dense ones stay with those that share their
+    prefixes.
     """
     known = job.known > 0
     if not known.any():

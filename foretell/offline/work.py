@@ -35,13 +35,13 @@ class WorkModel:
     """Reading the weights, once a step."""
 
     def prefill_s(self, begin: Ints, end: Ints) -> Floats:
-        """Computing a prompt's tokens from `begin` on, up to `end`; those before are cached."""
+        """Seconds to compute a prompt's tokens from `begin` to `end`; those before are cached."""
         pairs = (end * (end + 1) - begin * (begin + 1)) / 2
         result: Floats = self.prefill_token_s * (end - begin) + self.prefill_pair_s * pairs
         return result
 
     def memory_s(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
-        """Reading the KV cache for an answer whose length has this mean and this mean square."""
+        """Seconds to read the KV cache for an answer whose length has this mean and mean square."""
         return self.decode_pair_s * contexts(prompt, mean, square)
 
     def density(self, prompt: Ints, mean: Floats, square: Floats) -> Floats:
@@ -54,13 +54,13 @@ class WorkModel:
 def contexts(prompt: Ints, mean: Floats, square: Floats) -> Floats:
     """Tokens that an answer's steps read in all, p·E[d] + E[d²]/2.
 
-    With E[d]² in place of E[d²] it would be too small by the variance of the length.
+    With E[d]² in place of E[d²] it would be too small by half the variance of the length.
     """
     return prompt * mean + square / 2
 
 
 def measured_work(model: StepTimeModel) -> WorkModel:
-    """What a measured or calibrated model of step time says, by differences of its steps."""
+    """Derive the costs from a measured or calibrated step time model, by differences of steps."""
 
     def prefill(tokens: int, computed: int) -> float:
         pairs = prefill_pairs(tokens, computed)

@@ -1,1 +1,1 @@
-"""OpenAI's API, and Anthropic's, without I/O: what is read of requests, and errors."""
+"""OpenAI's and Anthropic's APIs without I/O: parsing of requests, headers and errors."""

@@ -13,7 +13,7 @@ from foretell.openai.surface import content_text
 
 
 def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:
-    """The conversation of a request: of several prompts the longest; empty for token ids."""
+    """The conversation of a request: the longest of several prompts, empty for token ids."""
     system, prompt = "", request.text
     earlier: list[Exchange] = []
     if request.messages:

@@ -6,22 +6,22 @@ from math import ceil
 from foretell.http1.response import Response
 
 LONGEST_RETRY_S = 60.0
-"""OpenAI's clients take no longer pause from `retry-after`, but come back within seconds then."""
+"""OpenAI's clients ignore a longer `retry-after` and retry within seconds."""
 CLIENT_CLOSED_REQUEST = 499
-"""The status that nginx logs for a client that left; it appears only in our metrics."""
+"""The status that nginx logs for a client that disconnected; it appears only in metrics."""
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
 }
-"""Others are `invalid_request_error` below 500, and `server_error`."""
+"""Other statuses are `invalid_request_error` below 500, and `server_error` from there on."""
 _ANTHROPIC_TYPES = _TYPES | {
     400: "invalid_request_error",
     404: "not_found_error",
     413: "request_too_large",
     503: "overloaded_error",
 }
-"""Others are `api_error`."""
+"""Other statuses are `api_error`."""
 _EVENT = b"event: error\ndata: %b\n\n"
 
 
@@ -44,12 +44,12 @@ class ApiError(Exception):
         self.headers = headers or {}
 
     def response(self, path: str = "") -> Response:
-        """The error as a whole HTTP response, as the API at `path` has it."""
+        """The error as a whole HTTP response, in the format of the API at `path`."""
         return Response(self.status, self._text(path), headers=self.headers)
 
     def sse_event(self, path: str = "", sequence_number: int = 0) -> bytes:
-        """The error as an event inside a stream that has already begun, in the API at `path`.
-        `sequence_number`: which event of its stream, where events are counted."""
+        """The error as an event of a stream that has begun, in the format of the API at `path`.
+        `sequence_number` is its number in the stream, for APIs that number events."""
         if path == "/v1/responses":
             told = {"message": self.message, "param": self.param, "code": self.code}
             event = {"type": "error", "sequence_number": sequence_number, **told}
@@ -67,7 +67,7 @@ class ApiError(Exception):
             other = "invalid_request_error" if self.status < 500 else "server_error"
             error["type"] = _TYPES.get(self.status, other)
             body = {"error": {**error, "param": self.param, "code": self.code}}
-        # ASCII: a lone surrogate that a client sent, and a message quotes, is no UTF-8.
+        # ASCII: a message may quote a client's lone surrogate, which UTF-8 cannot encode.
         return json.dumps(body, separators=(",", ":")).encode()
 
 
@@ -89,8 +89,8 @@ def model_not_found(name: str) -> ApiError:
 
 
 def retry_after(wait_s: float) -> dict[str, str]:
-    """The header that says when to come back, in whole seconds: once there is predicted to be room,
-    in `wait_s`, but after a second at least."""
+    """The header that says when to retry, in whole seconds: after `wait_s`, when room is predicted,
+    but after 1 s at least and `LONGEST_RETRY_S` at most."""
     return {"retry-after": str(ceil(min(LONGEST_RETRY_S, max(1.0, wait_s))))}
 
 

@@ -1,4 +1,4 @@
-"""Forms, of which placement reads the fields that are short texts."""
+"""Reads the short text fields of forms, for placement."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _FILE = re.compile(rb"[;\s]filename\*?=", re.I)
 
 
 def form_fields(content_type: str, body: bytes) -> dict[str, str]:
-    """The fields of a form that are short texts, by their names; raises `ApiError`."""
+    """The short text fields of a form, by name; raises `ApiError`."""
     found = _BOUNDARY.match(content_type.strip())
     if found is None:
         raise invalid("the body of your request must be a form, 'multipart/form-data'")

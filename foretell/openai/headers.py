@@ -1,4 +1,4 @@
-"""Which headers pass between client and engine, and what browsers are told of other origins."""
+"""Which headers pass between client and engine, and the CORS headers for browsers."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -9,15 +9,15 @@ _HOP_BY_HOP = frozenset(
         *("proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
     )
 )
-"""RFC 9110, section 7.6.1, and older ones: they are about one connection."""
+"""Headers that concern one connection only: RFC 9110, section 7.6.1, and older ones."""
 RANK_HEADER = "x-data-parallel-rank"
-"""By which vLLM's server is told the rank that a request goes to."""
+"""Tells vLLM's server the data-parallel rank that a request goes to."""
 _NOT_FORWARDED = _HOP_BY_HOP | frozenset(
     (
-        *("authorization", "x-api-key", "api-key", "cookie"),  # whose secrets they are is known
+        *("authorization", "x-api-key", "api-key", "cookie"),  # secrets, not meant for engines
         *("host", "content-length", "content-type", "accept", "accept-encoding", "expect"),
-        "x-request-id",  # these and the former are written anew
-        RANK_HEADER,  # requests are placed
+        "x-request-id",  # this one and the line above are set anew
+        RANK_HEADER,  # placement chooses the rank
     )
 )
 _NOT_RETURNED = frozenset(
@@ -35,9 +35,9 @@ _PRINTABLE = re.compile(r"[ -~]*")
 
 
 def forwarded(headers: Mapping[str, str]) -> dict[str, str]:
-    """The client's headers that its engine gets; not those that name what they are connected to."""
+    """The client's headers that the engine gets; those that `connection` names are left out."""
     options, named = headers.get("connection", ""), _NO_NAMES
-    if options not in ("", "keep-alive"):  # as mostly
+    if options not in ("", "keep-alive"):  # the usual ones
         named = frozenset(each.strip().lower() for each in options.split(","))
     return {
         name: value
@@ -62,13 +62,13 @@ _PREFLIGHT_AGE_S = 600
 
 
 class Cors:
-    """The origins that are allowed; any where "*" is among them."""
+    """CORS headers for the allowed origins; "*" among them allows all."""
 
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(each.rstrip("/") for each in origins)
 
     def lines(self, headers: Mapping[str, str]) -> bytes:
-        """Header lines that the answer to a request needs so that its page may read it."""
+        """The header lines of an answer that allow the requesting page to read it."""
         origin = headers.get("origin")
         if not origin or not self._origins:
             return b""
@@ -82,7 +82,7 @@ class Cors:
         return allowed + b"access-control-expose-headers: *\r\n"
 
     def preflight(self, headers: Mapping[str, str], methods: str) -> dict[str, str]:
-        """What the answer to a preflight says besides: a page may send these `methods`."""
+        """Further headers of a preflight's answer, which allow `methods`; empty if it is none."""
         if "access-control-request-method" not in headers or b"allow" not in self.lines(headers):
             return {}
         wanted = headers.get("access-control-request-headers", "")
@@ -90,5 +90,5 @@ class Cors:
             "access-control-allow-methods": methods,
             "access-control-max-age": str(_PREFLIGHT_AGE_S),
         }
-        # "*" would leave out `authorization`.
+        # "*" would not include `authorization`.
         return found | ({"access-control-allow-headers": wanted} if wanted else {})

@@ -9,11 +9,11 @@ KINDS: tuple[Literal["image", "audio", "video"], ...] = ("image", "audio", "vide
 
 
 def need_of(request: ApiRequest, prompt_tokens: int, keeper: str = "") -> Need:
-    """What an engine needs to serve the request, whose prompt is counted or estimated. `keeper`:
-    the instance that keeps what it refers to."""
+    """What an engine needs to serve the request. `prompt_tokens` is counted or estimated. `keeper`
+    is the instance that keeps the response that the request continues; "": none or unknown."""
     truncated = request.body.get("truncate_prompt_tokens")
     if type(truncated) is int:
-        prompt_tokens = min(prompt_tokens, max(0, truncated))  # -1: to what fits
+        prompt_tokens = min(prompt_tokens, max(0, truncated))  # -1: the engine cuts to what fits
     generated = 1 if request.endpoint.generates else 0
     longest = max(generated, request.max_tokens) if request.endpoint.generates else 0
     return Need(
@@ -25,7 +25,7 @@ def need_of(request: ApiRequest, prompt_tokens: int, keeper: str = "") -> Need:
 
 
 def _inputs(request: ApiRequest) -> frozenset[str]:
-    """Kinds of inputs beside text in the messages."""
+    """The kinds of input other than text in the messages."""
     kinds: set[str] = set()
     for message in request.messages:
         content = message.get("content")

@@ -1,6 +1,6 @@
-"""What a request's body says of the length of its answer, by vLLM's rules.
+"""What a request's body says about the length of its answer, by vLLM's rules.
 
-Fields that only the engine judges are read as if they were absent where they are wrong.
+Invalid values of fields that only the engine checks are read as if the fields were absent.
 """
 
 from typing import Any, NamedTuple
@@ -20,21 +20,21 @@ class OutputTerms(NamedTuple):
     min_tokens: int
     """At most `max_tokens`; 0: no bound."""
     hint_tokens: int
-    """The length, where it is certain; otherwise what the client expects; 0: it does not say."""
+    """The exact length if it is certain, otherwise the client's hint; 0 if there is none."""
     ignore_eos: bool
-    """The model does not end the answer, whose length says nothing of others'."""
+    """The model cannot end the answer, so its length says nothing about other answers."""
     unending: bool
-    """Nothing but the engine's `max_model_len` ends the answer."""
+    """Only the engine's `max_model_len` ends the answer."""
     kind: Kind
 
 
 NO_OUTPUT = OutputTerms(1, 1, 1, ignore_eos=True, unending=False, kind=PLAIN)
-"""The terms of requests that generate nothing: their prompts are processed, as for one token."""
+"""The terms of requests that generate nothing: their cost is a prefill, like for one token."""
 
 
 def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) -> OutputTerms:
-    """What is known of each sequence that is generated; `limit`: what the client allows it."""
-    # Whether an answer may be empty, as beside `echo`, is the engine's to judge.
+    """The terms of each generated sequence. `limit`: the client's limit in tokens; None: none."""
+    # The engine checks whether an answer may be empty, as with `echo`.
     max_tokens = endpoint.default_max_tokens if limit is None else max(1, limit)
     least = body.get("min_tokens")
     min_tokens = least if type(least) is int and least > 0 else 0
@@ -53,20 +53,20 @@ def output_terms(body: dict[str, Any], limit: int | None, endpoint: Endpoint) ->
 
 
 def dynamo_priority(body: dict[str, Any]) -> int:
-    """The priority that clients of NVIDIA Dynamo state, `nvext.agent_hints.priority`, as vLLM's:
-    theirs is higher for what is more important. 0: none."""
+    """The priority that clients of NVIDIA Dynamo state, `nvext.agent_hints.priority`, negated: in
+    Dynamo a higher number is more important, in vLLM a lower one. 0: none."""
     return -_dynamo_hint(body, "priority")
 
 
 def _dynamo_hint(body: dict[str, Any], name: str) -> int:
-    """A hint of such clients: "priority", or "osl", the output length in tokens; 0: none."""
+    """A hint of Dynamo's clients: "priority", or "osl" (output length in tokens); 0: none."""
     hints = nvext.get("agent_hints") if isinstance(nvext := body.get("nvext"), dict) else None
     told = hints.get(name) if isinstance(hints, dict) else None
     return told if type(told) is int and abs(told) < 2**31 else 0
 
 
 def _stops(body: dict[str, Any]) -> bool:
-    """Something else than the end of text may end the answer."""
+    """Whether something other than an end-of-text token may end the answer."""
     return any(body.get(name) for name in ("stop", "stop_token_ids", "repetition_detection"))
 
 
@@ -79,8 +79,8 @@ def _kind(body: dict[str, Any], endpoint: Endpoint) -> Kind:
 
 
 def _structured(body: dict[str, Any]) -> bool:
-    """The answer must follow a schema, a grammar or the like. Fields whose names begin with
-    `guided_` are those of older engines."""
+    """Whether the answer must follow a schema, a grammar or the like. Older engines have fields
+    for it whose names begin with `guided_`."""
     form = body.get("response_format")
     if isinstance(form, dict) and form.get("type") != "text":
         return True

@@ -1,7 +1,7 @@
-"""Turns a request body into what placement understands, or an error that names the field.
+"""Parses a request body for placement, or raises an error that names the wrong field.
 
-Only what placement reads is checked here; everything else is the engine's to judge, and its
-answer is relayed.
+Only what placement reads is checked here. The engine checks everything else, and its answer is
+relayed.
 """
 
 import json
@@ -37,24 +37,24 @@ from foretell.openai.surface import (
 )
 
 _MOST_SLOW_WORK = 2_000_000
-"""Of what orjson refuses."""
+"""The most `work_of` a long body that orjson refuses and the slower `json` parses."""
 _FIRST_PRIORITY, _LAST_PRIORITY = -(2**31), 2**31 - 1
 _CODES = {
     "missing": "missing_required_parameter",
     "too_long": "array_too_long",
     **dict.fromkeys(("greater_than_equal", "less_than_equal", "less_than"), "invalid_value"),
 }
-"""By pydantic's kinds of errors; others are `invalid_type`."""
+"""The API's error codes by pydantic's error types; others are `invalid_type`."""
 _ONLINE, _OFFLINE = JobClass.ONLINE, JobClass.OFFLINE
 JSON = "application/json"
 PRIORITY_HEADER = "x-vllm-priority"
 OUTPUT_IDS_FIELD = "foretell_output_ids"
-"""Key of `vllm_xargs` in which our engines are told the output tokens that the client has."""
+"""Key of `vllm_xargs` that tells the engine the output tokens that the client already has."""
 OUTPUT_LENGTHS_FIELD = "foretell_output_lengths"
-"""Key of `vllm_xargs` that says how many of these belong to each choice, where there are several:
-vLLM takes no lists of lists."""
+"""Key of `vllm_xargs` that says how many of these tokens belong to each choice, if there are
+several: vLLM accepts no lists of lists."""
 _OURS_ALONE = (HINT_FIELD, OUTPUT_IDS_FIELD, OUTPUT_LENGTHS_FIELD)
-"""Keys of `vllm_xargs` that engines hear of from us alone."""
+"""Keys of `vllm_xargs` that are removed from a client's body."""
 
 
 class ApiRequest(NamedTuple):
@@ -76,13 +76,13 @@ class ApiRequest(NamedTuple):
     sequences: int
     priority: int
     given_priority: int
-    """The one that engines read in it: another one they are told where they know priorities."""
+    """The one that engines read in the body; only those with priorities are told `priority`."""
     job_class: JobClass
-    """Offline where it has the last priority, or says so itself in its `vllm_xargs`."""
+    """Offline if it has the last priority or declares itself offline in its `vllm_xargs`."""
     text: str
     """The prompt as text; empty when it came as token ids."""
     characters: int
-    """Length of the prompt; of the longest one where there are several."""
+    """Length of the prompt, or of the longest one if there are several."""
     messages: list[Message]
     """The conversation, in the form of chat completions; empty where there is none."""
     token_ids: int
@@ -91,7 +91,7 @@ class ApiRequest(NamedTuple):
     """The tenant whose API key came with the request; "" where no key is needed."""
     terms: Terms = NO_TERMS
     request_id: str = ""
-    """The id by which its client knows it."""
+    """The id that its client sees."""
     content_type: str = JSON
     among: frozenset[str] | None = None
     """Names of the only instances that may answer; None: any."""
@@ -103,7 +103,7 @@ def _targets(slo: Slo) -> dict[str, float]:
 
 
 def wants_usage(body: dict[str, Any]) -> bool:
-    """A stream of such a request ends with the counts of its tokens."""
+    """Whether a stream that answers this body ends with token counts."""
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
@@ -122,10 +122,10 @@ def parse(
     least_priority: int | None = None,
     among: frozenset[str] | None = None,
 ) -> ApiRequest:
-    """Validate a request body; raises `ApiError`. A form is passed on as it is. `body`: what
-    `values_of` a long one gave. `only` gives the model that is meant where none is
-    named; "": there are several. `priority` is the header `X-Vllm-Priority`, and the tenant has at
-    least `least_priority`."""
+    """Validate a request body; raises `ApiError`. A form is passed on unchanged. `body` is the
+    result of `values_of` for a long body. `only` returns the model to use if the body names none,
+    or "" if there are several. `priority` is the header `X-Vllm-Priority`; `least_priority` is the
+    smallest number that the tenant may have as priority."""
     if endpoint.is_form:
         told = form_fields(content_type, raw)
         body = {name: told.get(name) for name in ("model", "stream")}
@@ -160,7 +160,7 @@ def parse(
         priority=wanted,
         given_priority=given,
         job_class=_OFFLINE if wanted == OFFLINE_PRIORITY else _ONLINE,
-        # Lone surrogates are legal JSON but no legal UTF-8: placement sees them replaced.
+        # Lone surrogates are legal JSON but not legal UTF-8: they are replaced for placement.
         text=without_surrogates(longest[:MOST_TEXT]) if isinstance(longest, str) else "",
         characters=len(longest) if isinstance(longest, str) else 0,
         messages=messages,
@@ -175,7 +175,7 @@ def parse(
 
 def _refusal(error: ValidationError) -> ApiError:
     told = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    # Between its fields, pydantic names the kinds that a value was tried as.
+    # Between field names, pydantic lists the types that it tried for a value.
     place = [each for each in told["loc"] if isinstance(each, int) or each.isidentifier()]
     param = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)[1:]
     return invalid(f"'{param}': {told['msg']}", param, _CODES.get(told["type"], "invalid_type"))
@@ -195,9 +195,9 @@ def _priorities(
 ) -> tuple[int, int]:
     """The request's priority, and the one that an engine reads in it.
 
-    The last one for requests that say that they are offline. Otherwise the header wins over the
-    body's `priority`, as in vLLM, and that over the hint of Dynamo's clients; a header that is no
-    number is ignored.
+    Requests that declare themselves offline get the last priority. Otherwise the header overrides
+    the body's `priority`, as in vLLM, and that overrides the hint of Dynamo's clients. A header
+    that is no number is ignored.
     """
     wanted = given = stated or 0
     if _says_offline(body):
@@ -213,13 +213,13 @@ def _priorities(
 
 
 def _says_offline(body: dict[str, Any]) -> bool:
-    xargs = body.get("vllm_xargs")  # anything at all, where the endpoint does not know it
+    xargs = body.get("vllm_xargs")  # not validated if the endpoint lacks the field
     return isinstance(xargs, dict) and job_of(xargs).job_class is _OFFLINE
 
 
 @dataclass(frozen=True, slots=True)
 class Spliced:
-    """A long body in parts, of which some are seen in another one: it is not copied."""
+    """A long body in parts. Some are views of the client's body, which is not copied."""
 
     parts: tuple[bytes | memoryview, ...]
 
@@ -237,14 +237,14 @@ def for_engine(
     response_id: str = "",
     as_it_is: bool = False,
 ) -> bytes | Spliced:
-    """The body that the engine gets: the client's with fields of ours in `vllm_xargs`.
+    """The body that the engine gets: the client's with Foretell's fields added in `vllm_xargs`.
 
-    Without them where nothing is generated, or with `as_it_is`, for engines that know no such.
-    `with_ids`: the answer shall state its token ids; `output_ids`: those of each choice that the
-    client has already; `response_id`: the id that the response shall have, without quotes or
+    It is unchanged if nothing is generated, and with `as_it_is`, for engines that do not know these
+    fields. `with_ids`: ask for token ids in the answer; `output_ids`: the ids that the client
+    already has, for each choice; `response_id`: the id that the response gets, without quotes or
     backslashes.
 
-    Raises `ApiError` for a body that is nested too deeply to be written again.
+    Raises `ApiError` if `vllm_xargs` is nested too deeply to be serialized.
     """
     if as_it_is or not request.endpoint.generates:
         return request.raw
@@ -260,7 +260,7 @@ def for_engine(
         ours[OUTPUT_IDS_FIELD] = [each for ids in output_ids for each in ids]
         if len(output_ids) > 1:
             ours[OUTPUT_LENGTHS_FIELD] = list(map(len, output_ids))
-    # Of fields that are there twice, the last one counts for every engine written in Python.
+    # Of duplicate fields, the last one counts in every engine written in Python.
     rest = b',"return_token_ids":true' if with_ids else b""
     if response_id:
         rest += b',"request_id":"%b"' % response_id.encode()
@@ -281,14 +281,14 @@ def _merged(theirs: dict[str, Any], ours: dict[str, Any]) -> bytes:
         return orjson.dumps(kept | ours)
     try:
         return json.dumps(kept | ours, separators=(",", ":")).encode()
-    except RecursionError as error:  # what the parser just managed may be too deep from here
+    except RecursionError as error:  # a depth that the parser just managed may be too much here
         raise invalid(
             "the body of your request is nested too deeply", code="json_invalid"
         ) from error
 
 
 def values_of(short: Short) -> dict[str, Any]:
-    """What is left of a long body, parsed; raises `ApiError`."""
+    """Parse a shortened body; raises `ApiError`."""
     return _json_object(*short)
 
 
@@ -305,8 +305,8 @@ def _json_object(text: bytes, work: int = 0) -> dict[str, Any]:
 
 
 def _parsed_slowly(raw: bytes) -> object:
-    """What orjson refuses and others accept: lone surrogates, deep nesting."""
-    if not json.detect_encoding(raw).startswith("utf-8"):  # fields of ours could not follow
+    """Parse what orjson refuses and other parsers accept: lone surrogates, deep nesting."""
+    if not json.detect_encoding(raw).startswith("utf-8"):  # no fields could be appended
         raise invalid("the body of your request must be in UTF-8", code="json_invalid")
     try:
         return json.loads(raw, parse_constant=_reject_constant, parse_float=_finite)

@@ -1,4 +1,4 @@
-"""Names for the beginning of a prompt, by which predictors follow prefix caches."""
+"""Hashes that name the beginning of a prompt, by which predictors follow prefix caches."""
 
 import json
 from dataclasses import dataclass, replace
@@ -30,17 +30,17 @@ class Prefix:
 
 
 def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
-    """Name the prompt of `request`, which has about `prompt_tokens`; several prompts have no name.
-    Equal for requests to one model that vLLM lets share blocks: with the same `cache_salt`. Text is
-    taken to have equally many tokens everywhere."""
+    """Hash the prompt of `request`, which has about `prompt_tokens`. Several prompts get no hashes.
+    Requests share hashes only with the same endpoint, model and `cache_salt`, as vLLM shares KV
+    blocks only then. Tokens are assumed to be spread evenly over the text."""
     body = request.body
     try:
         key = json.dumps([request.endpoint.path, request.model, body.get("cache_salt")]).encode()
         if request.messages and len(request.raw) > MOST_TEXT:
-            return Prefix()  # images and the like: to name them would hold up everyone else
+            return Prefix()  # images and the like: hashing would block other requests
         if request.messages:
             return _of_chat(body, request.messages, key, prompt_tokens)
-    except RecursionError:  # what the parser just managed may be too deep from here
+    except RecursionError:  # a depth that the parser just managed may be too much here
         return Prefix()
     prompt = body.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
@@ -54,8 +54,8 @@ def prefix_of(request: ApiRequest, prompt_tokens: int) -> Prefix:
 
 
 def continued(prefix: Prefix, prompt_tokens: int, conversation_tokens: int) -> tuple[int, Prefix]:
-    """The tokens and names of a prompt of about `prompt_tokens`, where so many were spoken up to
-    the end of its latest answer."""
+    """The corrected tokens and prefix of a prompt of about `prompt_tokens`, if the conversation is
+    known to have `conversation_tokens` up to the end of its latest answer."""
     tokens = conversation_tokens + max(1, round(prompt_tokens - prefix.turn.answered_tokens))
     turn = replace(prefix.turn, answered_tokens=float(conversation_tokens))
     chunk_tokens = max(1.0, prefix.chunk_tokens * tokens / prompt_tokens) if prefix.hashes else 0.0
@@ -72,7 +72,7 @@ def _of_bytes(raw: bytes, key: bytes, prompt_tokens: int) -> Prefix:
 def _of_chat(
     body: dict[str, Any], messages: list[Message], key: bytes, prompt_tokens: int
 ) -> Prefix:
-    """The latest answer among the messages was probably given to those before it."""
+    """The prefix of a chat, whose latest answer is assumed to answer all messages before it."""
     parts = [_json(body[name]) for name in _TEMPLATE_FIELDS if body.get(name)]
     ends = [len(parts)]
     for message in messages:
@@ -82,7 +82,7 @@ def _of_chat(
     raw = b"\n".join(pieces)
 
     def until(messages: int) -> int:
-        """Bytes of the first `messages`, and what is before all."""
+        """Bytes of the template fields and the first `messages`."""
         return sum(map(len, pieces[: ends[messages]])) + ends[messages] - 1
 
     prefix = _of_bytes(raw, key, prompt_tokens)
@@ -96,7 +96,7 @@ def _of_chat(
 
 
 def _told(message: Message) -> list[str]:
-    """All of a message that a chat template may put into the prompt, in about its order."""
+    """What a chat template may put into the prompt of a message, roughly in its order."""
     rest = {name: value for name, value in message.items() if name not in ("role", "content")}
     content = message.get("content")
     parts = [message["role"], content if isinstance(content, str) else _json(content)]

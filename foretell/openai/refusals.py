@@ -1,4 +1,4 @@
-"""What the client of a request that goes to no engine gets, and when it may come back."""
+"""The errors for requests that go to no engine, and when their clients may retry."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,8 @@ def refusal(
     now_s: float,
     out_for_s: Callable[[str], float],
 ) -> ApiError:
-    """The error for a request that the core refuses at `now_s` on its clock. `out_for_s`: for how
-    many seconds no engine that serves a model has been up."""
+    """The error for a request that the core refuses at `now_s` on its clock. `out_for_s` returns
+    the seconds for which no engine that serves a model has been up."""
     if effect.because == "late":
         assert effect.why is not None, "a late request is refused for a reason"
         return SloUnattainable(parsed.terms, effect.why)
@@ -33,13 +33,13 @@ def refusal(
 
 
 def engines_failed(tried: int) -> ApiError:
-    """The error for a request whose attempts, `tried` at most, have failed."""
+    """The error for a request whose attempts, `tried` at most, have all failed."""
     text = f"the engines that were tried ({tried}) failed before a first token"
     return unavailable(text, "engine_failed")
 
 
 def _over_share(tenant: str, core: PlacementCore, now_s: float) -> ApiError:
-    """Told when as many as wait will have been sent, at the rate of the last minute."""
+    """An error 429. Retry when all waiting requests will be sent, at the last minute's rate."""
     sent = sum(each.dispatched_last_minute(now_s) for each in core.instances)
     headers = retry_after(60.0 * core.shares.held / max(1, sent))
     text = f"'{tenant}' has more than its share of the engines, and too many requests wait"

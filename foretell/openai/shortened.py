@@ -1,7 +1,7 @@
-"""A long body without what placement does not read of it: the middles of pictures and of other data
-in texts, and whatever is longer than any context. The engine gets the body as it came.
+"""Shortens a long body to what placement reads: the middles of images and other data in strings are
+dropped, and text that is longer than any context. The engine gets the whole body.
 
-To make objects of 40 MB at once holds everyone else up for 200 ms; this goes over them in parts.
+Parsing 40 MB at once blocks all other requests for 200 ms; a `Cutter` scans them in parts.
 """
 
 import re
@@ -10,17 +10,17 @@ from typing import NamedTuple
 from foretell.openai.errors import ApiError, invalid
 
 LARGE_BYTES = 1 << 18
-"""Shorter bodies are read as they are."""
+"""Shorter bodies are parsed whole."""
 MOST_TEXT = 4 << 20
-"""Bytes of text that are kept where it could be left out: no context is as long."""
+"""The most bytes of droppable text that are kept: no context is as long."""
 MOST_READ_BYTES = 16 << 20
-"""Of a body, without the middles of its images and of texts that are too long."""
+"""The most bytes of a shortened body."""
 MOST_WORK = 20_000_000
-"""Of what is read at once, by `work_of`: 50 ms in which everyone else waits. A million token ids
-are less."""
+"""The most `work_of` a shortened body: parsing it blocks all other requests for 50 ms. A million
+token ids are less."""
 _WINDOW_BYTES = 1 << 16
 _PAUSE_BYTES = 1 << 18
-"""Others get their turn after so much."""
+"""Bytes to scan before other requests get their turn."""
 _LONGEST_ESCAPE = 6
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}")
 
@@ -30,12 +30,12 @@ class Short(NamedTuple):
 
     text: bytes
     work: int
-    """`work_of` all that is no text in it."""
+    """`work_of` all of it except the contents of strings."""
 
 
 def work_of(text: bytes) -> int:
-    """What it takes to make values of JSON, in some 3 ns: keys, objects and arrays take longer than
-    strings, those longer than numbers, and those longer than what stands in them."""
+    """The estimated time to parse JSON, in units of about 3 ns: keys, objects and arrays take
+    longer than strings, strings longer than numbers, and numbers longer than characters."""
     things = text.count(b":") + text.count(b"{") + text.count(b"[")
     return len(text) + 8 * text.count(b",") + 16 * text.count(b'"') + 128 * things
 
@@ -46,7 +46,7 @@ def too_much() -> ApiError:
 
 
 class Cutter:
-    """Goes over a body, window by window: one without a quote, inside of a string, can go."""
+    """Scans a body window by window. A window that lies wholly inside a string may be dropped."""
 
     def __init__(self, body: bytes, window_bytes: int = _WINDOW_BYTES) -> None:
         self.kept: list[memoryview] = []
@@ -57,8 +57,8 @@ class Cutter:
         self._text_bytes = MOST_TEXT
 
     def go_on(self) -> bool:
-        """Go over some of it; whether it has come to the end. Raises `ApiError` where what is left
-        is more than `MOST_WORK`."""
+        """Scan the next part; return whether the end is reached. Raises `ApiError` if the work so
+        far is more than `MOST_WORK`."""
         until = min(len(self._body), self._at + _PAUSE_BYTES)
         while self._at < until:
             self._take()
@@ -67,9 +67,9 @@ class Cutter:
         return self._at >= len(self._body)
 
     def short(self) -> Short:
-        """JSON that has what placement reads of the body, once that was gone over, if it is JSON.
-        It has every key and value, and is JSON only if the body is, but for strings longer than a
-        window, which may lack parts. Raises `ApiError` where it is more than `MOST_READ_BYTES`."""
+        """The shortened body, after the whole body has been scanned. It has every key and value,
+        and is JSON only if the body is; but strings longer than a window may lack parts, which are
+        not checked. Raises `ApiError` if it is longer than `MOST_READ_BYTES`."""
         kept_bytes = sum(map(len, self.kept))
         if kept_bytes > MOST_READ_BYTES:
             raise too_much()
@@ -78,17 +78,17 @@ class Cutter:
 
     def _take(self) -> None:
         begin, end = self._at, min(len(self._body), self._at + self._window_bytes)
-        for _ in range(3):  # not within a character
+        for _ in range(3):  # do not cut within a UTF-8 character
             if end < len(self._body) and self._body[end] & 0xC0 == 0x80:
                 end -= 1
         window = self._body[begin:end]
-        # Of the same length: the backslashes that are left begin escapes.
+        # The same length. The backslashes that are left begin other escapes.
         masked = window.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in window else window
         if end < len(self._body):
-            cut = masked.rfind(b"\\", -_LONGEST_ESCAPE)  # not within an escape
+            cut = masked.rfind(b"\\", -_LONGEST_ESCAPE)  # do not cut within an escape
             cut = cut if cut > 0 else len(window)
             if _HIGH_SURROGATE.fullmatch(masked, cut - _LONGEST_ESCAPE, cut):
-                cut -= _LONGEST_ESCAPE  # nor between two that are one character
+                cut -= _LONGEST_ESCAPE  # nor within a surrogate pair
             window, end = window[:cut], begin + cut
         between = masked[: len(window)].split(b'"')
         self.work += work_of(b'""'.join(between[self._in_string :: 2]))
@@ -98,7 +98,7 @@ class Cutter:
         self._at = end
 
     def _keep(self, window: bytes) -> bool:
-        """Whether a window inside of a string is text, and there was not too much of it."""
+        """Whether a window inside a string is text, as far as its limit is not reached."""
         if window.isascii() and b" " not in window:
             return False
         self._text_bytes -= len(window)

@@ -1,4 +1,4 @@
-"""Latency targets: what requests state in their headers, and whether answers met it."""
+"""Latency targets: what requests state in their headers, and whether answers met them."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ TPOT_HEADER = "x-foretell-tpot-target-ms"
 LATE_HEADER = "x-foretell-when-late"
 _TTFT_HEADERS = (TTFT_HEADER, "x-llm-d-slo-ttft-ms", "x-slo-ttft-ms")
 _TPOT_HEADERS = (TPOT_HEADER, "x-llm-d-slo-tpot-ms", "x-slo-tpot-ms")
-"""Ours, and the new and the old name of llm-d; the first that a request has counts."""
+"""Foretell's name, then llm-d's new and old ones; the first that a request has counts."""
 _HEADERS = frozenset((*_TTFT_HEADERS, *_TPOT_HEADERS, LATE_HEADER))
 _MILLISECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 _LATE: dict[str, Late] = {"serve": "serve", "reject": "reject"}
@@ -23,10 +23,10 @@ Outcome = Literal["met", "missed", "rejected"]
 
 
 class Terms(NamedTuple):
-    """The targets of one request and what to do where they cannot be met."""
+    """The targets of one request, and what to do if they cannot be met."""
 
     slo: Slo = NO_SLO
-    """Targets that count from the request's arrival."""
+    """The targets, counted from the request's arrival."""
     late: Late = "serve"
     """Whether a request that would be late is served all the same or rejected at once."""
     arrived_unix_s: float = 0.0
@@ -35,8 +35,8 @@ class Terms(NamedTuple):
         self, first_token_unix_s: float, ended_unix_s: float, tokens: float
     ) -> Outcome | None:
         """Whether an answer met its targets; None if there were none or too little is known.
-        `tokens` is the mean number of output tokens in a sequence. Stamps and tokens are 0 where
-        not known."""
+        `tokens` is the mean number of output tokens in a sequence. Times and tokens are 0 if they
+        are not known."""
         slo = self.slo
         if not slo.given or not first_token_unix_s or (slo.tpot_s < inf and not tokens):
             return None
@@ -56,7 +56,7 @@ def default_terms(ttft_target_ms: float, tpot_target_ms: float, late: Late) -> T
 
 def terms_of(headers: Mapping[str, str], default: Terms, now_unix_s: float) -> Terms:
     """The terms of a request that arrives now; raises `ApiError` that names the wrong header."""
-    if _HEADERS.isdisjoint(headers):  # as mostly
+    if _HEADERS.isdisjoint(headers):  # the usual case
         return Terms(default.slo, default.late, now_unix_s)
     slo = Slo(
         _target_s(headers, _TTFT_HEADERS, default.slo.ttft_s),

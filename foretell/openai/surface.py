@@ -1,6 +1,6 @@
-"""The endpoints that are placed on engines: one table of what each is and how its body is read.
+"""The endpoints whose requests are placed on engines: one table says how each body is read.
 
-What a request says is read for placement alone; the engine gets the body as it came.
+Fields are read for placement only; the engine gets the client's body and checks the rest.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,13 @@ Prompts = list[str] | list[list[int]]
 
 MAX_SEQUENCES = 1024
 MOST_MESSAGES = 10_000
-"""Messages of a conversation: to read more holds up everyone else for too long."""
+"""The most messages of a conversation: reading more would block other requests for too long."""
 _LOOKED_AT = MOST_CHUNKS * CHUNK_TOKENS
-"""Token ids of a prompt."""
+"""The first token ids of a prompt, which are checked."""
 COMPLETIONS_DEFAULT_MAX_TOKENS = 16
 """What OpenAI's API and vLLM generate for a completion that names no limit."""
 
-# Texts may have lone surrogates, which are legal JSON: they are not looked into.
+# `InstanceOf`, because texts may have lone surrogates, which are legal JSON: they are not checked.
 _Content = InstanceOf[str] | InstanceOf[list[Any]] | None
 _CONTENTS = (str, list, type(None))
 _Limit = Annotated[int, Field(ge=0, le=2**31 - 1)] | None
@@ -77,7 +77,7 @@ class ChatFields(_Limited):
 
     @property
     def limit(self) -> int | None:
-        # vLLM: it replaces the deprecated `max_tokens` where both are given.
+        # As in vLLM, it replaces the deprecated `max_tokens` if both are given.
         given = self.max_completion_tokens
         return self.max_tokens if given is None else given
 
@@ -103,18 +103,18 @@ class Endpoint:
     path: str
     fields: type[Fields] = Fields
     prompts: Callable[[Body], Prompts] | None = None
-    """The prompts of a body, at least one; raises `ApiError`. None: `messages` says all, or it
-    generates nothing."""
+    """The prompts of a body, at least one; raises `ApiError`. None: the prompt is in `messages`, or
+    nothing is generated."""
     messages: Callable[[Body], list[Message]] | None = None
-    """The conversation in a body that is valid; raises `ApiError`. None: it has none."""
+    """The conversation in a validated body; raises `ApiError`. None: the endpoint has none."""
     default_max_tokens: int = 0
-    """The bound of the output tokens where none is given; 0: none."""
+    """The limit of output tokens if the client names none; 0: no limit."""
     opening: tuple[bytes, ...] = ()
-    """Events with which a stream begins before there is a token."""
+    """Events that begin a stream before its first token."""
     is_form: bool = field(init=False)
-    """Its body is a form with a file, and its answer need not be JSON."""
+    """Whether its body is a form with a file. The answer need not be JSON then."""
     generates: bool = field(init=False)
-    """It generates tokens. The others are placed by load, without a prediction."""
+    """Whether it generates tokens. If not, requests are placed by load, without a prediction."""
     read: Callable[[Body], Any] = field(init=False)
     """The `fields` of a body; raises `pydantic.ValidationError`."""
 
@@ -129,14 +129,14 @@ def chat_messages(body: Body) -> list[Message]:
 
 
 def anthropic_messages(body: Body) -> list[Message]:
-    """The messages of Anthropic's API, of which the system's stands apart."""
+    """The messages in a body of Anthropic's API, which has the system prompt in its own field."""
     system = body.get("system")
     first = [{"role": "system", "content": system}] if system is not None else []
     return [*first, *chat_messages(body)]
 
 
 def response_messages(body: Body) -> list[Message]:
-    """The input of OpenAI's Responses API as messages; what is no message is passed over."""
+    """The input of OpenAI's Responses API as messages; items that are no messages are skipped."""
     said, instructions = body["input"], body.get("instructions")
     first = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
     if isinstance(said, str):
@@ -148,7 +148,7 @@ def response_messages(body: Body) -> list[Message]:
 def _checked(messages: list[Message], param: str) -> list[Message]:
     if len(messages) > MOST_MESSAGES:
         raise invalid(f"'{param}' must have at most {MOST_MESSAGES} items", param, "array_too_long")
-    for i, each in enumerate(messages):  # of JSON, whose types are these and none below them
+    for i, each in enumerate(messages):  # parsed JSON has these types, no subclasses
         where = f"{param}[{i}]"
         if type(each) is not dict:
             raise invalid(f"'{where}' must be an object", where, "invalid_type")
@@ -198,7 +198,7 @@ def too_many_sequences(param: str) -> ApiError:
 
 
 def _token_ids(value: object) -> bool:
-    """Whether it looks like that as far as placement reads it."""
+    """Whether `value` is a list of token ids, as far as placement reads it."""
     head = value[:_LOOKED_AT] if isinstance(value, list) else []
     return set(map(type, head)) == {int} and min(head) >= 0
 

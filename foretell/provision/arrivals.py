@@ -1,4 +1,4 @@
-"""How many requests will arrive a second, and how sure that is: learnt from counts."""
+"""Forecasts the rate of arrivals, with a margin, from counts of arrived requests."""
 
 from collections import deque
 from math import sqrt
@@ -8,14 +8,14 @@ from foretell.provision.config import DAY_S, TUNING
 
 
 class _Record:
-    """Forecasts for one horizon, and what came of them."""
+    """Forecasts for one horizon, and their errors."""
 
     def __init__(self) -> None:
         self.pending: deque[tuple[float, float, float]] = deque()  # (from, until, predicted)
         self.errors: deque[float] = deque(maxlen=TUNING.most_errors)  # arrived over predicted
 
     def quantile(self, confidence: float) -> float:
-        """Arrivals over predicted ones are no more at this confidence; 0: too few are known."""
+        """The quantile of arrivals over predicted ones; 0 while too few are known."""
         if len(self.errors) < TUNING.fewest_errors:
             return 0.0
         ordered = sorted(self.errors)
@@ -25,13 +25,13 @@ class _Record:
 class ArrivalForecast:
     """The rate of arrivals some time ahead: level, trend or time of day, and a margin.
 
-    Where the day before is known, the rate now is multiplied by how the rate then changed from this
-    time of day to that one; otherwise half of the trend goes on. The margin is a quantile of what
-    arrivals over predicted ones, of forecasts for the same horizon: those for now, and those for
-    some time ahead, whose horizon is one even where it moves slowly. Until there are enough of them
-    it follows from the dispersion of counts (variance over mean; 1 where arrivals are Poisson). It
-    is there for surges, so it is not added to one: errors of forecasts made in a surge do not count
-    for it, and then it is taken of the usual rate.
+    If earlier days are known, the current rate is multiplied by the ratio of their rates at the
+    future and at the present time of day; otherwise half of the trend is assumed to continue. The
+    margin is the larger of two: a normal quantile with the dispersion of counts (variance over
+    mean; 1 for Poisson arrivals), and the quantile of arrivals over predicted ones, if enough are
+    known. Errors are kept apart for forecasts of now and of some time ahead, which is taken as one
+    horizon although it moves slowly. The margin allows for surges, so it is not added to one: in a
+    surge it is relative to the usual rate, and the errors of forecasts do not count.
     """
 
     def __init__(self, *, day_s: float = DAY_S) -> None:
@@ -43,7 +43,7 @@ class ArrivalForecast:
         self._records = {ahead: _Record() for ahead in (False, True)}
 
     def observe(self, now_s: float, arrived: int) -> None:
-        """So many requests have arrived since the call before."""
+        """Count the requests that have `arrived` since the previous call."""
         if self._last_s is not None and now_s > self._last_s:
             seconds = now_s - self._last_s
             self._counts.append((now_s, seconds, arrived))
@@ -62,7 +62,7 @@ class ArrivalForecast:
         return bool(self._counts)
 
     def rate(self, now_s: float) -> float:
-        """Requests a second, now."""
+        """The current rate in requests per second."""
         level, latest = (
             self._rate(now_s - span_s, now_s) for span_s in (TUNING.level_s, TUNING.jump_s)
         )
@@ -72,7 +72,7 @@ class ArrivalForecast:
         return latest if abs(latest - level) > usual else level
 
     def mean(self, now_s: float, ahead_s: float) -> float:
-        """Requests a second, expected so far ahead."""
+        """The expected rate in requests per second, `ahead_s` from now."""
         level = self.rate(now_s)
         before, after = self._of_day(now_s - TUNING.level_s / 2), self._of_day(now_s + ahead_s)
         if before and after:
@@ -81,10 +81,10 @@ class ArrivalForecast:
         return min(2.0 * level, max(0.5 * level, grown))
 
     def upper(self, now_s: float, ahead_s: float, window_s: float, confidence: float) -> float:
-        """A rate that the mean over a window, so far ahead, will not exceed at this confidence; the
-        window is no longer than `trend_s`.
+        """A rate that the mean over a window, `ahead_s` from now, will not exceed at this
+        confidence; the window is no longer than `trend_s`.
 
-        What is said here is later compared with what came.
+        Forecasts outside a surge are later compared with the arrivals.
         """
         mean = self.mean(now_s, ahead_s)
         if mean <= 0:
@@ -107,7 +107,7 @@ class ArrivalForecast:
         mean = sum(s * rate for s, rate in spans) / total_s if total_s > 0 else 0.0
         if len(spans) < 8 or mean <= 0:
             return 1.0
-        # Of a Poisson process the rates of two spans differ by mean * (1/s + 1/t), squared.
+        # In a Poisson process, E[(rate difference of two spans)^2] is mean * (1/s + 1/t).
         pairs = zip(spans[1:], spans[:-1], strict=True)
         return max(1.0, fmean((b - a) ** 2 / (1 / s + 1 / t) for (s, b), (t, a) in pairs) / mean)
 
@@ -118,7 +118,7 @@ class ArrivalForecast:
         return sum(n for _, n in chosen) / seconds if seconds > 0 else 0.0
 
     def _slope(self, now_s: float) -> float:
-        """How the rate changes by the second, by least squares."""
+        """The change of the rate per second, by least squares."""
         chosen = [
             (at_s - s / 2, n / s) for at_s, s, n in self._counts if at_s > now_s - TUNING.trend_s
         ]
@@ -132,7 +132,7 @@ class ArrivalForecast:
         return int(at_s % self._day_s / self._day_s * TUNING.bins)
 
     def _remember(self, now_s: float, seconds: float, arrived: int) -> None:
-        """Take counts into the rates by the time of day; the latest day counts half."""
+        """Add counts to the rates by the time of day; the latest day counts half."""
         part = self._part(now_s - seconds / 2)
         if self._bin is not None and self._bin[0] != part:
             of, spent_s, total = self._bin
@@ -143,7 +143,7 @@ class ArrivalForecast:
         self._bin = part, spent_s + seconds, total + arrived
 
     def _of_day(self, at_s: float) -> float:
-        """The rate at this time of earlier days, between the parts' middles; 0: not known."""
+        """The rate at this time on earlier days, interpolated between parts; 0: not known."""
         place = at_s % self._day_s / self._day_s * TUNING.bins - 0.5
         first = int(place // 1) % TUNING.bins
         before, after = self._days.get(first), self._days.get((first + 1) % TUNING.bins)

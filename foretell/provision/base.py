@@ -23,14 +23,14 @@ class Proposal:
 
     instances: int
     why: str
-    """For people: the numbers that decided."""
+    """The numbers that decided, for people to read."""
     confidence: float | None = None
-    """The probability that so many keep the target; None: the strategy does not say."""
+    """The probability that this number keeps the targets; None: the strategy does not say."""
     arrivals_per_s: float | None = None
-    """Requests a second expected in a cold start's time; None: the strategy makes no forecast."""
+    """Requests per second expected after a cold start's time; None: there is no forecast."""
     within: float | None = None
-    """The ratio of requests that it expects within their targets, at least; None: it does not
-    say."""
+    """The ratio of requests that the strategy expects within their targets, at least; None: it does
+    not say."""
 
 
 class Strategy(Protocol):
@@ -40,5 +40,5 @@ class Strategy(Protocol):
     name: ClassVar[str]
 
     def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
-        """How many instances there should be; called once for every facts, in their order."""
+        """Propose a number of instances. Called once for each `Facts`, in their order."""
         ...

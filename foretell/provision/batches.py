@@ -1,4 +1,4 @@
-"""How many instances batches need, so that each ends when it is due: a floor under any strategy."""
+"""How many instances batches need to end when they are due: a lower bound for any strategy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from math import ceil
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One batch that has not ended, as the batch service foretells it."""
+    """One batch that has not ended, as the batch service predicts it."""
 
     within_s: float
-    """Seconds until it is due: the end that was promised, or its deadline where none was."""
+    """Seconds until it is due: until the promised end, or else until its deadline."""
     left_s: float | None
-    """Seconds until it, and all that comes before it, will be done with the instances of now, at
-    the promised confidence; None while nothing is known of its requests."""
+    """Seconds that it and all work before it will take with the present instances, at the promised
+    confidence; None while nothing is known about its requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class BatchDemand:
     def floor(self, cold_start_s: float) -> int:
         """The fewest instances with which every batch ends in time; 0 without batches.
 
-        Twice as many instances take half the time; those that are missing are there only after a
-        cold start. Where none could be there in time, those that are there stay.
+        Twice as many instances are assumed to take half the time, and missing ones to be ready
+        after a cold start. If they could not be ready in time, the present ones are kept.
         """
         return max((self._needed(each, cold_start_s) for each in self.due), default=0)
 

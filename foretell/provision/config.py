@@ -1,4 +1,4 @@
-"""The bounds within which any strategy moves, and what nobody has to set."""
+"""The bounds for any strategy, and tuning values, which no user has to set."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ class ProvisionConfig:
     """0: the cluster may have no instance; the first request that is held starts one."""
     maximum: int = 8
     cool_down_s: float = 300.0
-    """There are as many instances as any proposal of so many seconds asked for."""
+    """For this long, the largest proposal limits how far the number of instances is reduced."""
     cold_start_s: float = 120.0
     """Assumed until one has been measured."""
     give_up_s: float = 900.0
-    """An instance that is not ready so long after its start is stopped."""
+    """An instance that is not ready this long after its start is stopped."""
     stale_s: float = 30.0
-    """Numbers older than this decide nothing."""
+    """Numbers older than this are not used for decisions."""
     respect_s: float = 1800.0
     """How long the number that a person has set is left alone."""
 
@@ -34,44 +34,44 @@ class ProvisionConfig:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Values that `bench/provisioning/day.md` was made with, on traces of a week."""
+    """The values with which `bench/provisioning/day.md` was measured, on traces of a week."""
 
     survivors_ratio: float = 0.8
-    """Seats and KV cache that the survivors of a step down may use at most, at once."""
+    """The largest share of seats and of KV cache that remaining instances may use at once."""
     cold_starts: int = 32
-    """The latest cold starts, whose P90 counts."""
+    """The number of latest cold starts whose P90 counts."""
     # The forecast of arrivals.
     level_s: float = 120.0
     jump_s: float = 30.0
-    """The rate now is the mean over `level_s`, or over `jump_s` where that is another one, by so
-    many standard deviations of such a mean:"""
+    """The current rate is the mean over `level_s`, or the mean over `jump_s` if that differs by
+    more than `jump_sigmas` of its standard deviations."""
     jump_sigmas: float = 2.5
     trend_s: float = 600.0
-    """The trend is that of so many seconds; half of it is taken to go on."""
+    """The trend is taken over this time; half of it is assumed to continue."""
     surge_ratio: float = 1.25
-    """What is above so many times the median of that time is a surge."""
+    """A rate above this many times the median over `trend_s` is a surge."""
     bins: int = 144
     """Parts of a day whose rates are remembered."""
     fewest_errors: int = 20
     most_errors: int = 480
-    """Errors of forecasts that are remembered."""
+    """The fewest forecast errors that give a quantile, and the most that are remembered."""
     # Foresight's rollouts.
     window_s: float = 60.0
     """The time after a cold start for which the target must be kept."""
     catch_up_s: float = 30.0
-    """The time in it that new instances have to catch up with what waits by then: they are paid for
-    long after."""
+    """The part of `window_s` in which new instances may miss targets while they work off the queue:
+    having more of them to catch up faster would cost money long after."""
     grace_s: float = 15.0
     """How long a rollout goes on after the last arrival."""
     lengths: int = 512
-    """Lengths of the latest requests, from which those to come are taken."""
+    """The number of latest requests from whose lengths future ones are sampled."""
     keeps_for_s: float = 300.0
     fails_for_s: float = 1800.0
-    """How long it counts that so many instances kept the targets, or failed to: to take away one
-    that is wanted back costs more than to keep one too many."""
+    """How long a result counts that a number of instances keeps the targets, or fails to. Failures
+    count longer: removing an instance that is needed again costs more than one too many."""
     spare: float = 1.1
-    """One instance less must serve so many times the rate: otherwise it would be wanted back soon.
-    """
+    """Fewer instances must keep the targets at this many times the rate: otherwise those removed
+    would soon be needed again."""
 
 
 TUNING = Tuning()

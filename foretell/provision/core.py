@@ -1,8 +1,7 @@
 """Decides how many instances a cluster should have: facts in, a decision out.
 
 A strategy proposes; everything that holds for all strategies is here. The provisioner service and
-the simulator drive it alike: they carry out what a decision says and report what became of it in
-the next facts.
+the simulator drive it alike: they carry out a decision and report its effects in the next facts.
 """
 
 from collections import deque
@@ -17,16 +16,16 @@ from foretell.provision.facts import Facts, InstanceFacts, Phase
 Because = Literal[
     "strategy", "bounds", "held", "batches", "cool_down", "survivors", "stale", "manual", "stuck"
 ]
-"""What decided. `strategy`: the proposal as it was. `bounds`: minimum or maximum. `held`: a request
-waits and no instance is there. `batches`: they would not end in time with fewer. `cool_down`: more
-were wanted a short while ago. `survivors`: those that stay could not take over. `stale`: the
-numbers are too old. `manual`: a person set the number. `stuck`: instances that were started never
-got ready."""
+"""What decided. `strategy`: the proposal, unchanged. `bounds`: minimum or maximum. `held`: a
+request waits, and 0 instances were proposed. `batches`: with fewer they would end late.
+`cool_down`: more were wanted a short while ago. `survivors`: fewer instances could not hold the
+requests in progress. `stale`: the numbers are too old. `manual`: a person set the number.
+`stuck`: started instances did not get ready, so that new starts wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """How many instances there should be, and what is to be done about it."""
+    """How many instances there should be, and what to do for it."""
 
     at_s: float
     desired: int
@@ -34,20 +33,19 @@ class Decision:
     why: str
     confidence: float | None
     age_s: float
-    """Age of the oldest number that it rests on."""
+    """Age of the oldest number that it is based on."""
     start: int = 0
     """Instances to start."""
     take_back: tuple[str, ...] = ()
-    """Draining instances that are to get requests again: they are there at once, and need no start.
-    """
+    """Draining instances that shall get requests again. They serve at once and need no start."""
     drain: tuple[str, ...] = ()
-    """Ready instances to send nothing more to, and to stop when they are empty."""
+    """Ready instances that get no more requests and are stopped once they are empty."""
     stop: tuple[str, ...] = ()
     """Warming instances to stop: they are not needed any more, or never got ready."""
     forecast: float | None = None
-    """Requests a second that the strategy expects in a cold start's time, whatever decided."""
+    """Requests per second that the strategy expects after `cold_start_s`, whatever decided."""
     cold_start_s: float = 0.0
-    """That time."""
+    """Seconds that a cold start is assumed to take."""
     within: float | None = None
     """The ratio of requests within their targets that the strategy expects of its proposal."""
 
@@ -64,28 +62,28 @@ class Provisioner:
         self._wanted: deque[tuple[float, int]] = deque()  # proposals of the cool-down
         self._began_s: dict[str, float] = {}  # when warming instances were started
         self._asked_for: int | None = None  # by the latest decision
-        self._own = range(0)  # what its order may leave, wholly carried out, in part or not at all
+        self._own = range(0)  # numbers that its order may lead to, even if it fails
         self._manual: tuple[float, int] | None = None  # until when, and how many
         self._failed_starts = 0  # in a row
         self._start_again_s = -inf
 
     @property
     def cold_start_s(self) -> float:
-        """The nearest-rank P90 of the latest cold starts; until there is one, what is assumed."""
+        """The nearest-rank P90 of the latest cold starts; before the first, the configured time."""
         if not self._cold_starts_s:
             return self.config.cold_start_s
         ordered = sorted(self._cold_starts_s)
         return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
 
     def decide(self, facts: Facts) -> Decision:
-        """What should be done now."""
+        """Decide what to do now."""
         self._note_starts(facts)
         given_up = self._give_up(facts)
         coming = [i for i in facts.in_phase(Phase.WARMING) if i.instance_id not in given_up]
         ready = facts.in_phase(Phase.READY)
         here = len(coming) + len(ready)
         plan = StrategyPlan(here, self.config.minimum, self.config.maximum, self.cold_start_s)
-        # It hears of all facts, so that its history has no holes.
+        # The strategy gets all facts, so that its history has no gaps.
         proposal = self.strategy.propose(facts, plan)
         self._note_manual_change(facts)
         desired, because, why = self._desired(facts, plan, proposal)
@@ -134,7 +132,7 @@ class Provisioner:
             why = f"{why}; {floor} for batches to end in time"
         if (
             not self._wanted and self.config.cool_down_s > 0
-        ):  # what was before is not known: it may have been needed
+        ):  # without earlier proposals, assume that the present number was needed
             self._wanted.append((facts.now_s, plan.instances))
         self._wanted.append((facts.now_s, wanted))
         while self._wanted[0][0] < facts.now_s - self.config.cool_down_s:
@@ -155,7 +153,7 @@ class Provisioner:
         return bounded, because, why
 
     def _note_starts(self, facts: Facts) -> None:
-        """Learn how long those took that are ready now."""
+        """Learn the cold starts of instances that have become ready."""
         warming = {i.instance_id: i.since_s for i in facts.in_phase(Phase.WARMING)}
         for instance in facts.in_phase(Phase.READY):
             began_s = self._began_s.get(instance.instance_id)
@@ -165,7 +163,7 @@ class Provisioner:
         self._began_s = warming
 
     def _give_up(self, facts: Facts) -> tuple[str, ...]:
-        """Warming instances that will not get ready; after each in a row the pause doubles."""
+        """Warming instances past `give_up_s`. Each time in a row doubles the pause of starts."""
         late = tuple(
             i.instance_id
             for i in facts.in_phase(Phase.WARMING)
@@ -179,7 +177,7 @@ class Provisioner:
         return late
 
     def _note_manual_change(self, facts: Facts) -> None:
-        """Somebody else has asked for a number that no order from here can have left."""
+        """Notice that a person has set a number that no order of this core can have led to."""
         if self._manual is not None and facts.now_s >= self._manual[0]:
             self._manual = None
         asked = facts.asked_for
@@ -187,7 +185,8 @@ class Provisioner:
             self._manual = facts.now_s + self.config.respect_s, asked
 
     def _note_order(self, facts: Facts, desired: int, given_up: int) -> None:
-        """An order may fail, or be on its way for a while; who is given up is stopped at once."""
+        """Remember the numbers that this order may lead to: it may fail or take a while, but
+        instances that were given up are stopped at once."""
         self._asked_for = desired
         before = desired if facts.asked_for is None else facts.asked_for
         self._own = range(min(desired, before - given_up), max(desired, before) + 1)
@@ -205,14 +204,14 @@ def survivors_needed(facts: Facts) -> int:
 
 
 def _most_missed(draining: list[InstanceFacts], more: int) -> list[str]:
-    """Whom to take back: those with most to do, which would take longest to be empty."""
+    """The draining instances to take back: those with most requests, which would empty last."""
     return [i.instance_id for i in sorted(draining, key=lambda i: -i.requests)[:more]]
 
 
 def _least_missed(
     coming: list[InstanceFacts], ready: list[InstanceFacts], fewer: int
 ) -> tuple[list[str], list[str]]:
-    """Whom to stop and whom to drain: the latest to start first, then those with least to do."""
+    """Warming instances to stop, latest first, then ready ones to drain, fewest requests first."""
     newest = sorted(coming, key=lambda i: -i.since_s)[:fewer]
     idlest = sorted(ready, key=lambda i: i.requests)[: fewer - len(newest)]
     return [i.instance_id for i in newest], [i.instance_id for i in idlest]

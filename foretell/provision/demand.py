@@ -1,4 +1,4 @@
-"""What comes to one scheduler, and how long it takes."""
+"""Arrivals and latencies of one scheduler replica, for the provisioner."""
 
 from collections import deque
 from math import floor
@@ -6,9 +6,9 @@ from math import floor
 from foretell.model import Prediction, RequestSpec
 
 LENGTHS = 64
-"""The latest requests whose lengths are reported."""
+"""The number of latest requests whose lengths are reported."""
 WINDOW_S = 10.0
-"""A latency counts among the recent ones for one to two times as long."""
+"""A latency counts as recent for one to two times this long."""
 
 
 class _Worst:
@@ -31,8 +31,8 @@ class _Worst:
 
 
 class Demand:
-    """Counts of one replica, by which a provisioner decides. Instants are seconds of any clock
-    that does not go back. Only online requests count: offline ones take what is left, and nobody
+    """Counts of one replica, from which the provisioner decides. Times are seconds on any
+    monotonic clock. Only online requests count: offline ones take what is left, and no client
     waits for their tokens."""
 
     def __init__(self) -> None:
@@ -41,20 +41,20 @@ class Demand:
         self._e2e, self._predicted_e2e = _Worst(), _Worst()
 
     def arrived(self, spec: RequestSpec) -> None:
-        """A request has come, whatever becomes of it."""
+        """Count a request that has arrived, whatever happens to it later."""
         self.arrived_total += 1
         self._lengths.append((spec.prompt_tokens, spec.length.expected_tokens))
 
     def placed(self, now_s: float, prediction: Prediction) -> None:
-        """It was sent to an instance, for which this was predicted."""
+        """Record the prediction of a request that was sent to an instance."""
         self._predicted_e2e.add(now_s, prediction.e2e_s)
 
     def ended(self, now_s: float, e2e_s: float) -> None:
-        """It was answered to its end so long after its arrival."""
+        """Record the e2e latency of a request that was answered completely."""
         self._e2e.add(now_s, e2e_s)
 
     def told(self, now_s: float, held: int) -> dict[str, object]:
-        """What `/status` says; `held` requests wait for an instance."""
+        """The fields of `/status`; `held` requests wait for an instance."""
         return {
             "arrived_total": self.arrived_total,
             "held": held,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from foretell.provision.batches import BatchDemand
 
-if TYPE_CHECKING:  # for who has no numpy, and only sets bounds
+if TYPE_CHECKING:  # importing it needs numpy, which users of bounds may lack
     from foretell.engine.published import Snapshot
 
 
@@ -18,7 +18,7 @@ class Phase(Enum):
     """Started, but its engine does not answer yet."""
     READY = "ready"
     DRAINING = "draining"
-    """It finishes what it has and gets nothing new."""
+    """It finishes its requests and gets no new ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class InstanceFacts:
     """0: not known."""
     kv_used_ratio: float = 0.0
     published: "Callable[[], Snapshot | None]" = lambda: None
-    """What its predictor last published, where there is any; a strategy asks for it that needs it,
-    and once."""
+    """Return the snapshot that its predictor last published; None: there is none. Strategies that
+    need it call this once."""
 
     @property
     def requests(self) -> int:
@@ -47,7 +47,7 @@ class InstanceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """A cluster at `now_s`. Counts and latencies are those since the facts before."""
+    """A cluster at `now_s`. Counts and latencies are those since the previous facts."""
 
     now_s: float
     instances: Sequence[InstanceFacts]
@@ -65,7 +65,7 @@ class Facts:
     age_s: float = 0.0
     """Age of the oldest of these numbers, but for those of batches."""
     asked_for: int | None = None
-    """Instances that the cluster was last asked to have, by whomever; None: nobody knows."""
+    """The number of instances that was last asked for, by anyone; None: unknown."""
 
     def in_phase(self, phase: Phase) -> list[InstanceFacts]:
         """The instances in a phase, in their order."""

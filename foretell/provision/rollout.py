@@ -1,4 +1,4 @@
-"""A cluster's twins run forward from their live state: how many requests would keep a target?"""
+"""Runs a cluster's twins forward from their live state to see how many requests keep targets."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from foretell.provision.config import TUNING
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """What is known of an engine before it is there."""
+    """What is known about an engine before it runs."""
 
     config: EngineConfig
     step_time: StepTime
@@ -51,11 +51,11 @@ def share_within(
     begins_s: Sequence[float],
     enough: float,
 ) -> float:
-    """The ratio of `coming` that would keep to `slo`, in the worst of the spans that begin so many
-    seconds from now and end where the next one begins; what is before them does not count.
+    """The ratio of `coming` that would keep to `slo`, in the worst span of time. Spans begin
+    `begins_s` from now and end where the next one begins; requests before them do not count.
 
     Every request goes to the ready instance with the fewest requests. The run ends as soon as a
-    ratio cannot reach `enough`; what is returned then is only known to be less.
+    ratio cannot reach `enough`; the result is then only known to be less.
     """
     rollout = Rollout(places, kind, slo, begins_s, coming)
     rollout.run(enough)
@@ -63,7 +63,7 @@ def share_within(
 
 
 class Rollout:
-    """The twins of `places`; each request goes to the one that has the fewest and gets requests."""
+    """The twins of `places`; each request goes to the ready one with the fewest requests."""
 
     def __init__(
         self,
@@ -87,17 +87,17 @@ class Rollout:
             if (span := self._span(request.at_s)) >= 0:
                 self.judged[span] += 1
         self.missed = [0] * len(begins_s)
-        """Those of them that do not keep to the targets."""
+        """Requests of each span that do not keep to the targets."""
         for index, twin in enumerate(self._twins):
             self._table.put(index, twin, self._model)
             if not twin.idle:
                 self._table.step(index, 0.0)
 
     def run(self, enough: float = 0.0) -> None:
-        """To the end, or until the ratio of a span cannot reach `enough`."""
+        """Run to the end, or until the ratio of a span cannot reach `enough`."""
         at_s = 0.0
         for number, request in enumerate(self._coming):
-            next_s = self._next_ready_s(max(request.at_s, at_s))  # where nobody is ready it waits
+            next_s = self._next_ready_s(max(request.at_s, at_s))  # it waits until one is ready
             if next_s == inf:
                 self._never_served(self._coming[number:])
                 break
@@ -118,7 +118,7 @@ class Rollout:
         return min((1.0 - missed / judged for missed, judged in spans if judged), default=1.0)
 
     def _next_ready_s(self, at_s: float) -> float:
-        """When a place gets requests, at `at_s` or later; infinite: there is none."""
+        """When the first place is ready, at `at_s` or later; infinite: there is no place."""
         return min((max(ready_s, at_s) for ready_s in self._ready_s), default=inf)
 
     def _never_served(self, requests: Sequence[Coming]) -> None:
@@ -127,7 +127,7 @@ class Rollout:
                 self.missed[span] += 1
 
     def _span(self, at_s: float) -> int:
-        """The span of a request that arrives then; -1: none."""
+        """The span of a request that arrives at `at_s`; -1: none."""
         return bisect_right(self._begins_s, at_s) - 1
 
     def _pass(self, until_s: float) -> None:
@@ -156,7 +156,7 @@ class Rollout:
             self._table.step(index, at_s)
 
     def _end(self, seq: EngineSequence, now_s: float) -> None:
-        """It ends now, or the rollout does."""
+        """Judge a request that ends now, or is cut off by the end of the rollout."""
         first_s = min(float(seq.row["first_token_s"]), now_s)
         tpot_s = (now_s - first_s) / max(1, seq.output_tokens - 1)
         if not self._slo.met(first_s - seq.arrival_s, tpot_s):

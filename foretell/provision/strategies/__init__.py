@@ -11,8 +11,8 @@ STRATEGIES: dict[str, type[Strategy]] = classes_in(__name__, __path__, "propose"
 def make_strategy(name: str, **parameters: object) -> Strategy:
     """A fresh strategy; `parameters` are the keyword-only arguments of its constructor.
 
-    Raises ValueError that lists what there is if there is no such strategy or parameter, or if a
-    value is out of range.
+    Raises ValueError if there is no such strategy or parameter, with a list of those that exist, or
+    if a value is out of range.
     """
     strategy = STRATEGIES.get(name)
     if strategy is None:

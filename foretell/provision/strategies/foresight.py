@@ -1,4 +1,4 @@
-"""The fewest instances with which the cluster's twins keep the targets, run forward."""
+"""Proposes the fewest instances with which the cluster's twins, run forward, keep the targets."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,27 +16,27 @@ from foretell.provision.facts import Facts, Phase
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 
 TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
-"""Targets where none are given, and the ratio of requests that shall be within both."""
+"""The default targets, and the ratio of requests that shall be within both."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What a rollout has shown: more load would be no better, less would be no worse."""
+    """The result of a rollout. With more load it would be no better, with less no worse."""
 
     at_s: float
     instances: int
     rate: float
     requests: int
     from_now: bool
-    """The targets were to be kept from then on; otherwise after a cold start."""
+    """Whether the targets had to be kept from `at_s` on; otherwise from a cold start later."""
     keeps: bool
 
 
 class Foresight:
-    """Forecasts the arrivals of a cold start ahead (`ArrivalForecast`) at the wanted `confidence`,
-    and runs the twins of all instances forward with the present number, fewer and more
-    (`share_within`). The fewest for which at least `within` of the requests keep `ttft_s` and
-    `tpot_s` are proposed: fewer must keep them from now on, more once they can be there.
+    """Forecasts arrivals one cold start ahead (`ArrivalForecast`) at the wanted `confidence`, and
+    runs the twins of all instances forward with the present number, fewer and more
+    (`share_within`). Proposes the fewest with which at least `within` of the requests keep `ttft_s`
+    and `tpot_s`. Fewer than now must keep them from now on, more once they can be ready.
     """
 
     name: ClassVar[str] = "foresight"
@@ -94,7 +94,7 @@ class Foresight:
         kind: EngineKind,
         rates: tuple[float, ...],
     ) -> tuple[int, float]:
-        """How many instances, and the share within the targets as far as a rollout has shown it."""
+        """The number of instances, and the share within the targets as far as rollouts show it."""
         ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
         here = [EnginePlace(published[instance.instance_id]) for instance in ready]
         here += [
@@ -113,7 +113,7 @@ class Foresight:
                 wanted += 1
                 found = share(wanted)
             return wanted, found
-        # More keep the targets where fewer do: the fewest are found by halving.
+        # If fewer keep the targets, more do: find the fewest by bisection.
         low = max(1, plan.minimum)
         while low < wanted:
             middle = (low + wanted) // 2
@@ -131,8 +131,8 @@ class Foresight:
         kind: EngineKind,
         rates: tuple[float, ...],
     ) -> float:
-        """The share within the targets on `places`, with the rate going from one of `rates` to the
-        other in the time of a cold start. Fewer than there are must keep them from now on."""
+        """The share within the targets on `places`, while the rate goes from the first of `rates`
+        to the second during a cold start. Fewer than now must keep them from now on."""
         instances, ramp_s = len(places), plan.cold_start_s
         from_now = instances < plan.instances
         if from_now:
@@ -150,8 +150,8 @@ class Foresight:
         return share
 
     def _coming(self, rate: float, later: float, ramp_s: float, longest: int) -> list[Coming]:
-        """Requests up to the window's end. The draws are always the same ones, so that numbers of
-        instances and moments are compared by what differs."""
+        """Sampled requests up to the window's end. The seed is fixed, so that chance does not
+        affect comparisons between numbers of instances or moments."""
         draws = np.random.default_rng(0)
         until_s = ramp_s + TUNING.window_s
         total = (rate + later) / 2 * ramp_s + later * TUNING.window_s
@@ -178,7 +178,7 @@ class Foresight:
     def _recall(self, instances: int, rate: float, facts: Facts, from_now: bool) -> bool | None:
         """Whether so many instances are known to keep the targets; None: not known.
 
-        Where rollouts contradict each other, the one that failed counts.
+        If rollouts contradict each other, the one that failed counts.
         """
         while self._found and facts.now_s - self._found[0].at_s > TUNING.fails_for_s:
             self._found.popleft()

@@ -8,13 +8,13 @@ from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.facts import Facts, InstanceFacts, Phase
 
 WINDOW_S = 60.0
-"""An instance's KV cache and queue count with their peaks over this time."""
+"""The peaks of an instance's KV cache use and queue over this time count."""
 
 
 class Saturation:
-    """An instance is saturated at `kv_used_ratio` or `waiting` requests in its queue. One instance
-    more when the others' mean spare KV cache is below `kv_spare_ratio` or their mean spare queue
-    below `waiting_spare`; none while one is warming. One less when after it neither would be.
+    """An instance is saturated at `kv_used_ratio` or `waiting` requests in its queue. Adds one if
+    the others' mean spare KV cache is below `kv_spare_ratio` or their mean spare queue below
+    `waiting_spare`, but none while one is warming. Removes one if neither would hold without it.
 
     The rules and defaults are those of llm-d's workload-variant-autoscaler 0.7
     (`configmap-saturation-scaling.yaml`), for instances of one kind.
@@ -64,7 +64,7 @@ class Saturation:
         ]
 
     def _short(self, calm: list[tuple[float, float]], grown: float) -> bool:
-        """Whether too little is spare where the load is `grown` times as large."""
+        """Whether too little would be spare if the load were `grown` times as large."""
         kv, waiting = (fmean(column) * grown for column in zip(*calm, strict=True))
         return (
             self._kv_used_ratio - kv < self._kv_spare_ratio

@@ -7,7 +7,7 @@ from foretell.provision.facts import Facts
 
 
 class Static:
-    """`instances`, or the maximum where it is 0."""
+    """Proposes `instances`, or the maximum if it is 0."""
 
     name: ClassVar[str] = "static"
 

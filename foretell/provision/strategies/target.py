@@ -8,8 +8,8 @@ from foretell.provision.facts import Facts, Phase
 
 
 class Target:
-    """`ceil(ready * ratio)` where `ratio` is requests in progress per ready instance over
-    `requests`; nothing changes while it is within `tolerance` of 1.
+    """Proposes `ceil(ready * ratio)`, where `ratio` is requests in progress per ready instance over
+    `requests`. Proposes no change while `ratio` is within `tolerance` of 1.
 
     The formula and the tolerance are those of the HorizontalPodAutoscaler; its stabilisation
     window is the core's cool-down.
