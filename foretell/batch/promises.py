@@ -112,6 +112,7 @@ class Promises:
         self._expected = {
             name: estimate for name, estimate in self._expected.items() if name in self._quoted
         }
+        self._first = {name: at for name, at in self._first.items() if name in known}
         self._of_batch = {name: each for name, each in self._of_batch.items() if name in known}
 
     def _due_unix_s(self, batch: Batch, now_unix_s: float) -> float:

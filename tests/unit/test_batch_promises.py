@@ -35,6 +35,12 @@ def told_s(promises: Promises, of: Batch) -> float:
     return shown["done_by"] - NOW
 
 
+def test_the_promise_of_a_cancelled_batch_is_forgotten(seen: Promises) -> None:
+    cancelled = batch("batch_0").validated(100, "m", NOW)
+    seen.renew([], [], NOW)
+    assert seen.kept(cancelled.id, NOW) is None
+
+
 def test_a_new_batch_is_told_its_end_at_once(seen: Promises) -> None:
     new = batch("batch_1")
     assert seen.shown(new) is None
