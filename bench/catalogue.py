@@ -1,4 +1,4 @@
-"""Which benchmarks there are, and the table of bench/README.md."""
+"""The list of benchmarks, and the table of bench/README.md."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -11,18 +11,18 @@ README = HERE / "README.md"
 
 
 def names() -> list[str]:
-    """All benchmarks, `ROOM.NAME`, in alphabetical order; none is imported."""
+    """The names of all benchmarks, `ROOM.NAME`, in alphabetical order, without importing them."""
     found = (path for path in sorted(HERE.glob("*/*.py")) if "\nBENCH = " in path.read_text())
     return [f"{path.parent.name}.{path.stem}" for path in found]
 
 
 def benchmarks() -> dict[str, Benchmark]:
-    """The declarations of all, by name."""
+    """The declarations of all benchmarks, by name."""
     return {name: import_module(f"bench.{name}").BENCH for name in names()}
 
 
 def answers(benchmark: Benchmark) -> list[Path]:
-    """The files that hold its answer, as far as there are any."""
+    """The existing files that hold its answer."""
     return [path for path in (benchmark.page, benchmark.result) if path.exists()]
 
 
@@ -50,5 +50,5 @@ def write_readme() -> None:
 
 
 def place(path: Path) -> str:
-    """A file's place in the repository."""
+    """A file's path in the repository."""
     return str(path.relative_to(ROOT))

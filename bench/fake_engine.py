@@ -1,4 +1,4 @@
-"""The compiled fake engine: OpenAI's surface and nothing behind it."""
+"""The compiled fake engine: OpenAI's API without a model."""
 
 import asyncio
 import subprocess
@@ -12,7 +12,7 @@ MODEL = "fake"
 
 
 def compiled(source: Path, folder: Path) -> Path:
-    """A program of one C file, made in `folder`; raises `subprocess.CalledProcessError`."""
+    """Compile one C file into a program in `folder`; raises `subprocess.CalledProcessError`."""
     program = folder / source.stem
     subprocess.run(["gcc", "-O2", "-o", str(program), str(source)], check=True)  # noqa: S607
     return program
@@ -21,9 +21,9 @@ def compiled(source: Path, folder: Path) -> Path:
 async def start_fake_engines(
     count: int, tick_ms: int, folder: Path, children: list[Child]
 ) -> list[str]:
-    """The URLs of `count` engines in one process, which is added to `children`.
+    """Start `count` engines in one process, which is added to `children`; returns their URLs.
 
-    A stream of N chunks gets its first at once, the others at ticks. Raises `ChildFailed`.
+    A stream gets its first chunk at once, the others at ticks. Raises `ChildFailed`.
     """
     log = folder / "engine.log"
     command = [str(compiled(SOURCE, folder)), str(count), str(1000 * tick_ms)]

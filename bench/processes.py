@@ -1,4 +1,4 @@
-"""Processes under measurement: starts emulated engines and predictors, and tells their CPU time."""
+"""Starts emulated engines and predictors, and measures the CPU time of processes."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +12,7 @@ from foretell.tools.harness.services import Service, Services
 async def start_emulated(
     services: Services, index: int, profile: str, *flags: str, start_timeout_s: float
 ) -> Service:
-    """An emulated engine, `engine-INDEX`, that publishes to its predictor."""
+    """Start an emulated engine, `engine-INDEX`, that publishes to its predictor."""
     return await services.start(
         f"engine-{index}",
         "foretell.services.backend.emulator",
@@ -27,7 +27,7 @@ async def start_emulated(
 async def start_predictor(
     services: Services, index: int, profile: str, *flags: str, start_timeout_s: float
 ) -> Service:
-    """The predictor of `engine-INDEX`."""
+    """Start the predictor of `engine-INDEX`."""
     return await services.start(
         f"predictor-{index}",
         "foretell.services.predictor",
@@ -41,8 +41,8 @@ async def start_predictor(
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """CPU seconds of all threads, to the nanosecond: `cpu_times` counts hundredths of seconds,
-    which is much for a dozen processes in a few seconds. RuntimeError if it has ended."""
+    """CPU seconds of all threads, to the nanosecond: `cpu_times` counts hundredths of a second,
+    too coarse for a dozen processes over a few seconds. RuntimeError if the process has ended."""
     if not process.is_running():
         raise RuntimeError(f"process {process.pid} has ended meanwhile; its log tells why")
     total_ns = 0

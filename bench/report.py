@@ -3,7 +3,7 @@
 A benchmark is a module `bench/ROOM/NAME.py` that declares a `BENCH = Benchmark(...)`. The first
 line of its docstring is the question it answers. Its numbers are kept in
 `bench/ROOM/results/NAME.json`, and `bench/ROOM/NAME.md` is its page: tables that the benchmark
-writes between markers, and what they show, written by hand around them.
+writes between markers, and hand-written text around them that says what they show.
 """
 
 import argparse
@@ -21,10 +21,10 @@ from foretell.tools.harness.machine import describe_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
-"""Folder of finished runs, so that an interrupted benchmark goes on."""
+"""Folder in which finished runs are kept, so that an interrupted benchmark can resume."""
 
 Numbers = dict[str, Any]
-"""Everything that a benchmark found, as JSON."""
+"""All results of a benchmark, as JSON."""
 Blocks = dict[str, str]
 """Markdown for the blocks of a page, by the names of the blocks."""
 
@@ -41,7 +41,7 @@ class Benchmark:
     """What a run needs besides `make setup-dev` and the files of `paths`."""
     python: str = ".venv/bin/python"
     paths: Mapping[str, str] = field(default_factory=dict)
-    """Files and folders that a run is given, by their names in the documentation."""
+    """Descriptions of the files and folders that a run takes, by their names in commands."""
     processes: int = 0
     """Default number of processes; 0 if the benchmark runs in one."""
     packages: Sequence[str] = ("foretell", "numpy")
@@ -86,7 +86,7 @@ class Benchmark:
     ) -> None:
         """Run the benchmark as its command line says, print its tables and write its results.
 
-        `options.quick` tells `measure` that it shall do little; then nothing is written.
+        With `options.quick`, `measure` does little and nothing is written.
         """
         parser = self._parser()
         if arguments is not None:
@@ -160,7 +160,7 @@ def made_by(numbers: Mapping[str, Any]) -> str:
 
 
 def machine_line(machine: Mapping[str, Any]) -> str:
-    """What `describe_machine` found, as one line."""
+    """The result of `describe_machine` as one line."""
     versions = ", ".join(f"{name} {number}" for name, number in machine["packages"].items())
     return (
         f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, "
@@ -170,7 +170,7 @@ def machine_line(machine: Mapping[str, Any]) -> str:
 
 
 def write_into(page: Path, block: str, text: str) -> None:
-    """Replace what stands between `<!-- block -->` and `<!-- end of block -->` on a page."""
+    """Replace the text between `<!-- block -->` and `<!-- end of block -->` on a page."""
     begin, end = f"<!-- {block} -->", f"<!-- end of {block} -->"
     written = page.read_text(encoding="utf-8")
     found = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)

@@ -13,7 +13,7 @@ from foretell.tools.progress import side_by_side
 
 @cache
 def state_of_the_code() -> str:
-    """A digest of the sources that decide what comes of a simulated run."""
+    """A digest of the sources that determine the result of a simulated run."""
     digest = hashlib.sha256()
     library = ROOT / "foretell"
     paths = [*library.rglob("*.py"), *library.rglob("*.h"), *library.rglob("*.json")]
@@ -23,10 +23,10 @@ def state_of_the_code() -> str:
 
 
 class Kept:
-    """Results by what was asked, in a JSON lines file, so that an interrupted benchmark goes on."""
+    """Results by case, in a JSON lines file, so that an interrupted benchmark can resume."""
 
     def __init__(self, path: Path, state: str) -> None:
-        """Results of another `state` do not count; without one all do."""
+        """Only results that were kept with the same `state` count."""
         self._path, self._state = path, state
         self._found: dict[str, Any] = {}
         if path.exists():
@@ -38,15 +38,15 @@ class Kept:
     def all_of(
         self, work: Callable[[Any], Any], asked: Sequence[Any], processes: int, what: str
     ) -> list[Any]:
-        """The result of `work`, as JSON has it, for each of `asked`; made by several processes
-        where it is not kept."""
+        """The result of `work` for each of `asked`, as JSON. Missing results are computed by that
+        many processes; `what` names them in the progress bar."""
         missing = [each for each in dict.fromkeys(asked) if repr(each) not in self._found]
         for each, result in zip(missing, side_by_side(work, missing, processes, what), strict=True):
             self.keep(each, result)
         return [self._found[repr(each)] for each in asked]
 
     def keep(self, asked: object, result: Any) -> None:
-        """Keep a result, on the disk at once."""
+        """Keep a result and write it to disk at once."""
         self._found[repr(asked)] = result
         self._path.parent.mkdir(parents=True, exist_ok=True)
         entry = {"state": self._state, "asked": repr(asked), "result": result}
@@ -54,5 +54,5 @@ class Kept:
             file.write(json.dumps(entry) + "\n")
 
     def get(self, asked: object) -> Any:
-        """The result; None where it is not there."""
+        """The kept result of a case; None if there is none."""
         return self._found.get(repr(asked))

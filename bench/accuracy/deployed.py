@@ -1,9 +1,8 @@
 """How far off are predictions and announced latencies, with lengths unknown and stated?
 
 Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, at 70% of what
-they could serve. Tagger, predictors and scheduler are those that are deployed, and each prediction
-is compared with what the scheduler then saw. Once nobody knows how long answers will be, and once
-the requests say it.
+they could serve. Tagger, predictors and scheduler are as deployed, and each prediction is compared
+with what the scheduler then observed. The lengths of answers are unknown, or stated by requests.
 """
 
 import argparse
@@ -48,7 +47,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Make the runs that are missing, and sum up all."""
+    """Make the missing runs, and summarize all."""
     plan = cluster.Plan.of(options, [_POLICY])
     kept = Kept(BENCH.kept, f"quick {time()}" if options.quick else "")
     kinds = {
@@ -63,7 +62,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def summary(runs: Sequence[Run]) -> dict[str, Any]:
-    """What the runs of all seeds come to, as JSON."""
+    """The figures over the runs of all seeds, as JSON."""
     return {
         "seeds": len(runs),
         "step_lateness": max(run.step_lateness for run in runs),
@@ -76,8 +75,8 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _kept(runs: Sequence[Run], kind: str) -> list[float]:
-    """Shares of the answers that kept to the P90 that was told: of all, and the least and the most
-    of each seed's."""
+    """Shares of answers within the announced P90: over all seeds, and the least and the largest of
+    single seeds."""
     seeds = [
         [actual_s <= p90_s for _, p90_s, actual_s in run.predicted[TOLD][kind]] for run in runs
     ]
@@ -86,7 +85,7 @@ def _kept(runs: Sequence[Run], kind: str) -> list[float]:
 
 
 def _cached(runs: Sequence[Run]) -> dict[str, float]:
-    """Prompt tokens that were found cached, predicted and actual, of all requests."""
+    """Sums over all requests of prompt tokens found cached: predicted, actual, and the error."""
     pairs = [pair for run in runs for pair in run.predicted.get(CACHED, {}).get(FORETELL, [])]
     return {
         "predicted": sum(tokens for tokens, _ in pairs),
@@ -97,7 +96,7 @@ def _cached(runs: Sequence[Run]) -> dict[str, float]:
 
 
 def _errors(runs: Sequence[Run], kind: str) -> dict[str, Any]:
-    """|predicted - actual| / actual over all seeds, and the least and the most of each seed's."""
+    """Median and P90 of |predicted - actual| / actual over all seeds, and their range by seed."""
     found = {}
     columns = [
         {**run.predicted[kind], TOLD: [[t, actual] for t, _, actual in run.predicted[TOLD][kind]]}
@@ -121,7 +120,7 @@ def _errors(runs: Sequence[Run], kind: str) -> dict[str, Any]:
 
 
 def tables(page: Numbers) -> Blocks:
-    """Every predictor, by what is known of lengths: median and P90 of both latencies' errors."""
+    """Median and P90 of both latencies' errors, by predictor and by what is known of lengths."""
     kinds = page["kinds"]
     lines = [
         made_by(page),

@@ -1,13 +1,13 @@
 """Do the latencies announced to clients hold, where nobody knows how long answers will be?
 
-Answered prompts come to a simulated cluster of four engines at 70% of what they could serve. Their
-lengths are estimated by the shipped small model, and once placed by the shipped tagger, as if that
-always came before the first token. Both learn from each answer some later ones afterwards, and
-announced latencies are calibrated as the scheduler does it. The first half of each run is learnt
-from, and the second is scored.
+Prompts with known answers come to a simulated cluster of four engines, at 70% of what they could
+serve. The shipped small model estimates their lengths and, once they are placed, the shipped
+tagger, as if its answer always came before the first token. Both learn from an answer some requests
+later, and announced latencies are calibrated as in the scheduler. The first half of each run is
+only learnt from, and the second is scored.
 
-Once more half of the clients leave before their answers end, at times that have nothing to do with
-these: those answers count as longer than that, or are left out; all are scored.
+In another variant half of the clients leave before their answers end, at times independent of the
+answers. Such answers count as longer than that, or are not learnt from; all are scored.
 """
 
 import argparse
@@ -95,7 +95,7 @@ def run(case: tuple[Path, int]) -> Numbers:
 
 
 def _with_length(served: Served, was: LengthEstimate | None, length: LengthEstimate) -> Served:
-    """As it was predicted, had its length been estimated to be `length`."""
+    """The request as predicted with the estimate `length` in place of `was`."""
     if served.predicted is None or was is None:
         return served
     return replace(served, predicted=with_length(served.predicted, was, length))
@@ -104,8 +104,8 @@ def _with_length(served: Served, was: LengthEstimate | None, length: LengthEstim
 def _arrivals(
     examples: Sequence[Example], config: ClusterConfig, draws: Random
 ) -> tuple[list[Arrival], dict[str, LengthEstimate]]:
-    """Poisson arrivals with what the small model says of each prompt at its turn, and by their ids
-    what the tagger says."""
+    """Poisson arrivals with the small model's estimates, and by their ids the tagger's, each made
+    when its prompt's turn comes."""
     engine = config.instances[0]
     output = fmean(e.output_tokens for e in examples)
     context = round(fmean(e.conversation.prompt_tokens for e in examples) + output / 2)
@@ -130,8 +130,8 @@ def _arrivals(
 def _told(
     requests: Sequence[Served], leaves_s: Sequence[float], *, leave_out: bool = False
 ) -> dict[str, list[Scored]]:
-    """What is announced of each, by what had ended, or been left, when it was placed. `leave_out`:
-    nothing is learnt from what was left."""
+    """The latencies announced for each, by what had ended, or been left, when it was placed.
+    `leave_out`: nothing is learnt from answers whose clients left."""
     calibration, found = Calibration(), {kind: list[Scored]() for kind in _LATENCIES}
     under_way: list[tuple[float, int]] = []
     for number, each in enumerate(requests):
@@ -210,7 +210,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 def tables(page: Numbers) -> Blocks:
     """Errors of the mean, the calibrated median and what clients get, the shares of answers that
-    were shorter than the latter two, and those that kept to the P90."""
+    were shorter than the latter two, and the shares within the P90."""
     lines = []
     for name in dict.fromkeys(row["file"] for row in page["rows"]):
         for kind in _LATENCIES:
@@ -235,7 +235,3 @@ def tables(page: Numbers) -> Blocks:
     )
     header = ("answers", "latency", "scored", *errors, *kept)
     return {"tables": "\n".join([made_by(page), markdown_table(header, lines)])}
-
-
-if __name__ == "__main__":
-    BENCH.main(measure, tables, arguments)

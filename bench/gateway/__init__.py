@@ -1,1 +1,1 @@
-"""What gateways cost, ours among them."""
+"""The costs of gateways, Foretell's among them."""

@@ -1,7 +1,7 @@
 """What does a gateway cost in front of an engine, ours beside those that others use?
 
-All gateways run at the same time, before the same fake engine, and get the same load in turns
-from the same client. The engine and the client are C programs of one file each, compiled when the
+All gateways run at the same time in front of the same fake engines, and take turns with the same
+load from the same client. Engines and client are C programs of one file each, compiled when the
 benchmark starts; each other gateway is installed from the registry into its own environment.
 """
 
@@ -44,7 +44,7 @@ class Load:
     connections: int
     requests: int
     chunks: int
-    """Events of each answer; 0: it is not streamed."""
+    """Events of each answer; 0 if it is not streamed."""
     prompt_bytes: int
     token_ids: bool = False
     """Each event states the ids of its tokens, as `return_token_ids` asks vLLM to."""
@@ -76,7 +76,7 @@ LOADS = (
 
 @dataclass(slots=True)
 class Round:
-    """What one gateway did in one round of one load."""
+    """The measurements of one gateway in one round of one load."""
 
     first_ms: list[float] = field(default_factory=list)
     total_ms: list[float] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Round:
 ByLoad = Mapping[str, Round]
 """One round, by the key of the load."""
 Rounds = dict[tuple[str, str], list[Round]]
-"""By the key of a gateway and that of a load."""
+"""All rounds, by the keys of gateway and load."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +98,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Build, install, run all rounds and sum them up."""
+    """Build and install the programs, run all rounds and summarize them."""
     if options.quick:
         options.rounds, options.only = 1, ["ours-1"]
     with tempfile.TemporaryDirectory() as folder:
@@ -141,7 +141,7 @@ async def _measure(folder: Path, rounds: int, keys: Sequence[str]) -> Numbers:
 
 
 def _run(client: Path, gateway: Running, load: Load) -> Round:
-    """One round; raises `subprocess.CalledProcessError` if an answer was not as it should be."""
+    """Run one round; raises `subprocess.CalledProcessError` if an answer was wrong."""
     requests = max(load.connections, round(gateway.gateway.share * load.requests))
     numbers = (gateway.port, load.connections, requests, load.chunks)
     before_s = gateway.cpu_s()
@@ -170,7 +170,7 @@ def _summary(gateway: Running, found: Rounds) -> dict[str, Any]:
 
 
 def _by_round(found: Rounds, gateway: str) -> list[ByLoad]:
-    """What a gateway did, round by round."""
+    """The measurements of a gateway, round by round."""
     by_load = [found.get((gateway, load.key), []) for load in LOADS]
     keys = [load.key for load in LOADS]
     return [dict(zip(keys, each, strict=True)) for each in zip(*by_load, strict=True)]
@@ -181,7 +181,7 @@ def _cpu_per_request_ms(seen: Round) -> float:
 
 
 def _cpu_per_chunk_us(seen: ByLoad, load: Load) -> float:
-    """A stream costs a request and its chunks: the request is taken off."""
+    """A stream costs a request and its chunks: the cost of a short request is subtracted."""
     requests = len(seen[load.key].total_ms)
     rest_s = seen[load.key].cpu_s - 1e-3 * _cpu_per_request_ms(seen["short"]) * requests
     return 1e6 * max(0.0, rest_s) / (requests * load.chunks)

@@ -1,4 +1,4 @@
-"""The measured gateways: where each comes from and how it is started before the same engines."""
+"""The measured gateways: their packages, and how they start in front of the same engines."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ _HOST, _START_TIMEOUT_S = "127.0.0.1", 120.0
 _REQUEST = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
 
 Commands = Callable[[Path, int, Sequence[str], Path], list[list[str]]]
-"""From a folder of programs, a port, the engines' URLs and a folder for files: what to run."""
+"""Makes commands from a folder of programs, a port, the engines' URLs and a folder for files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class Gateway:
     key: str
     title: str
     requirement: str
-    """What pip installs into an environment of its own; "" for ours."""
+    """What pip installs into a separate environment; "" if nothing."""
     commands: Commands
     share: float = 1.0
-    """Share of the others' requests that it gets: a slow gateway is measured with fewer."""
+    """Its share of a load's requests: a slow gateway is measured with fewer."""
 
 
 class Running:
@@ -46,7 +46,7 @@ class Running:
         self.gateway = gateway
         self.port = port
         self._processes = [psutil.Process(child.pid) for child in children]
-        # What a gateway has started when it begins to serve is all that it starts.
+        # A gateway starts all its processes before it begins to serve.
         self._processes += [p for each in self._processes for p in each.children(recursive=True)]
 
     def cpu_s(self) -> float:
@@ -55,7 +55,7 @@ class Running:
         return float(sum(each.user + each.system for each in times))
 
     def resident_mib(self) -> float:
-        """Resident memory of its processes; what they share is counted for each."""
+        """Resident memory of its processes; shared pages count for each process."""
         return float(sum(p.memory_info().rss for p in self._processes)) / 2**20
 
 
@@ -157,8 +157,8 @@ def _litellm(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> lis
         }
         for url in engines
     ]
-    config = folder / "litellm.json"  # JSON is YAML as well
-    settings = {"dangerously_permit_weak_or_unset_master_key": True}  # it asks for no key, as ours
+    config = folder / "litellm.json"  # JSON is valid YAML
+    settings = {"dangerously_permit_weak_or_unset_master_key": True}  # no keys, like Foretell
     config.write_text(json.dumps({"model_list": models, "general_settings": settings}))
     return [
         [
@@ -169,7 +169,7 @@ def _litellm(bin_: Path, port: int, engines: Sequence[str], folder: Path) -> lis
 
 
 BASE = "vllm-router"
-"""The key of the gateway beside which all others are shown."""
+"""The key of the gateway to which all others are compared."""
 GATEWAYS = (
     Gateway("ours-1", "Foretell, 1 process", "", _ours(1)),
     Gateway("ours-2", "Foretell, 2 processes", "", _ours(2)),
@@ -186,9 +186,9 @@ GATEWAYS = (
 
 
 def install(gateway: Gateway, environments: Path) -> Path:
-    """Install a gateway into an environment of its own, once; returns its folder of programs.
+    """Install a gateway into its own environment, once; returns its folder of programs.
 
-    Raises `subprocess.CalledProcessError` where the registry does not have it.
+    Raises `subprocess.CalledProcessError` if the registry does not have it.
     """
     environment = environments / gateway.key
     done = environment / ".installed"

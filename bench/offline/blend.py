@@ -2,9 +2,10 @@
 
 Traces 1 to 4 of BlendServe (ASPLOS '26, table 2) are made by its recipe from other sources
 (`bench.offline.mixes`) and served by one simulated engine: scheduling, KV blocks, prefix cache and
-preemptions are those of the twin of vLLM's scheduler, a step takes as long as the sums of computing
-and reading say. Orders are FCFS (as handed in, one source after the other), random, depth-first,
-BlendServe's dual scan with known and with sampled lengths, and feedback control with both.
+preemptions are those of the twin of vLLM's scheduler, and a step's time follows from its sums of
+computing and reading. Orders are FCFS (as submitted, one source after the other), random,
+depth-first, BlendServe's dual scan with known and with sampled lengths, and feedback control with
+both.
 """
 
 import argparse
@@ -36,7 +37,7 @@ ORDERS = (
     "feedback, sampled",
 )
 PLAIN = (DFS, "feedback, sampled")
-"""Orders that are also run on an engine that does one operator after the other."""
+"""Orders that also run on an engine that runs one operator after another."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

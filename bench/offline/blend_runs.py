@@ -1,4 +1,4 @@
-"""One order of a mixed file on a simulated engine: what drives it, and the figures of the run."""
+"""Runs one order of a mixed file on a simulated engine, and computes the figures of the run."""
 
 import time
 from dataclasses import dataclass
@@ -52,14 +52,14 @@ class Case:
 def _made(
     data: Path, trace: str, seed: int, requests: int, video_tokens: int
 ) -> tuple[PrefixTree, Ints]:
-    """The tree of a file's prompts, and the tokens of its answers; the orders of one file are run
-    in a row."""
+    """The tree of a file's prompts, and the tokens of its answers; cached, since the orders of one
+    file run in a row."""
     file = mixed(data, WORK, requests, *TRACES[trace], seed, video_tokens)
     return prefix_tree(file.prompts), file.outputs
 
 
 def feed_for(case: Case, tree: PrefixTree, outputs: Ints) -> Feed:
-    """What drives the engine; where lengths are sampled, `outputs` tells those of the samples."""
+    """The feed that drives the engine; if lengths are sampled, only samples' `outputs` are used."""
     name, *words = case.order.split(", ")
     draws = np.random.default_rng(case.seed)
     if name == FCFS:
@@ -84,9 +84,9 @@ def feed_for(case: Case, tree: PrefixTree, outputs: Ints) -> Feed:
 def optimum_s(case: Case, tree: PrefixTree, outputs: Ints) -> tuple[float, float]:
     """The practical optimum of the paper, and a lower bound on the time of the engine's steps.
 
-    The first is what all computing and all reading take together, every prefix computed once. The
-    second adds what the least number of steps costs: as many as fill the KV cache with what is
-    read, or as the longest answer has.
+    The first is the time of all computing and all reading together, with every prefix computed
+    once. The second adds the cost of the least number of steps: enough for the KV cache to hold all
+    tokens that are read, or as many as the longest answer has.
     """
     engine = ENGINES[case.engine]
     lengths = Lengths.known(outputs)

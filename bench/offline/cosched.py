@@ -1,9 +1,9 @@
 """How much offline work fits beside online requests, and what do they notice of it?
 
 vLLM's own scheduler plans every step, in virtual time: no model runs, a step takes as long as the
-profile of an A100 with Llama-3.1-8B says, and 1 ms for the host. The KV cache has 9,000 blocks of
+profile of an A100 with Llama-3.1-8B says, plus 1 ms for the host. The KV cache has 9,000 blocks of
 16 tokens, as beside that model on 40 GB. Online requests come as in Azure's trace of conversations.
-Offline ones wait without end, 200 at a time: questions on sections of LooGLE's documents (QA_Short,
+At all times 200 offline requests wait: questions on sections of LooGLE's documents (QA_Short,
 QA_Long), or ShareGPT's prompts. Targets are a TTFT of 1 s and a TPOT of 50 ms.
 """
 
@@ -39,7 +39,7 @@ BENCH = Benchmark(
 )
 PROFILE, BLOCKS = "A100/Llama-3.1-8B", 9000
 LOADS = ("QA_Short", "QA_Long", "ShareGPT")
-_BETWEEN_SEEDS_S = 600.0  # so far apart begin their parts of the trace
+_BETWEEN_SEEDS_S = 600.0  # between the beginnings of their parts of the trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Case:
 
 
 def serve(case: Case, *, data: Path, seconds: float) -> dict[str, Any]:
-    """Play one case."""
+    """Run one case."""
     from bench.offline import cosched_runs as runs  # noqa: PLC0415  needs vLLM
     from foretell.config.profiles import load_profile  # noqa: PLC0415
     from foretell.latency.tables import profile_step_time  # noqa: PLC0415
@@ -80,7 +80,7 @@ def lines_of(case: Case, data: Path) -> Iterator[Line]:
 
 
 def online(data: Path, seed: int, seconds: float) -> Iterator[Arrival]:
-    """A part of the trace."""
+    """The online requests of a seed: a part of the trace."""
     with gzip.open(data / "traces" / "azure2023_conv.t0-2100.csv.gz", "rt") as file:
         found = [(float(r["t"]), int(r["in_tok"]), int(r["out_tok"])) for r in csv.DictReader(file)]
     begin_s = _BETWEEN_SEEDS_S * (seed - 1)
@@ -130,7 +130,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Play every contender on every load."""
+    """Run every contender on every load."""
     from bench.offline.cosched_runs import CONTENDERS  # noqa: PLC0415  needs vLLM
 
     if options.quick:

@@ -1,8 +1,8 @@
-"""What engines with offline requests are compared: Echo's ablation, and ours.
+"""The compared schedulers for offline requests: Echo's ablation, and Foretell's.
 
-All but the stock scheduler are `CoScheduler` with parts of it exchanged, so that they differ in
-policy alone: who is online comes first, the time of steps is learnt from the steps, and victims are
-those with the least computed work.
+All but the stock scheduler are `CoScheduler` with parts of it replaced, so that they differ only in
+policy: in all, online requests come first, step times are learnt from steps, and the requests with
+the least computed work are preempted.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from foretell.services.backend.vllm.steps import Instant
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Stands in for `cosched.plan.Allowance`: the step may take so long, whatever it holds."""
+    """Replaces `cosched.plan.Allowance`: the step may take `longest_s`, whatever its batch."""
 
     longest_s: float
 
@@ -27,7 +27,7 @@ class _Fixed:
 
 
 class _NoReserve:
-    """Stands in for `BurstReserve`."""
+    """Replaces `BurstReserve`: keeps no blocks free."""
 
     usual_blocks = 0.0
 
@@ -38,12 +38,12 @@ class _NoReserve:
 
 
 class Ours(CoScheduling, Scheduler):  # type: ignore[misc]
-    """The scheduler class as it is."""
+    """Foretell's scheduler class, unchanged."""
 
 
 class Echo(Ours):
-    """BS+E+S+R: a step may take the least slack, by deadlines TTFT + i * TPOT; blocks are kept for
-    bursts. In the paper blocks are also evicted in an order of their own."""
+    """BS+E+S+R: a step may take the least slack, by deadlines TTFT + i * TPOT; blocks are kept free
+    for bursts. The paper also evicts blocks in its own order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,7 +59,7 @@ class Echo(Ours):
 
 
 class EchoUnreserved(Echo):
-    """BS+E+S: no blocks are kept for bursts."""
+    """BS+E+S: no blocks are kept free for bursts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -67,7 +67,7 @@ class EchoUnreserved(Echo):
 
 
 class EchoInOrder(EchoUnreserved):
-    """BS+E: nor are offline requests chosen: they come in their order."""
+    """BS+E: also, offline requests are not chosen but run in their order."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

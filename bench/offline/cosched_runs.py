@@ -24,7 +24,7 @@ WINDOW = 200
 TARGETS = {"slo_ttft_ms": 1000.0, "slo_tpot_ms": 50.0}
 _LAST = 2**31 - 1
 HOST_S = 0.001
-"""Seconds of a step beside the model."""
+"""Seconds of a step outside the model."""
 
 ALONE = "online alone"
 CONTENDERS: dict[str, tuple[type[Any] | None, str, float]] = {
@@ -36,7 +36,8 @@ CONTENDERS: dict[str, tuple[type[Any] | None, str, float]] = {
     "ours, with targets": (policies.Ours, "fcfs", 1.0),
     "ours, as if alone": (policies.Ours, "fcfs", 0.0),
 }
-"""The scheduler class, vLLM's policy, and how much of their targets online requests tell it."""
+"""The scheduler class (None: stock), vLLM's policy, and the factor on the targets that online
+requests state (0: they state none)."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class _Seen:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The engine that is played."""
+    """The simulated engine."""
 
     step_time: StepTimeModel
     blocks: int
@@ -91,7 +92,7 @@ class Run:
         self._queued = self._hits = self._looked_up = self._answered = 0
 
     def play(self, until_s: float) -> dict[str, Any]:
-        """Serve until `until_s`; what happened before a tenth of it does not count."""
+        """Serve until `until_s`; online requests that arrived in the first tenth do not count."""
         coming = iter(self._arrivals)
         arrival = next(coming, None)
         while self._now_s < until_s:
@@ -135,7 +136,7 @@ class Run:
             self._queued += 1
 
     def _step(self) -> bool:
-        """One step; false where there was nothing to do."""
+        """Run one step; false if there was nothing to do."""
         scheduler = self._scheduler
         if not scheduler.has_requests():
             return False

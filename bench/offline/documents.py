@@ -17,10 +17,10 @@ from bench.offline.mixes import Tokens, rows_of, tokens_of
 
 SECTION_TOKENS = 8000
 COPIES = 3
-"""How often each section is there, each time with another beginning: the data holds few documents,
-which would all fit into the cache."""
+"""Copies of each section, each with a different beginning: the data has few documents, which would
+all fit into the cache."""
 _VOCABULARY = 31_000
-_FIRST = 100  # ids below mean something to an engine
+_FIRST = 100  # lower ids may be special tokens
 _MOST_CHAT_TOKENS = 4000
 
 
@@ -44,7 +44,7 @@ def questions(data: Path, seed: int, kind: str = "short") -> Iterator[Line]:
 
 
 def chats(data: Path, seed: int) -> Iterator[Line]:
-    """Single prompts that share nothing, without end, in random order."""
+    """Single prompts without common prefixes, without end, in random order."""
     draws, found = np.random.default_rng(seed), _chats(data)
     while True:
         prompt, answer = found[int(draws.integers(len(found)))]

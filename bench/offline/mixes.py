@@ -1,10 +1,10 @@
-"""Files of offline requests mixed as in BlendServe's appendix A.3, to a density and a sharing.
+"""Files of offline requests with a given density and sharing, as in BlendServe's appendix A.3.
 
-Three sources: Azure's conversations (lengths of a trace, random tokens), MMLU (its questions behind
+Three sources: Azure's conversations (lengths of a trace, random tokens), MMLU (its questions after
 five solved ones of their subject; two tokens of answer) and videos (`VIDEO_TOKENS` of answer on
-average, a log-normal distribution in steps of a frame's 256 tokens, as OpenVid's lengths are not at
-hand). Of a small file the last of such long answers would be most of the run, so that files of
-fewer requests are made of shorter ones. Each source has a system prompt of its own.
+average, a log-normal distribution in steps of a frame's 256 tokens, since OpenVid's lengths are not
+available). In a small file the last of such long answers would take most of the run, so small files
+have shorter ones. Each source has its own system prompt.
 """
 
 import csv
@@ -25,7 +25,7 @@ from foretell.offline.work import WorkModel
 
 SYSTEM_TOKENS = 32
 VIDEO_TOKENS = 16_384
-"""Mean answer of the paper's videos."""
+"""Mean tokens of answers in the paper's videos."""
 _PIECE = re.compile(r" ?\w{1,6}|[^\w\s]|\s+")  # tokens of English are about this long
 _FRAME, _VIDEO_SIGMA, _FEWEST_FRAMES = 256, 0.4, 4
 _VIDEO_MOST = 4  # times the mean
@@ -36,7 +36,7 @@ Tokens = NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Requests in the order in which they were handed in, one source after the other."""
+    """Requests in the order of submission, one source after the other."""
 
     prompts: list[Prompt]
     outputs: Ints
@@ -50,11 +50,11 @@ class Cost:
     memory_s: float
     prompt: float
     shared: float
-    """Prompt tokens that nearly every request of it finds cached."""
+    """Prompt tokens that nearly every request of the source finds cached."""
 
 
 def tokens_of(text: str) -> Tokens:
-    """A number for every piece of a text."""
+    """A text as tokens: a number for every piece of it."""
     return np.array([zlib.crc32(piece.encode()) for piece in _PIECE.findall(text)], np.uint32)
 
 
@@ -91,7 +91,7 @@ def _asked(row: dict[str, str], order: str) -> str:
 
 
 def _mmlu_prompts(data: Path, count: int, draws: np.random.Generator) -> list[Tokens]:
-    """Questions, asked again with their options in another order where there are too few."""
+    """Random pairs of a question and an order of its options, each at most once."""
     solved, questions = mmlu(data)
     orders = ["".join(order) for order in permutations(_OPTIONS)]
     places = draws.permutation(len(questions) * len(orders))[:count]
@@ -143,10 +143,10 @@ def _cost(data: Path, name: str, work: WorkModel, video_tokens: int) -> Cost:
 
 
 def shares(costs: dict[str, Cost], work: WorkModel, density: float, sharing: float) -> list[float]:
-    """Parts of azure, mmlu and videos that together have this density and this sharing ratio.
+    """The parts of azure, mmlu and videos that together have this density and this sharing ratio.
 
     Both are linear in the parts: sum(part * (compute - density * memory)) = 0 and
-    sum(part * (shared - sharing * prompt)) = 0. ValueError where that takes less than none of one.
+    sum(part * (shared - sharing * prompt)) = 0. ValueError if a part would be negative.
     """
     names = ("azure", "mmlu", "video")
     rows = np.array(
@@ -170,7 +170,7 @@ def shares(costs: dict[str, Cost], work: WorkModel, density: float, sharing: flo
 def parts_of(
     data: Path, work: WorkModel, density: float, sharing: float, video_tokens: int
 ) -> dict[str, float]:
-    """The part of each source in a file; ValueError where there is no such file."""
+    """The part of each source in a file; ValueError if no mix has these figures."""
     names = ("azure", "mmlu", "video")
     costs = {name: _cost(data, name, work, video_tokens) for name in names}
     return dict(zip(names, shares(costs, work, density, sharing), strict=True))

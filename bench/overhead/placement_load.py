@@ -1,7 +1,7 @@
 """What does placing by predictions cost beyond relaying?
 
-Schedulers, predictors and the tagger are processes as they are deployed, before emulated engines
-that work at a GPU's pace. Chats with short answers come at random instants. All share the cores.
+Schedulers, predictors and the tagger are processes as deployed, in front of emulated engines at a
+GPU's pace. Chats with short answers come at random times. All processes share the cores.
 """
 
 import argparse
@@ -41,22 +41,22 @@ ENGINES = 12
 MODEL, MOST_TOKENS, RATE_PER_S = "emulated", 32, 100.0
 POLICIES = ("least_outstanding", "predicted_latency", "slo")
 RELAYING = POLICIES[0]
-"""It is asked of no predictor, and without a tagger."""
+"""This policy needs no predictor, and runs without a tagger."""
 GROUPS = ("scheduler", "others")
-"""Those that take time; others are the predictors, and the tagger without its length model, which
-runs when nobody else wants to."""
+"""The measured processes; others are the predictors, and the tagger without its length model, which
+runs at idle priority."""
 _START_S, _DEADLINE_S, _WARM_UP_S = 240.0, 30.0, 2.0
 _LOGGED_S = 0.6
-"""Until the last lines are in the request logs: predictors are waited for."""
+"""Time until the last lines, which wait for predictors, are in the request logs."""
 _SYLLABLES = ["".join(pair) for pair in product("bcdfghlmnprstw", "aeiou")]
 _MEDIAN_WORDS, _MOST_WORDS, _SIGMA = 40.0, 300, 1.0
 Point = dict[str, float]
-"""What one policy did in one round."""
+"""The figures of one policy in one round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What stays while policies take turns."""
+    """What keeps running while policies take turns."""
 
     folder: Path
     engines: Engines
@@ -136,9 +136,9 @@ async def _round(cluster: Cluster, policy: str, seconds: float, number: int) -> 
 
 
 async def _send(schedulers: Schedulers, seconds: float, prompts: str) -> list[bool]:
-    """Send for some seconds, and say of each request whether it was answered.
+    """Send for some seconds; returns for each request whether it was answered.
 
-    `prompts` is the seed of texts and instants.
+    `prompts` is the seed of texts and times.
     """
     draws, due_s, timeout = Random(prompts), time.monotonic(), aiohttp.ClientTimeout(_DEADLINE_S)
     connector = aiohttp.TCPConnector(limit=0)
@@ -162,7 +162,7 @@ async def _ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -
 
 
 def _body(draws: Random) -> dict[str, Any]:
-    """A chat with a prompt of log-normally many words."""
+    """A chat whose prompt has a log-normal number of words."""
     words = min(_MOST_WORDS, max(3, round(draws.lognormvariate(0.0, _SIGMA) * _MEDIAN_WORDS)))
     prompt = " ".join("".join(draws.choices(_SYLLABLES, k=2)) for _ in range(words))
     message = {"role": "user", "content": prompt}
@@ -170,7 +170,7 @@ def _body(draws: Random) -> dict[str, Any]:
 
 
 def _lines(schedulers: Schedulers) -> list[dict[str, Any]]:
-    """What the request log holds until now."""
+    """The request log so far."""
     return [json.loads(line) for line in schedulers.logs[0].read_text().splitlines()]
 
 
@@ -182,7 +182,7 @@ def _cpu_s(cluster: Cluster, schedulers: Schedulers) -> dict[str, float]:
 
 
 def _summary(own: Sequence[Point], base: Sequence[Point]) -> Point:
-    """Medians over the rounds, and of what is beyond relaying in the same round."""
+    """Medians over the rounds, also of the differences to relaying in the same round."""
     point = {name: round(median(each[name] for each in own), 4) for name in own[0]}
     for name in (f"{group}_ms" for group in GROUPS):
         beyond = [a[name] - b[name] for a, b in zip(own, base, strict=True)]

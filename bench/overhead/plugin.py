@@ -1,12 +1,11 @@
 """What do our vLLM schedulers cost an engine step, beside the stock one in the same run?
 
-Two real schedulers, `AsyncScheduler` and one of ours, serve the same requests in lockstep, step by
-step in turn, so that whatever else the machine does hits both. No model runs: a step is
-`schedule()` plus `update_from_output()`, which is what the engine's loop spends outside it, at once
-after each other or, with `--pause-ms`, apart as for a GPU, in which caches go cold. A predictor's
-reader in another process hears the snapshots of the plugin. `CoScheduler` runs without its
-snapshots, beside offline requests, which stock vLLM does not tell apart. Figures are CPU time of
-the engine's thread.
+Two real schedulers, `AsyncScheduler` and one of Foretell's, serve the same requests step by step in
+turn, so that other load on the machine hits both. No model runs: a step is `schedule()` plus
+`update_from_output()`, which is what the engine's loop spends outside the model. Between the two
+there is no pause, or one of 5 ms as for a GPU, in which caches go cold. A predictor's reader in
+another process reads the plugin's snapshots. `CoScheduler` runs without snapshots, beside offline
+requests, which stock vLLM does not tell apart. Figures are CPU time of the engine's thread.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Times the steps of vLLM's scheduler and of ours; needs vLLM."""
+"""Times the steps of vLLM's scheduler and of Foretell's; needs vLLM."""
 
 import gc
 import os
@@ -30,13 +30,13 @@ heard = SnapshotSubscriber(sys.argv[1])
 asyncio.run(heard.run(lambda _: [print(each, flush=True) for each in told]))
 """
 _BOOKS = 20
-"""Offline prompts begin with one of so many texts, half as long as a prompt."""
+"""Number of texts with which offline prompts begin; each is half as long as a prompt."""
 _NEVER_LATE = {"slo_ttft_ms": 1e9, "slo_tpot_ms": 1e9}
-"""So that no offline request is paused: both schedulers compute the same."""
+"""Targets with which no offline request is paused, so that both schedulers compute the same."""
 
 
 class TimedEngine:
-    """A scheduler in the batch-queue loop of depth 2, with only its own calls on the clock."""
+    """A scheduler in the batch-queue loop of depth 2, of which only its own calls are timed."""
 
     def __init__(
         self, cls: type[Any], running: int, waiting: int, steps: int, pause_s: float
@@ -51,7 +51,7 @@ class TimedEngine:
     def step(self) -> float:
         """Run one step; returns the CPU seconds inside the scheduler.
 
-        In between an engine waits for the GPU, which is a pause.
+        Between its two calls an engine waits for the GPU: here it sleeps.
         """
         scheduler = self.loop.scheduler
         first_s, output = timed(scheduler.schedule)
@@ -65,7 +65,7 @@ class TimedEngine:
 
 
 class MixedEngine(TimedEngine):
-    """The same with requests of both classes."""
+    """A timed engine with requests of both classes."""
 
     def __init__(self, cls: type[Any], sizes: Sequence[int], steps: int) -> None:
         """`sizes`: online requests running and waiting, offline ones running and waiting."""
@@ -111,7 +111,7 @@ def sampled(scheduler: Any, output: Any) -> ModelRunnerOutput:
 
 @contextmanager
 def subscriber(endpoint: str) -> Iterator[None]:
-    """A process that hears snapshots as a predictor does; entered once the first has arrived."""
+    """Run a process that reads snapshots as a predictor does; entered once the first has come."""
     with subprocess.Popen(
         [sys.executable, "-c", READER, endpoint], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -126,7 +126,8 @@ def subscriber(endpoint: str) -> Iterator[None]:
 def time_steps(
     running: int, waiting: int, steps: int, scheme: str, pause_s: float
 ) -> dict[str, Any]:
-    """Microseconds of a step of both at one size; `scheme` is that of the snapshots' endpoint."""
+    """Microseconds of a step of the stock scheduler and of the plugin at one size; `scheme` is that
+    of the snapshots' endpoint."""
     with tempfile.TemporaryDirectory() as folder:
         endpoint = f"{scheme}://{folder}/snapshots"
         os.environ["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"] = endpoint

@@ -1,7 +1,7 @@
 """What does one prediction cost?
 
-CPU time of the compiled call, as a scheduler makes it for each candidate to compare them, and as it
-makes it once for the chosen one, with the requests that are expected to come later.
+CPU time of the compiled call: as a scheduler makes it for each candidate to compare them, and as it
+makes it once for the chosen one, with expected later arrivals.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Time one size of engine after the other."""
+    """Time the sizes of engines one after another."""
     if options.quick:
         options.predictions = 20
     wanted = [*((size, True) for size in SIZES), (USUAL, False)]

@@ -1,4 +1,4 @@
-"""Real paced engines with tagger and scheduler as deployed: runs of policies that take turns."""
+"""Runs of policies, in turn, on real paced engines with tagger and scheduler as deployed."""
 
 import argparse
 import asyncio
@@ -33,14 +33,14 @@ from foretell.tools.harness.services import Services, running_services
 from foretell.tools.live.tap import decoded, listening
 
 _WARM_UP = 30
-"""Requests of each run that come first and do not count: they fill the engines."""
+"""The first requests of each run, which fill the engines and do not count."""
 _QUICK_REQUESTS = 15
 OBSERVED = "slo, observed"
-"""The default policy, asked of predictors that hear nothing from the engines' plugin."""
+"""The default policy, with predictors that get nothing from the engines' plugin."""
 
 
 def arguments(parser: argparse.ArgumentParser, rounds: int, requests: int = 90) -> None:
-    """What all benchmarks on paced engines take."""
+    """Add the options that all benchmarks on paced engines have."""
     help_text = "ShareGPT turns that the tagger has not seen; without, turns of random words."
     parser.add_argument("--prompts", type=Path, metavar="TURNS.jsonl.gz", help=help_text)
     parser.add_argument("--rounds", type=int, default=rounds, help="Each with a seed of its own.")
@@ -52,7 +52,7 @@ def arguments(parser: argparse.ArgumentParser, rounds: int, requests: int = 90) 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run in each setting."""
+    """The runs of each setting."""
 
     conversations: list[list[Turn]]
     requests: int
@@ -64,7 +64,7 @@ class Plan:
 
     @classmethod
     def of(cls, options: argparse.Namespace, policies: Sequence[str]) -> "Plan":
-        """By `arguments`; a quick one is not written."""
+        """The plan by the options of `arguments`; a quick one is short, and accepts late steps."""
         if options.quick:
             options.rounds, options.requests = 1, _QUICK_REQUESTS
         conversations = read_conversations(options.prompts)
@@ -89,7 +89,7 @@ class Plan:
 
 
 def runs_of(plan: Plan, setting: Setting, kept: Kept) -> dict[str, list[Run]]:
-    """The runs of all rounds that every policy has served, by policy; missing ones are made."""
+    """The runs of rounds that every policy has completed, by policy; makes missing runs first."""
     asked = [
         (setting.name, round_, policy, plan.requests)
         for round_ in range(plan.rounds)
@@ -116,8 +116,8 @@ def _rotated(policies: Sequence[str], round_: int) -> Sequence[str]:
 
 
 async def _make(plan: Plan, setting: Setting, kept: Kept, todo: Sequence[tuple[int, str]]) -> None:
-    """Engines stay up for all runs. One whose steps were late is not kept, so it is made again when
-    the benchmark is started again."""
+    """Make these runs; engines stay up for all of them. A run whose steps were late is not kept, so
+    the next start of the benchmark makes it again."""
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
             engines = await start_paced(services, setting.engines, plan.python, plan.model)
@@ -133,9 +133,9 @@ async def _make(plan: Plan, setting: Setting, kept: Kept, todo: Sequence[tuple[i
 
 
 async def _observed(services: Services, engines: Engines, specs: Sequence[EngineSpec]) -> Engines:
-    """The same engines behind predictors that know their flags and profile, and observe them.
+    """The same engines with predictors that know their flags and profile, and observe them.
 
-    They learn the engines' pace from a warm-up through a scheduler, as the others have."""
+    They learn the engines' pace from a warm-up through a scheduler."""
     started = await asyncio.gather(
         *(
             services.start(
@@ -166,7 +166,7 @@ async def _run(
     engines: Engines,
     services: Services,
 ) -> Run:
-    """One round of one policy, with a tagger and a scheduler that have learned nothing yet."""
+    """Run one round of one policy, with a tagger and a scheduler that have learned nothing yet."""
     chains = plan.chains(setting, round_)
     name = f"{setting.name}-{round_}-{policy}".replace(", ", "-")
     folder = services.folder / name
@@ -182,7 +182,7 @@ async def _run(
             url, model = schedulers.urls[0], engines.model
             words = await single_tokens(engines.urls[0], model) if setting.own_answers else ()
             began_s = time.time()
-            psutil.cpu_percent()  # the next call tells of the time since this one
+            psutil.cpu_percent()  # the next call measures from here
             with ExitStack() as stack:
                 heard = [stack.enter_context(listening(feed)) for feed in engines.feeds]
                 answers = await send(chains, url, model, name, hinted=setting.hinted, words=words)

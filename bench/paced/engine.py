@@ -1,11 +1,11 @@
-"""What a paced engine loads: a scheduler that sleeps, and ends answers at secret lengths.
+"""The scheduler classes of paced engines, which sleep and end answers at secret lengths.
 
     python -m vllm.entrypoints.openai.api_server ... \
         --scheduler-cls bench.paced.engine.PacedScheduler \
         --additional-config '{"foretell_slowdown": 1.0}'
 
 Scheduling, KV cache, prefix cache, sampling and API server are vLLM's own. Only a step's end is
-put off, by a sleep, until the profile's time for the batch has passed.
+delayed, by a sleep, until the profile's time for the batch has passed.
 """
 
 import time
@@ -19,10 +19,10 @@ from foretell.tools.check.in_engine import SecretLength
 
 
 class _Paced:
-    """Mixed in before one of our schedulers; its steps last as long as a profile says.
+    """Mixin before one of Foretell's schedulers; its steps last as long as a profile says.
 
     On a CPU vLLM schedules synchronously: `schedule`, the model, `update_from_output`, in this
-    order and one thread. The sleep lies before the last, so that snapshots tell of it.
+    order and one thread. The sleep comes before the last, so that snapshots include it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -44,8 +44,8 @@ class _Paced:
 
 
 class PacedScheduler(_Paced, SecretLength, ForetellSyncScheduler):
-    """vLLM's own."""
+    """vLLM's scheduler with the plugin, paced."""
 
 
 class PacedCoScheduler(_Paced, SecretLength, CoSyncScheduler):
-    """Offline requests beside online ones."""
+    """The co-scheduling class, paced."""

@@ -1,4 +1,4 @@
-"""Starts paced engines with their predictors, and readies them for a run."""
+"""Starts paced engines with their predictors, and prepares them for a run."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ _TIMEOUT_S = 120.0
 _ENGINE = "bench.paced.engine"
 _WARM_UP_WORDS = (10, 400, 60, 200, 30, 300, 100, 20)
 CO_SCHEDULER = f"--scheduler-cls {_ENGINE}.PacedCoScheduler"
-"""Flags of an engine that knows online and offline requests, for `EngineSpec.more_args`."""
+"""Flags of an engine that co-schedules offline requests, for `EngineSpec.more_args`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def engine_args(spec: EngineSpec) -> str:
 async def start_paced(
     services: Services, specs: Iterable[EngineSpec], python: Path, model: Path
 ) -> Engines:
-    """Start all at once with their predictors, which begin with the profile, and warm them up."""
+    """Start all engines at once with predictors that begin with the profile, and warm them up."""
     os.environ.update(CPU_ENVIRONMENT)  # which the engines inherit
     os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # for /reset_prefix_cache
     os.environ["PYTHONPATH"] = str(ROOT)  # where the engines find their scheduler

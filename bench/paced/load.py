@@ -15,15 +15,15 @@ from foretell.tools.check.engine_args import LENGTH_KEY
 
 
 class LoadError(Exception):
-    """A request was not served as it should."""
+    """A request was not served correctly."""
 
 
-_HEADROOM_S = 0.2  # from the moment when sending begins to the first request
+_HEADROOM_S = 0.2  # from the start of sending to the first request
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One request as the client saw it; seconds on its clock, from when it was due."""
+    """One request as the client saw it; seconds count from when it was due."""
 
     ask: Ask
     ttft_s: float
@@ -52,14 +52,14 @@ async def send(
     tell_engine: bool = False,
     words: Sequence[int] = (),
 ) -> list[Answered]:
-    """All requests, at one scheduler, in the order of their ids, which get the prefix `run-`.
+    """Send all requests to one scheduler; returns them in the order of their ids.
 
-    `hinted`: they say how long their answers will be. `tell_engine`: `url` is an engine, which gets
-    the targets as a scheduler would tell them. `words`: tokens of which alone answers are made, for
-    later turns to repeat them; the other texts of a model without sense are other tokens when they
-    are read again.
+    Ids get the prefix `run-`. `hinted`: requests state the lengths of their answers. `tell_engine`:
+    `url` is an engine, which gets the targets as a scheduler would send them. `words`: the only
+    tokens in answers, so that later turns repeat the same tokens; other text of a random model
+    would be tokenized differently.
 
-    Prompts of different runs begin differently, so that no cache knows them from another run.
+    Prompts of different runs begin differently, so that none is cached from another run.
     Raises `LoadError` unless every answer has its length.
     """
     begin_s = time.monotonic() + _HEADROOM_S
@@ -116,14 +116,14 @@ def _text(lines: Sequence[bytes]) -> str:
 
 
 def _repeat(messages: list[Message], answers: Sequence[Answered]) -> None:
-    """Put what was answered in the place of the file's answers."""
+    """Replace the file's answers by the actual ones."""
     earlier = [message for message in messages if message["role"] == "assistant"]
     for message, answer in zip(earlier, answers, strict=True):
         message["content"] = answer.text
 
 
 async def single_tokens(url: str, model: str) -> list[int]:
-    """Words that are one token each of the engine at `url`, behind a space."""
+    """The ids of those `WORDS` that are, after a space, one token of the engine at `url`."""
     found: list[int] = []
     async with aiohttp.ClientSession(url) as session:
         for word in WORDS:

@@ -7,20 +7,19 @@ from foretell.model import BatchShape
 
 PROFILE = "A30/Llama-2-7b-hf"
 SLOWDOWN_KEY = "foretell_slowdown"
-"""The entry of vLLM's `--additional-config` that says how many times as long as by the profile
-every step lasts."""
+"""The entry of vLLM's `--additional-config` with the factor on the profile's step times."""
 
 
 def step_time() -> StepTimeModel:
-    """The profile's, which is not slowed down."""
+    """The profile's step times, without slowdown."""
     return profile_step_time(load_profile(PROFILE))
 
 
 class Clock:
-    """Tells how long to sleep before a step's tokens may come out.
+    """Computes how long to sleep before a step's tokens may be returned.
 
-    A busy GPU computes steps back to back: what the engine does between two of them is hidden, as
-    far as it takes less than `hidden_s`. After a longer pause a step begins with its scheduling.
+    A busy GPU computes steps back to back, which hides the engine's work between two steps if it
+    takes less than `hidden_s`. After a longer pause a step begins when it is scheduled.
     """
 
     def __init__(self, step_time: StepTimeModel, slowdown: float, hidden_s: float = 0.01) -> None:

@@ -1,4 +1,4 @@
-"""The requests of a round: unseen turns of conversations, and when they come."""
+"""The requests of a round: unseen turns of conversations, and their times of arrival."""
 
 import gzip
 import json
@@ -12,7 +12,7 @@ from foretell.workload import poisson
 
 Message = dict[str, str]
 MAX_TOKENS = 1024
-"""What every request allows, so that it tells nothing of its length."""
+"""The limit of every request, so that it says nothing about the length."""
 _MOST_CHARACTERS, _MOST_OUTPUT = 1200, 512
 _TURNS = range(3, 6)
 _THINK_S = 4.0  # mean time from an answer to the next turn
@@ -22,20 +22,20 @@ WORDS = ("the", "model", "server", "answers", "every", "request", "that", "waits
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A prompt with what was said before, and the length of its answer."""
+    """A prompt with the turns before it, and the length of its answer."""
 
     messages: tuple[Message, ...] = field(repr=False)
     output_tokens: int
 
     @property
     def prompt_tokens(self) -> int:
-        """About how many tokens the tiny model reads."""
+        """Approximate number of tokens by the tiny model's tokenizer."""
         return round(sum(len(m["content"]) for m in self.messages) / _CHARACTERS_PER_TOKEN) + 5
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. `after_s` counts from the start, or from the end of the answer before."""
+    """One request. `after_s` counts from the start, or from the end of the previous answer."""
 
     request_id: str
     turn: Turn
@@ -45,14 +45,14 @@ class Ask:
 
 
 Chain = tuple[Ask, ...]
-"""Requests of which each waits for the answer to the one before; most chains have one."""
+"""Requests that each wait for the previous answer; most chains have one request."""
 
 
 def read_conversations(path: Path | None) -> list[list[Turn]]:
-    """The conversations of a file that `foretell.tools.length.dataset` describes, as far as
-    they fit.
+    """The conversations of a file in the format of `foretell.tools.length.dataset`.
 
-    Earlier answers are the file's own. Without a file, turns of random words.
+    Turns that are too long are left out. Earlier answers are the file's own. Without a file, turns
+    are random words.
     """
     if path is None:
         return list(_invented(Random(0)))
@@ -98,7 +98,7 @@ def draw(
     whole: bool = False,
     targets_s: Sequence[tuple[float, float]] = (),
 ) -> list[Chain]:
-    """About `count` requests in chains that begin at Poisson times; the same for a seed.
+    """About `count` requests in chains that begin at Poisson times; a seed repeats them.
 
     `whole`: chains are conversations of three to five turns; otherwise each is one turn.
     """

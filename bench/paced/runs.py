@@ -1,4 +1,4 @@
-"""What is kept of a run on paced engines."""
+"""The results of a run on paced engines."""
 
 import json
 from collections import defaultdict
@@ -14,8 +14,7 @@ from foretell.tools.live.report import FORETELL, LATENCIES
 from foretell.tools.live.simple import SIMPLE, replayed
 
 MOST_LATE = 0.05
-"""A run whose steps were later than that had not the CPU that it needs: it does not count, and is
-made again."""
+"""The largest lateness of steps that counts: a run beyond it lacked CPU time and is made again."""
 METRICS = {
     "ttft_mean_s": "mean TTFT, s",
     "ttft_p99_s": "P99 TTFT, s",
@@ -25,10 +24,10 @@ METRICS = {
 Pairs = dict[str, list[list[float]]]
 """Predicted and actual seconds of requests, by predictor."""
 CACHED = "cached"
-"""The kind of what is no latency: the prompt's tokens that were found cached."""
+"""A key beside the kinds of latency: the prompt's tokens that were found cached."""
 TOLD = "told"
-"""What clients were told: for each kind of latency the value to plan with, the P90 and the actual
-seconds of each request, in the order of their placements."""
+"""A key for announced latencies: for each kind the value to plan with, the P90 and the actual
+seconds of each request, in the order of placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +41,12 @@ class Run:
     """Whether each request with a target met it."""
     preemptions: int
     degraded: dict[str, int]
-    """Placements that did without something, by what that was."""
+    """Placements that lacked something, by what was missing."""
     step_lateness: float
-    """How much longer steps took than they should, on the engine where it was the most."""
+    """By how much steps took longer than due, as a ratio, on the worst engine."""
     cores_busy: float
     predicted: dict[str, Pairs]
-    """By kind of latency, and `CACHED` and `TOLD`."""
+    """By kind of latency, and by `CACHED` and `TOLD`."""
 
     def figures(self) -> dict[str, float]:
         """`METRICS` of this run."""
@@ -59,7 +58,7 @@ class Run:
         }
 
     def line(self) -> str:
-        """For the terminal."""
+        """A summary for the terminal."""
         found = ", ".join(f"{key} {value:.2f}" for key, value in self.figures().items())
         return (
             f"{self.name}: {found}, {self.preemptions} preemptions, "
@@ -69,10 +68,10 @@ class Run:
 
 
 def predicted(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
-    """What was predicted of the counted requests, by Foretell and by every simple predictor.
+    """The predictions for the counted requests, by Foretell and by every simple predictor.
 
-    Simple predictors see the engine that was chosen, and the lengths that were expected. All see
-    every request of the log; latencies count from the placement.
+    Simple predictors see the chosen engine and the expected lengths. All predictors see every
+    request of the log; latencies count from the placement.
     """
     entries = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     finished = [entry for entry in entries if entry["finished"] and entry["ttft_s"]]
@@ -139,5 +138,5 @@ def _served(entry: dict[str, Any], counted: Collection[str]) -> Served:
 
 
 def _predicted(request: Served, kind: str) -> float:
-    """0 where nothing was predicted."""
+    """The predicted seconds; 0 without a prediction."""
     return request.predicted_ttft_s if kind == "ttft" else request.predicted_e2e_s

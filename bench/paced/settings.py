@@ -18,11 +18,10 @@ _TARGETS_S = ((1.0, 0.08), (8.0, 0.2), (0.0, 0.0))
 def requests_per_s(
     spec: EngineSpec, prompt_tokens: float, output_tokens: float, step_time: StepTimeModel
 ) -> float:
-    """What the engine could serve of requests with these means if it were always full.
+    """The rate of requests with these mean lengths that an always full engine could serve.
 
-    Full is as many requests of the mean size as find a seat and KV blocks. A request costs its
-    prompt's share of a step beside their decodes, and then a decode step a token, of which all
-    share the time.
+    Full means as many requests of mean size as get a seat and KV blocks. A request costs the time
+    that its prompt adds to a step of decodes, and for each token its share of a decode step.
     """
     prompt, output = round(prompt_tokens), output_tokens
     context = round(prompt + output / 2)
@@ -35,27 +34,27 @@ def requests_per_s(
 
 
 def mean_lengths(turns: Sequence[Turn]) -> tuple[float, float]:
-    """Tokens of prompts and of answers."""
+    """Mean tokens of prompts and of answers."""
     return fmean(t.prompt_tokens for t in turns), fmean(t.output_tokens for t in turns)
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Engines and what is asked of them."""
+    """Engines and their requests."""
 
     name: str
     what: str
-    """What is special, for the page."""
+    """What is special about it, for the page."""
     engines: tuple[EngineSpec, ...]
     conversations: bool = False
-    """Whole conversations come, a turn some time after the answer to the one before."""
+    """Requests are whole conversations; each turn follows some time after the previous answer."""
     targets_s: tuple[tuple[float, float], ...] = ()
-    """Targets of TTFT and TPOT in seconds, 0: none; requests have these in turn."""
+    """Targets of TTFT and TPOT in seconds, 0: none; each request draws one of these pairs."""
     utilisation: float = UTILISATION
     hinted: bool = False
-    """Requests say how long their answers will be."""
+    """Requests state the lengths of their answers."""
     own_answers: bool = False
-    """Later turns repeat what the engines have answered, and not what the file says."""
+    """Later turns repeat the engines' answers instead of the file's."""
 
     def rate_per_s(self, turns: Sequence[Turn]) -> float:
         """Requests a second that keep the engines as busy as `utilisation` says."""

@@ -1,4 +1,4 @@
-"""What an engine's snapshots tell of a run: how late its steps were, and whom it preempted."""
+"""What an engine's snapshots show of a run: the lateness of its steps, and its preemptions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,22 +10,22 @@ from foretell.model import EngineSnapshot
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Of one engine in one run."""
+    """Figures of one engine in one run."""
 
     steps: int
-    """Number of steps that another followed at once."""
+    """Number of steps that were followed at once by another."""
     lateness: float
-    """How much longer these took than they should, all together; 0.1 is 10%."""
+    """By how much these took longer than due, in total; 0.1 is 10%."""
     preemptions: int
-    """Of all requests; one in the very last step of a request would be missed."""
+    """Preemptions of all requests; one in a request's very last step would be missed."""
 
 
 def watched(
     snapshots: Sequence[EngineSnapshot], step_time: StepTimeModel, slowdown: float, since_s: float
 ) -> Watched:
-    """Of the steps that began after `since_s`.
+    """The figures of the steps that began after `since_s`.
 
-    From the start of a step to that of the next, so that what is between them counts too.
+    A step lasts until the start of the next, so that the time between them counts too.
     """
     steps, due_s, took_s = 0, 0.0, 0.0
     preemptions: dict[str, int] = {}
@@ -36,7 +36,7 @@ def watched(
             preemptions[request.foretell_id] = request.preemptions
         if len(snapshot.steps_in_flight) > 1:
             continue
-        # An engine that was idle in between told its last step in a snapshot without a new one.
+        # Pairs span no idle time: the last step before it is in a snapshot without a new step.
         for step, following in pairwise([*snapshot.completed_steps, *snapshot.steps_in_flight]):
             if step.started_unix_s >= since_s:
                 steps += 1

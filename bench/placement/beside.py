@@ -1,10 +1,10 @@
 """What do online requests notice of offline work on a real vLLM engine at a GPU's pace?
 
-Real vLLM engines on the CPU whose steps last as long as a profile says serve the same online
+Real vLLM engines on the CPU, whose steps last as long as a profile says, serve the same online
 requests, drawn from conversations at Poisson times: alone, beside offline requests by vLLM's
-policy `priority`, and beside the same with `CoScheduler`; once more with a burst, those of ten
-seconds within one. Offline requests come without end, so many at a time: short questions on long
-texts, of which more are asked about than the KV cache holds. One engine works at a time.
+policy `priority`, and beside the same with `CoScheduler`; and again with a burst, in which those of
+ten seconds come within one. A fixed number of offline requests is always in the engine: short
+questions on long texts, more texts than the KV cache holds. One engine works at a time.
 """
 
 import argparse
@@ -50,11 +50,11 @@ UTILISATION = 0.4
 """Ratio of the rate of online requests to what the full engine could serve."""
 TARGETS_S = (1.0, 0.08)
 SCENES = {"Poisson": 1.0, "burst": 10.0}
-"""How many times the rate is what it otherwise is, for one second in the middle."""
+"""Factors on the rate, for one second in the middle."""
 AT_ONCE = 64
 """Offline requests in the engine at any time."""
 _TEXTS = 12, 1120, 260
-"""Texts that are asked about, their tokens, and four times those of the longest answer."""
+"""The number of texts, their tokens, and four times the tokens of the longest answer."""
 CONTENDERS = {
     "online alone": (0, False, False),
     "priority": (0, True, False),
@@ -79,7 +79,7 @@ def chains_of(plan: cluster.Plan, round_: int, burst: float, *, told: bool) -> l
 
 
 def with_burst(chains: list[Chain], since_s: float, times: float) -> list[Chain]:
-    """Chains that begin within `times` seconds after `since_s` begin within one of them."""
+    """Move the chains that begin within `times` seconds after `since_s` into one second."""
 
     def moved(after_s: float) -> float:
         amidst = since_s <= after_s < since_s + times
@@ -89,7 +89,7 @@ def with_burst(chains: list[Chain], since_s: float, times: float) -> list[Chain]
 
 
 async def run(plan: cluster.Plan) -> list[dict[str, Any]]:
-    """All rounds of all contenders, which take turns."""
+    """Run all rounds of all contenders, which take turns."""
     found = []
     with TemporaryDirectory(prefix="foretell-bench-") as name:
         async with running_services(Path(name)) as services:
@@ -192,6 +192,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Run all."""
+    """Make all runs."""
     plan = cluster.Plan.of(options, list(CONTENDERS))
     return {"profile": PROFILE, "requests": plan.requests, "runs": asyncio.run(run(plan))}

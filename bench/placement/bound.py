@@ -1,10 +1,10 @@
-"""What placement could win about at most: all engines of a cluster as one.
+"""An approximate bound on what placement can gain: all engines of a cluster as one.
 
-One queue, and one pool of all seats, KV blocks and cached prefixes, whose steps are shared equally
-by all engines. No request is sooner there than alone on an engine, either, as a prompt is computed
-by one. Where engines are of several kinds, those count as so many of the fastest kind, for decodes,
-as they are as fast as; while one is slower, the pool is by its part. Beyond the capacity a policy
-may go further, where it lets short work first.
+The pool has one queue and all seats, KV blocks and cached prefixes; all engines share its steps
+equally. No request is faster there than alone on an engine, since one engine computes a prompt.
+Engines of several kinds count as the number of engines of the fastest kind that decode as fast;
+while one is slowed down, the pool is slower by its part. Beyond the capacity a policy may do
+better, if it lets short requests go first.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from foretell.workload import Arrival
 
 
 def pooled(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) -> Report:
-    """What the pool of the options' engines makes of the arrivals, in their order."""
+    """Simulate the pool of the options' engines, which serves the arrivals in their order."""
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
     busy = BatchShape(decode_seqs=16, decode_pairs=16_000)
@@ -44,7 +44,7 @@ def pooled(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) -> 
 
 
 def _of_the_pool(fault: Fault, paces: Sequence[float]) -> Fault:
-    """What one slower engine, of these paces, is to the pool; ValueError for other faults."""
+    """The pool's fault for one slower engine, of these paces; ValueError for other faults."""
     if fault.kind is not FaultKind.SLOW:
         raise ValueError(f"a pool knows no {fault.kind.value}")
     whole, slow = sum(paces), paces[fault.instance]
@@ -61,7 +61,7 @@ def _pool_of(engines: Sequence[EngineConfig], one: EngineConfig) -> EngineConfig
 
 
 def _shared(profile: GpuProfile, engines: float) -> StepTimeModel:
-    """Step times of so many engines that share each step equally."""
+    """Step times of this number of engines that share each step equally."""
     tables = profile.tables
     if tables is None:
         step_s, *each_s = profile.coefficients_s
@@ -87,7 +87,7 @@ def _shared(profile: GpuProfile, engines: float) -> StepTimeModel:
 
 
 def _not_before(served: Served, alone: InstanceConfig, delay_s: float) -> Served:
-    """With latencies that are at least those of an idle engine that has the same cached."""
+    """The request with at least the latencies of an idle engine that has the same prefix cached."""
     steps, most = alone.step_time, alone.engine.max_num_scheduled_tokens
     ttft_s, done = delay_s, served.cached_tokens
     while done < served.prompt_tokens:

@@ -1,6 +1,6 @@
 """Figure 5 of the Block paper: a random scheduler sends one request of a hundred to all instances.
 
-Which of them has the least predicted latency is then compared with which was really the soonest.
+The instance with the least predicted latency is then compared with the one that was the fastest.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ RIVAL = "llumnix_minus"
 
 
 class Broadcast:
-    """At random, but each copy of a request to an instance of its own.
+    """Chooses at random, but places each copy of a request on a different instance.
 
     The copies of request `r7` are `r7@0`, `r7@1` and so on.
     """
@@ -46,8 +46,8 @@ class Broadcast:
 
 
 def broadcast(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) -> Numbers:
-    """The error of predictions; and for the instance with the least predicted e2e latency and that
-    which `RIVAL` chose, how often it was the soonest, and how much longer than there it took."""
+    """The errors of predictions; and, for the instance with the least predicted e2e latency and for
+    that of `RIVAL`, how often it was the fastest, and how much longer than that one it took."""
     draws, sent = Random(f"{seed} sample"), []
     for each in arrivals:
         copies = range(options.engines[0].instances if draws.random() < SAMPLED else 0)

@@ -1,8 +1,8 @@
 """How many requests a second can a cluster serve within a bound on its TTFT, by policy?
 
-The families, engines and delays of `bench.placement.yardstick`. For each policy and seed, the
-highest rate at which the P99 of TTFT stays within the bound is found by simulation; arrivals depend
-on rate and seed alone. Finished searches are kept in build/ while the code is the same.
+Families, engines and delays are those of `bench.placement.yardstick`. For each policy and seed,
+simulations find the highest rate at which the P99 of TTFT stays within the bound; arrivals depend
+only on rate and seed. Finished searches are kept in build/ while the code is the same.
 """
 
 import argparse
@@ -37,7 +37,7 @@ BENCH = Benchmark(
 POLICIES = (OURS, BLOCK, *WITHOUT_FORECASTS)
 KNOWN = {"tagger": "as the tagger says", "true": "true lengths"}
 CLOSE = 1.01
-"""The highest rate that is too low and the lowest that is too high differ by this factor."""
+"""A search ends when its highest rate within the bound and its lowest beyond differ by this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Make the searches that are asked for and were not made yet; the family's others stay as they
-    were written last."""
+    """Make the requested searches that are missing; the family's other rows stay as they were last
+    written."""
     seeds, close, seconds = range(options.first_seed, options.seeds + 1), CLOSE, SECONDS
     if options.quick:
         seeds, close, seconds, options.knows = range(1, 3), 2.0, 20.0, ["tagger"]
     cases = [
         Case(options.family, policy, knows, seed)
         for seed, knows, policy in product(seeds, options.knows, options.policies)
-        if knows == "tagger" or policy not in WITHOUT_FORECASTS  # whom lengths do not concern
+        if knows == "tagger" or policy not in WITHOUT_FORECASTS  # they ignore lengths
         if family_of(options.family).prefixes or policy not in SEE_PREFIXES
     ]
     search = partial(found, traces=options.traces, close=close, seconds=seconds)

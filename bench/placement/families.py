@@ -1,7 +1,7 @@
-"""Families of traffic that placement is judged by, each with the cluster that serves it.
+"""Families of traffic for judging placement, each with the cluster that serves it.
 
-Some decide: what a policy is, is chosen by these. The others only report: nobody looks at them
-before a choice is made. Of mixed clusters seeds 1 and 2 may be looked at meanwhile, others not.
+Some decide: policies are designed by their results. The others only report: their results are not
+looked at before a choice is made. Of mixed clusters, only seeds 1 and 2 may be looked at earlier.
 """
 
 import gzip
@@ -31,7 +31,7 @@ UNLIKE = (
     replace(A30, instances=6),
     replace(A30, profile="A100/Llama-2-7b-hf", instances=3, max_num_seqs=96, num_blocks=3000),
 )
-"""Half of it, and three engines that are faster and larger."""
+"""Half of that cluster, and three engines that are faster and larger."""
 H100 = (
     EngineOptions(
         "H100/Llama-3.1-8B",
@@ -56,33 +56,33 @@ TWO_SIZES = (
         num_blocks=57_420,
     ),
 )
-"""Three engines of one H100 each, and two of two with tensor parallelism."""
+"""Three engines of one H100 each, and two of two H100s each with tensor parallelism."""
 DECIDES, UNSEEN, MIXED = "chose the score", "unseen", "mixed"
 Make = Callable[[Path, float, int, Random], list[Arrival]]
-"""Requests of a family: the traces' folder, requests a second, their number, and random draws."""
+"""Makes a family's requests from the traces' folder, requests a second, their number, and draws."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One kind of traffic, and who serves it."""
+    """One kind of traffic, and the engines that serve it."""
 
     name: str
     role: str
-    """`DECIDES`, `UNSEEN` or `MIXED`: see above."""
+    """`DECIDES`, `UNSEEN` or `MIXED`: see the module's docstring."""
     engines: Sequence[EngineOptions]
     make: Make
     guess_qps: float
     """The rate at which the search for the capacity begins."""
     load: float = 0.92
-    """The rate at which policies are compared, as a part of the capacity, all engines whole."""
+    """The rate at which policies are compared, as a part of the capacity without faults."""
     prefixes: bool = False
-    """Prompts begin alike."""
+    """Whether prompts have common prefixes."""
     faults: Sequence[str] = ()
-    """As `tools.simulate.cluster.parse_fault` takes them. Predictors learn of them by the steps."""
+    """As `tools.simulate.cluster.parse_fault` takes them. Predictors learn them from step times."""
     seconds: float = 100.0
 
     def arrivals(self, traces: Path, qps: float, count: int, seed: int) -> list[Arrival]:
-        """`count` requests at `qps` a second, or a few less: without those that no engine fits."""
+        """`count` requests at `qps` a second, without those that fit no engine."""
         made = self.make(traces, qps, count, Random(f"{seed} {self.name}"))
         engines = self.configs()
         return [arrival for arrival in made if fits(arrival, engines)]
@@ -94,7 +94,7 @@ class Family:
 
 
 def lengths_of(file: str) -> Make:
-    """Requests with the lengths of a trace without times, as a Poisson process."""
+    """Poisson arrivals with the lengths of a trace."""
 
     def make(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
         trace = replace(_read(traces / file), timed=False)
@@ -104,7 +104,7 @@ def lengths_of(file: str) -> Make:
 
 
 def stretches_of(file: str) -> Make:
-    """Stretches of a trace, which begin anywhere, in its own rhythm."""
+    """Stretches of a trace from random places, with its own times scaled to the rate."""
 
     def make(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
         trace = _read(traces / file)
@@ -116,7 +116,7 @@ def stretches_of(file: str) -> Make:
 
 
 def drawn(lengths: LengthSampler) -> Make:
-    """Requests of made-up lengths, as a Poisson process."""
+    """Poisson arrivals with lengths of a distribution."""
     return lambda traces, qps, count, draws: stream(count, poisson(qps, draws), lengths, draws)
 
 
@@ -135,12 +135,12 @@ def _tide(qps: float, draws: Random) -> Iterator[float]:
 
 
 def talks(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
-    """Conversations, whose prompts repeat all that was said before."""
+    """Conversations, whose prompts repeat all earlier turns."""
     return conversations(count / qps, qps, Conversations(), draws)
 
 
 def agents(traces: Path, qps: float, count: int, draws: Random) -> list[Arrival]:
-    """Sessions of coding agents, which repeat all that went before, begun at random times."""
+    """Sessions of coding agents, begun at random times; prompts repeat all earlier calls."""
     sessions = _sessions(traces / AGENTS)
     calls = sum(map(len, sessions)) / len(sessions)
     found: list[Arrival] = []

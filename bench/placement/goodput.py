@@ -1,8 +1,8 @@
 """How many requests keep their targets, where these are of two or three classes?
 
-Four engines, or a few more, of the families of `bench.placement.yardstick`; the load is a part of
-the family's capacity, less the engines that are not there. Each request is of a class by chance.
-`slo` is told the targets. The others know nothing of targets: the same requests are judged by them.
+A third of the engines of families of `bench.placement.yardstick`; the load is a part of a third of
+the family's capacity. Each request has a random class. Only `slo` knows the targets; by the other
+policies the same requests are judged by the same targets.
 Finished runs are kept in build/ while the code is the same.
 """
 
@@ -35,11 +35,11 @@ BENCH = Benchmark(
 RIVALS = (BLOCK, "llumnix_minus", "least_outstanding")
 NAMES = ("chat", "bursts", "tides", "code", "unlike")
 SECONDS, SEEDS, LOADS, PART = 90.0, 5, (0.9, 1.05), 3
-"""Of a family's engines there is one in `PART`."""
+"""One in `PART` of a family's engines is simulated."""
 CLASSES = (Slo(0.5, 0.05), Slo(5.0), Slo(30.0))
-"""Interactive, relaxed, in the background. The first alone may have a TPOT target."""
+"""Interactive, relaxed, and background requests. Only the first have a TPOT target."""
 CODE = Slo(1.0, 0.1)
-"""Interactive where a step computes more of prompts than of answers (*code*)."""
+"""The interactive class of *code*, where steps compute more of prompts than of answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """Shares in time, and how many times as many as by the strongest rival."""
+    """Shares in time, and their ratios to those of the strongest rival."""
     rows = numbers["rows"]
     text = (
         "*Laboratory*: simulated, lengths as the tagger says. *In time*: requests within their "
@@ -151,7 +151,7 @@ def _rival(rows: Sequence[Numbers], setting: Setting) -> str:
 
 
 def _ratios(rows: Sequence[Numbers], setting: Setting, figure: str) -> list[float]:
-    """Of `slo`'s figure to that of the strongest rival, by seed."""
+    """Ratios of `slo`'s figure to that of the strongest rival, by seed."""
     rival = _values(rows, setting, _rival(rows, setting), figure)
     return [a / b for a, b in zip(_values(rows, setting, OURS, figure), rival, strict=True)]
 

@@ -1,4 +1,4 @@
-"""How LLM gateways use prefixes, as policies to compare with: they know counts, and no engine."""
+"""Prefix policies of LLM gateways, for comparison: they know request counts, no engine state."""
 
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -21,8 +21,8 @@ IMBALANCE_REQUESTS, IMBALANCE_RATIO = 8, 1.5
 class PrefixHash:
     """Rendezvous hashing of the prompt's first chunks, with bounded loads (arXiv 1608.01350).
 
-    The first instance in the prompt's own order that has at most `LOAD_FACTOR` times the mean of
-    requests in progress, this one included.
+    It chooses the first instance in the prompt's own order that has at most `LOAD_FACTOR` times the
+    mean number of requests in progress, this one included.
     """
 
     name: ClassVar[str] = "prefix_hash"
@@ -30,7 +30,7 @@ class PrefixHash:
     late_binding = False
 
     def choose(self, request: RequestSpec, candidates: Sequence[Candidate], draw: float) -> str:
-        """The fewest in progress for a prompt without a whole chunk."""
+        """A prompt without a whole chunk goes where the fewest requests are in progress."""
         if not request.prefix:
             return pick_lowest(candidates, lambda c: c.outstanding, draw)
         key = request.prefix[:HASHED_CHUNKS]
@@ -44,9 +44,9 @@ def _weight(key: tuple[int, ...], instance_id: str) -> bytes:
 
 
 class LongestMatch:
-    """Where most of the prompt is believed to be cached, if that is half of it; else least load.
+    """The longest cached prefix, if that is at least half of the prompt; otherwise the least load.
 
-    What is believed is the same index that predictors have, fed by this policy's own choices.
+    Cached prefixes are estimated by the predictors' index, fed by this policy's own choices.
     """
 
     name: ClassVar[str] = "longest_match"

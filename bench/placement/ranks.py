@@ -1,9 +1,9 @@
 """Is placing requests on data-parallel ranks better than vLLM's own balancer?
 
 One real vLLM server on the CPU with two ranks of a dense model, whose steps last as long as a GPU
-profile says. Half of the runs go to Foretell's endpoint, which names the rank of each request, the
-others straight to the server, which then chooses by what runs and waits. They take turns on the
-same arrivals, in another order each round.
+profile says. Half of the runs go to Foretell's endpoint, which names the rank of each request; the
+others go directly to the server, which balances by running and waiting requests. They take turns on
+the same arrivals, in another order each round.
 """
 
 import argparse
@@ -44,22 +44,22 @@ SPEC = EngineSpec(seats=SEATS)
 PROMPT_TOKENS, MOST_TOKENS = (40, 200), 512
 UTILISATION = 0.95
 _WARM_UP = 15
-"""Requests of each run that come first and do not count."""
+"""The first requests of each run, which do not count."""
 _START_S = 400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is asked."""
+    """The requests of a setting."""
 
     what: str
     outputs: tuple[int, ...]
-    """Tokens of answers, each as likely as the others."""
+    """Lengths of answers in tokens, all equally likely."""
     told: bool = False
-    """`max_tokens` is the length."""
+    """Whether `max_tokens` states the length."""
 
     def rate_per_s(self) -> float:
-        """What full ranks could serve, times `UTILISATION`."""
+        """Requests a second that full ranks could serve, times `UTILISATION`."""
         means = fmean(PROMPT_TOKENS), fmean(self.outputs)
         return UTILISATION * RANKS * requests_per_s(SPEC, *means, step_time())
 
@@ -71,7 +71,7 @@ SETTINGS = {
 }
 ARMS = ("foretell", "vllm")
 Found = dict[str, dict[str, list[list[float]]]]
-"""Seconds until first tokens, by setting, arm and round."""
+"""TTFTs in seconds, by setting, arm and round."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -119,14 +119,14 @@ def _cluster_file(folder: Path, options: argparse.Namespace) -> Path:
         "schedulers": {"replicas": 1},
     }
     path = folder / "wanted.yaml"
-    path.write_text(json.dumps(content))  # YAML too
+    path.write_text(json.dumps(content))  # JSON is valid YAML
     return path
 
 
 async def _runs(urls: dict[str, str], options: argparse.Namespace, found: Found) -> None:
     clients = {arm: StreamClient(url) for arm, url in urls.items()}
     async with clients[ARMS[0]], clients[ARMS[1]]:
-        for arm in ARMS:  # code is loaded, step times are learnt
+        for arm in ARMS:  # load code and learn step times
             await _run(clients[arm], SETTINGS["unlike"], 30, arm)
         for number, (name, setting) in product(range(options.rounds), SETTINGS.items()):
             for arm in ARMS if number % 2 else ARMS[::-1]:
@@ -138,7 +138,7 @@ async def _runs(urls: dict[str, str], options: argparse.Namespace, found: Found)
 
 
 async def _run(client: StreamClient, setting: Setting, requests: int, seed: str) -> list[float]:
-    """The TTFTs in seconds of `requests` that come at random, in their order."""
+    """The TTFTs in seconds of `requests` random arrivals, in their order."""
     draws = Random(seed)
     times_s = poisson(setting.rate_per_s(), draws)
     arrivals = [

@@ -1,9 +1,9 @@
 """Does the Block paper's evaluation come out as published?
 
 The evaluation of arXiv 2508.03611 in the simulator: 12 A30 with Llama-2-7B, its six schedulers, and
-its changes of batch, chunk and model. TRACES holds `sharegpt_10k_llama2_lengths.csv` (columns
+its variations of batch, chunk and model. TRACES holds `sharegpt_10k_llama2_lengths.csv` (columns
 `num_prefill_tokens` and `num_decode_tokens`). Finished runs are kept in build/, so that an
-interrupted run goes on as long as the code is the same.
+interrupted run resumes as long as the code is the same.
 """
 
 import argparse
@@ -68,8 +68,8 @@ PAPER = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Engines, where the search for their capacity begins, and the paper's gain of Block and
-    Block* over Llumnix- (section 6.3 and table 2)."""
+    """Engines, the rate at which the search for their capacity begins, and the paper's gain of
+    Block and Block* over Llumnix- (section 6.3 and table 2)."""
 
     engines: EngineOptions
     guess_qps: float
@@ -88,7 +88,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One run of the simulator, or the search for a capacity where `qps` is 0."""
+    """One run of the simulator, or the search for a capacity if `qps` is 0."""
 
     setting: str
     scheduler: str
@@ -134,7 +134,7 @@ def found(case: Case, traces: Path) -> Numbers:
 
 
 def cases(quick: bool) -> Iterator[Case]:
-    """All that is run: the sweep over rates, searches, and runs as long as the paper's."""
+    """All cases: the sweep over rates, searches, and runs as long as the paper's."""
     seeds = SEEDS[:2] if quick else SEEDS
     rates = (SHOWN_QPS,) if quick else QPS
     schedulers = SCHEDULERS if quick else (*SCHEDULERS, BROADCAST)
@@ -148,7 +148,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Simulate what has not been simulated yet."""
+    """Simulate the missing cases."""
     asked = list(cases(options.quick))
     work = partial(found, traces=options.traces)
     results = Kept(BENCH.kept, state_of_the_code()).all_of(work, asked, options.processes, "runs")

@@ -23,7 +23,7 @@ A30 = EngineOptions(
 )
 """The Block paper's cluster."""
 IN_TIME_TTFT_S, IN_TIME_TPOT_S = 2.0, 0.1
-"""The targets by which goodput is counted; policies are not told of them."""
+"""The targets by which goodput is counted; policies do not know them."""
 _STEP, _MARGIN = 1.06, 0.15
 
 
@@ -35,8 +35,8 @@ def simulated(
     policy: Policy | None = None,
     **changes: Any,
 ) -> Report:
-    """What comes of these arrivals, all of which fit. `policy` is instead of that of the options.
-    `changes`: other fields of the cluster's configuration."""
+    """Simulate these arrivals, all of which fit an engine. `policy` replaces that of the options,
+    `changes` replace other fields of the cluster's configuration."""
     prefixes = any(arrival.prefix for arrival in arrivals)
     config = cluster_config(options, seed, prefixes=prefixes, trace=arrivals)
     config = replace(config, learn_step_times=bool(options.faults), **changes)
@@ -76,11 +76,11 @@ def figures(report: Report) -> Numbers:
 def capacity_qps(
     ttft_p99_s: Callable[[float], float], bound_s: float, guess_qps: float, close: float = 1.015
 ) -> float:
-    """The rate at which the P99 of TTFT crosses `bound_s`, between two rates that differ by the
-    factor `close` at most.
+    """The rate at which the P99 of TTFT crosses `bound_s`, between two rates that differ by at most
+    the factor `close`.
 
-    P99 TTFT grows about exponentially in the rate where it leaves the bound behind, so the search
-    probes where the straight line of its logarithm between the two rates crosses the bound.
+    Near the bound P99 TTFT grows about exponentially with the rate, so the search probes where the
+    straight line between the logarithms at the two rates crosses the bound.
     """
     found: dict[float, float] = {}
     qps = guess_qps
@@ -110,7 +110,7 @@ def merged(
 
 
 def by_seed(rows: Iterable[Numbers], figure: str, **wanted: object) -> list[float]:
-    """The figure of each seed, in their order, of the rows in which these fields have these
+    """The figure of each seed, in the order of seeds, from the rows whose fields have the `wanted`
     values."""
     found = {
         row["seed"]: row[figure]

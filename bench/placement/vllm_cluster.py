@@ -1,9 +1,9 @@
 """Does the default policy beat simple ones on real vLLM engines whose answers nobody foreknows?
 
 Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, in five settings.
-Their API servers, schedulers and KV caches are vLLM's own, the answers' lengths are known to the
-engines alone, and tagger, predictors and scheduler are those that are deployed. Policies take
-turns on the same requests, in another order each round.
+Their API servers, schedulers and KV caches are vLLM's own, only the engines know the answers'
+lengths, and tagger, predictors and scheduler are as deployed. Policies take turns on the same
+requests, in another order each round.
 """
 
 import argparse
@@ -48,7 +48,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Make the runs that are missing, and sum up all."""
+    """Make the missing runs, and summarize all."""
     plan = cluster.Plan.of(options, options.policies)
     kept = Kept(BENCH.kept, f"quick {time()}" if options.quick else "")
     settings = {}

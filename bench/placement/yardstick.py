@@ -1,10 +1,10 @@
 """Which policy serves which kind of traffic best, with lengths as the tagger would say?
 
-TRACES holds the traces of `bench/placement/families.py`. A family's load is the highest rate at
-which Block's policy, `predicted_latency`, that knows true lengths keeps the P99 of TTFT within a
-bound (found by simulation with a seed of its own), and a part of it. Predictors see their engines
-ten times a second, and asking and sending take the time that they take in a cluster.
-Finished runs are kept in build/, so that an interrupted run goes on while the code is the same.
+TRACES holds the traces of `bench/placement/families.py`. A family's capacity is the highest rate at
+which Block's policy, `predicted_latency`, with true lengths keeps the P99 of TTFT within a bound
+(found by simulation with a separate seed); its load is a part of that. Predictors see their engines
+ten times a second, and messages take as long as in a cluster.
+Finished runs are kept in build/, so that an interrupted run resumes while the code is the same.
 """
 
 import argparse
@@ -33,17 +33,17 @@ BENCH = Benchmark(
 )
 OURS, BLOCK = "slo", "predicted_latency"
 SEE_PREFIXES = (PrefixHash.name, LongestMatch.name)
-"""Those that gateways have for prompts that begin alike; run where prompts do."""
+"""Policies of gateways for prompts with common prefixes; run only for families with prefixes."""
 WITHOUT_FORECASTS = ("llumnix_minus", "least_outstanding", "round_robin", *SEE_PREFIXES)
 POOL = "pool"
-"""No policy: what could be won (`bench.placement.bound`)."""
+"""Not a policy, but a bound on what placement can gain (`bench.placement.bound`)."""
 POLICIES = (OURS, BLOCK, *WITHOUT_FORECASTS)
 SECONDS, MOST_REQUESTS, SEEDS = 100.0, 12_000, 5
 LOOKED_AT = 2
-"""Seeds of mixed clusters that may be looked at while a policy changes; later ones only report."""
+"""Seeds of mixed clusters that may guide changes of a policy; later ones only report."""
 BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
-"""The bound on the P99 of TTFT: so long, or so many times as long as without load; and how closely
-the rate at which it is reached is found."""
+"""The bound on the P99 of TTFT: the larger of a time and a multiple of that at low load; and the
+factor within which the rate that reaches it is found."""
 PUBLISH_S, NETWORK_S, DISPATCH_S = 0.1, 0.001, 0.005
 COMPARED = {"ttft_mean_s": "mean TTFT", "ttft_p99_s": "P99 TTFT", "e2e_mean_s": "mean e2e"}
 
@@ -86,7 +86,7 @@ def run(case: Case, traces: Path) -> Numbers:
 
 
 def _own(policy: str, family: Family) -> Policy | None:
-    """A policy that is the benchmark's and not the product's."""
+    """The benchmark's own policy of this name; None if it is the product's."""
     if policy == LongestMatch.name:
         return LongestMatch(family.configs()[0])
     return PrefixHash() if policy == PrefixHash.name else None
@@ -103,7 +103,7 @@ def capacity(
     seconds: float = SECONDS,
 ) -> float:
     """The highest rate at which a policy keeps the bound, in requests a second, found within a
-    factor of `close`. The bound is that of Block's policy with true lengths."""
+    factor of `close`. The bound follows from Block's policy with true lengths at low load."""
 
     def p99_s(case: Case) -> float:
         return float(run(case, traces)["ttft_p99_s"])
@@ -129,9 +129,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Numbers:
-    """Simulate what is asked for and was not simulated yet; the rest stays as it was written last.
+    """Simulate the requested cases that are missing; other rows stay as they were last written.
 
-    A family's capacity is found once, so that its rows of several days can be compared.
+    A family's capacity is found only once, so that its rows of several days can be compared.
     """
     kept, last, seconds = Kept(BENCH.kept, state_of_the_code()), BENCH.read(), 0.0
     capacities = last["capacities_qps"]
@@ -166,7 +166,7 @@ def family_of(name: str) -> Family:
 
 
 def tables(page: Numbers) -> Blocks:
-    """Paired ratios to Block's policy, and to the best that makes no forecast, family by family."""
+    """Paired ratios to Block's policy, and to the best one without forecasts, family by family."""
     text = (
         "*Laboratory*: simulated; each family at its part of its capacity, lengths as the tagger "
         "says. Ratios of `slo`'s figures to those of the other policy with the same requests, seed "
@@ -196,14 +196,14 @@ def tables(page: Numbers) -> Blocks:
 
 
 def _told(ratios: Sequence[float]) -> str:
-    """Their geometric mean with its interval; of one seed the ratio alone."""
+    """The ratios' geometric mean with its interval; for one seed only the ratio."""
     if len(ratios) == 1:
         return f"{ratios[0]:.2f}"
     return "{:.2f} ({:.2f} to {:.2f})".format(*ratio_interval(ratios))
 
 
 def _shares(page: Numbers) -> list[str]:
-    """How far policies come on the way from `round_robin` to the pool."""
+    """The share of the way from `round_robin` to the pool that each policy covers."""
     rows, figure = [], "ttft_p99_s"
     for family in _families(page):
         of_it = [row for row in page["rows"] if row["family"] == family.name]

@@ -17,5 +17,5 @@ ENGINE = EngineConfig(
 
 
 def engines(count: int) -> tuple[InstanceConfig, ...]:
-    """So many equal engines."""
+    """`count` equal engines."""
     return (InstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE))),) * count

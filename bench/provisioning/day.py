@@ -1,7 +1,7 @@
 """How many instance-hours does each strategy need for a day with tides and bursts?
 
-Rates and burstiness are those of a production service (ServeGen), lengths those of ShareGPT. What
-has a parameter is tuned on one day; other days are reported.
+Rates and burstiness are those of a production service (ServeGen), lengths those of ShareGPT.
+Strategies with a parameter are tuned on one day; other days are reported.
 """
 
 import argparse
@@ -41,22 +41,22 @@ SLO = Slo(2.0, 0.1)
 WITHIN = 0.99
 HOURS, MEAN_QPS, MOST, EVERY_S = 2.0, 4.0, 16, 15.0
 KINDS = {"tides": 0, "tides and bursts": 8}
-"""Bursts of each kind of day."""
+"""Number of bursts in each kind of day."""
 TUNED_DAY, TUNED_COLD_START_S = 1, 120.0
 COLD_STARTS_S = (20.0, 60.0, 120.0, 300.0)
 DAYS = (3, 4, 5)
-"""Days that are reported, each with a seed of its own."""
+"""The reported days, each with its own seed."""
 CANDIDATES: dict[str, tuple[float, ...]] = {
     "static": (2, 3, 4, 5, 6, 8, 12),
     "target": (5, 7, 10, 13, 16, 20),
     "foresight": (0.9, 0.93, 0.95, 0.97, 0.99),
     "oracle": (1.8, 2.0, 2.2, 2.4),
 }
-"""`instances`, `requests`, `within` and `capacity_rps` that are tried on the tuned day of
-each kind."""
+"""Values of `instances`, `requests`, `within` and `capacity_rps` that are tried on the day for
+tuning of each kind."""
 CONFIDENCE = 0.5
 """The confidence of `foresight`. With 99% asked of each minute a higher one took more hours on the
-tuned days, where this one already kept more than 99%."""
+days for tuning, where this one already kept more than 99%."""
 ORACLE = "oracle"
 UNTUNED = ("saturation",)
 
@@ -69,13 +69,13 @@ class Case:
     """One of `KINDS`."""
     strategy: str
     parameter: float
-    """One of `CANDIDATES`; 0 where there are none."""
+    """One of `CANDIDATES`; 0 if the strategy has none."""
     day: int
     cold_start_s: float
 
 
 def run(case: Case, rates_path: Path, lengths_path: Path) -> dict[str, Any]:
-    """The figures of one case; requests depend on the day alone."""
+    """The figures of one case; requests depend only on the day."""
     rates = traffic.read_rates(rates_path)
     lengths = traffic.read_lengths(lengths_path, ENGINE.max_model_len)
     day = Day(case.day, HOURS, MEAN_QPS, KINDS[case.kind])
@@ -108,7 +108,7 @@ def run(case: Case, rates_path: Path, lengths_path: Path) -> dict[str, Any]:
 
 
 class Known(NamedTuple):
-    """What may be known of a day."""
+    """What strategies may know of a day."""
 
     times_s: Sequence[float]
     """When requests arrive."""
@@ -117,7 +117,7 @@ class Known(NamedTuple):
 
 
 def strategy_of(case: Case, known: Known) -> Strategy:
-    """The strategy of a case; `foresight` has forecast the arrivals of the day before."""
+    """The strategy of a case; `foresight` has already forecast the arrivals of the day before."""
     match case.strategy:
         case "oracle":
             return Oracle(known.times_s, case.parameter)
@@ -132,7 +132,7 @@ def strategy_of(case: Case, known: Known) -> Strategy:
 
 
 def _foresight(case: Case, known: Known) -> Foresight:
-    """It has lived through a day that ends at 0."""
+    """`foresight` after the day before, which ends at time 0."""
     found = Foresight(
         ttft_s=SLO.ttft_s,
         tpot_s=SLO.tpot_s,
@@ -152,7 +152,7 @@ def _foresight(case: Case, known: Known) -> Foresight:
 
 
 def figures(report: Report) -> dict[str, float]:
-    """Ratios, instance-hours and counts; requests within their targets."""
+    """The ratio of requests within their targets, instance-hours, and the number of requests."""
     return {
         "within": report.within_slo,
         "hours": report.instance_s / 3600.0,
@@ -161,8 +161,8 @@ def figures(report: Report) -> dict[str, float]:
 
 
 def best(runs: Sequence[dict[str, Any]]) -> float:
-    """The parameter with the fewest instance-hours of those that keep enough within the targets,
-    or else with the most within them."""
+    """The parameter with the fewest instance-hours among those with enough requests within their
+    targets; if there is none, the one with the most."""
     enough = [run for run in runs if run["within"] >= WITHIN]
     if enough:
         return float(min(enough, key=lambda r: r["hours"])["parameter"])
@@ -200,7 +200,7 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """For each kind of day and strategy what it kept and took, by cold start."""
+    """Requests within targets and instance-hours by kind of day, strategy and cold start."""
     runs: list[dict[str, Any]] = numbers["runs"]
     requests = sorted(run["requests"] for run in runs)
     tuned = "; ".join(

@@ -1,6 +1,4 @@
-"""What decides in the benchmark of provisioning, beside the library's strategies: one that knows
-what nobody can know.
-"""
+"""A strategy for the benchmark of provisioning that knows future arrivals."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,13 +8,13 @@ from typing import ClassVar
 from foretell.provision import Facts, Proposal, StrategyPlan
 
 SPAN_S = 30.0
-"""Rates of arrivals are means over so many seconds."""
+"""Seconds over which rates of arrivals are averaged."""
 
 
 class Oracle:
-    """Knows when requests arrive, until a cold start and `SPAN_S` ahead.
+    """Knows when requests arrive, up to a cold start plus `SPAN_S` ahead.
 
-    It asks for `ceil(rate / capacity)` instances, for the highest rate over `SPAN_S` up to then.
+    It proposes `ceil(rate / capacity)` instances, for the highest rate over `SPAN_S` until then.
     """
 
     name: ClassVar[str] = "oracle"

@@ -51,7 +51,7 @@ class Case:
 
 
 def run(case: Case, lengths: Lengths) -> dict[str, Any]:
-    """The figures of one case; requests depend on the seed alone."""
+    """The figures of one case; requests depend only on the seed."""
     draws = Random(case.seed)
     arrivals = stream(case.requests, poisson(QPS, draws), EmpiricalLengths(lengths), draws)
     provisioning = Provisioning(
@@ -72,14 +72,14 @@ def run(case: Case, lengths: Lengths) -> dict[str, Any]:
 
 
 def strategy_of(name: str) -> Strategy:
-    """With the paper's threshold."""
+    """The strategy with the paper's threshold."""
     return make_strategy(name, **({} if name == "static" else {"threshold_s": THRESHOLD_S}))
 
 
 def figures(report: Report) -> dict[str, float]:
-    """Seconds, counts, blocks; the variance of free blocks is over instances, its mean over time.
+    """Seconds, counts, blocks; the variance of free blocks is over instances, averaged over time.
 
-    The most instances are those that were asked for, warming ones included.
+    `instances` is the largest number that was requested, warming ones included.
     """
     return {
         "e2e_mean_s": report.mean(lambda r: r.e2e_s),

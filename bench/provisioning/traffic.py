@@ -16,26 +16,26 @@ WINDOW_S = 600
 WINDOWS = 144
 """Windows of a day."""
 BURST, BURST_S = (1.5, 2.5), (60.0, 240.0)
-"""Bounds of what each burst draws, uniformly."""
+"""Bounds of each burst's factor on the rate and of its duration, drawn uniformly."""
 Lengths = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day of the recorded week, made shorter and smaller."""
+    """A day of the recorded week, with a shorter duration and a lower rate."""
 
     number: int
     """0 to 6."""
     hours: float
-    """What it lasts here: tides are as many times as steep."""
+    """Its duration here; tides are steeper by the same factor."""
     mean_qps: float
-    """The mean rate of the whole week, here, without bursts."""
+    """The mean rate of the whole week here, without bursts."""
     bursts: int
-    """Times at which the rate jumps to `BURST` times what it was, for `BURST_S`."""
+    """Number of times at which the rate is multiplied by `BURST`, for `BURST_S`."""
 
     @property
     def window_s(self) -> float:
-        """What a recorded window of ten minutes lasts here."""
+        """The duration here of a recorded window of ten minutes."""
         return self.hours * 3600.0 / WINDOWS
 
 
@@ -45,7 +45,7 @@ Rates = dict[int, dict[int, tuple[float, float]]]
 
 @lru_cache(maxsize=1)
 def read_rates(path: Path) -> Rates:
-    """The clients of ServeGen's `*.windows.parquet`."""
+    """Read the clients' rates from ServeGen's `*.windows.parquet`."""
     found: Rates = defaultdict(dict)
     for row in pyarrow.parquet.read_table(path).to_pylist():
         if row["rate"] > 0 and row["cv"] > 0:
@@ -69,15 +69,14 @@ def scale(rates: Rates, day: Day) -> float:
 
 
 def arrivals(rates: Rates, lengths: Lengths, day: Day, seed: int) -> list[Arrival]:
-    """The requests of a day: each client's gaps are Gamma distributed,
-    with the recorded rate and coefficient of variation of the window, of which a random sample of
-    requests is kept."""
+    """The requests of a day: each client's gaps are Gamma distributed with the rate and coefficient
+    of variation of the recorded window, after a random sample of its requests is kept."""
     draws = Random(f"{seed} day {day.number}")
     factor, times_s = scale(rates, day), []
-    left: dict[int, float] = {}  # what each client still waits for, in its mean gaps
+    left: dict[int, float] = {}  # time to each client's next request, in its mean gaps
     for window in range(WINDOWS):
         for client, (rate, cv) in rates[day.number * WINDOWS + window].items():
-            square = 1.0 + factor * (cv * cv - 1.0)  # of requests of which `factor` are kept
+            square = 1.0 + factor * (cv * cv - 1.0)  # with the share `factor` of requests kept
             gap_s, now_s = 1.0 / (rate * factor), 0.0
             gaps = left.pop(client) if client in left else draws.random()
             while now_s + gaps * gap_s < day.window_s:

@@ -21,18 +21,18 @@ from foretell.tools.harness.machine import describe_machine
 from foretell.tools.markdown import markdown_table
 
 REFERENCE = "5bce15dec6ee"
-"""The last commit of 2026-11-23: `compare.md` has what its byte path cost beside other gateways."""
+"""The last commit of 2026-11-23: `compare.md` compares its byte path with other gateways."""
 ROUNDS = {"gateway": 9, "predict": 9, "placement": 9, "plugin": 7, "start": 5}
 QUICK_ROUNDS = 3
 _HEADER = ("cost", "reference", "this", "ratio", "interval of its median")
 
 Pairs = list[tuple[float, float]]
-"""What each round had: the reference's figure and this tree's."""
+"""For each round, the reference's figure and this tree's."""
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The narrowest pair of order statistics that holds the median with at least 95%; least and
-    largest where there are too few values for it."""
+    """The narrowest symmetric pair of order statistics that covers the median with at least 95%
+    probability; the least and the largest if there are too few values."""
     ordered, count = sorted(values), len(values)
     left = 0
     while 2 * sum(comb(count, i) for i in range(left + 2)) <= 0.05 * 2**count:
@@ -43,7 +43,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 async def measure(
     kind: str, sides: tuple[Side, Side], vllm: Path, rounds: int, folder: Path
 ) -> dict[str, Pairs]:
-    """The pairs of each row of one kind of cost; raises `NotMeasured`."""
+    """Measure one kind of cost: the pairs of each row. Raises `NotMeasured`."""
     found: dict[str, Pairs] = {}
     probes = [Probe(side, kind, folder / f"{kind}-{side.name}.log") for side in sides]
     try:
@@ -77,7 +77,7 @@ def row_of(name: str, pairs: Pairs) -> tuple[str, ...]:
 
 async def run(options: argparse.Namespace) -> None:
     """Measure all kinds, print each row as soon as it is known, and then the table."""
-    machine = describe_machine("foretell")  # before: the load average is not ours yet
+    machine = describe_machine("foretell")  # before this run adds to the load average
     sides = at(options.reference, options.reference_python), here()
     rows: list[tuple[str, ...]] = []
     failed: list[str] = []

@@ -26,7 +26,7 @@ from typing import Any
 _SERVICES = "foretell.services"
 try:
     import_module(_SERVICES)
-except ImportError:  # a tree from before they were parts of the package
+except ImportError:  # a tree in which they are not yet parts of the package
     _SERVICES = "services"
     for _name in (_SERVICES, "tools"):
         sys.modules[f"foretell.{_name}"] = import_module(_name)
@@ -43,7 +43,7 @@ _PREDICTIONS = 200
 _MODEL, _PLACED, _AT_ONCE = "emulated", 300, 10
 _BLOCKS, _BLOCK = 9, 40
 _TELLING_S = 0.02
-"""For a thread of the plugin that tells what the last steps were."""
+"""Time for the plugin's thread to send the last steps."""
 
 
 def cpu_s(pid: int) -> float:
@@ -57,7 +57,7 @@ def cpu_s(pid: int) -> float:
 
 @asynccontextmanager
 async def gateway(folder: Path) -> AsyncIterator[Measure]:
-    """A scheduler that relays: per request, and per chunk beyond the request."""
+    """CPU time of a scheduler that relays: per request, and per chunk of a stream."""
     from bench.fake_engine import compiled, start_fake_engines  # noqa: PLC0415
     from bench.gateway import compare, gateways  # noqa: PLC0415
 
@@ -95,7 +95,7 @@ async def gateway(folder: Path) -> AsyncIterator[Measure]:
 
 @asynccontextmanager
 async def predict(_: Path) -> AsyncIterator[Measure]:
-    """The compiled part of one prediction."""
+    """CPU time of the compiled part of one prediction."""
     from foretell.tools.harness.cases import Size  # noqa: PLC0415
     from foretell.tools.harness.kernel import time_kernel  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def _running_services() -> Any:
 
 @asynccontextmanager
 async def placement(folder: Path) -> AsyncIterator[Measure]:
-    """A scheduler that places by predictions and relays, before emulated engines."""
+    """CPU time of a scheduler that places by predictions on emulated engines and relays."""
     import httpx  # noqa: PLC0415
 
     running_services = _running_services()
@@ -152,7 +152,7 @@ async def placement(folder: Path) -> AsyncIterator[Measure]:
 
 @asynccontextmanager
 async def plugin(folder: Path) -> AsyncIterator[Measure]:
-    """What the plugin adds to a step of vLLM's scheduler, in whatever thread."""
+    """CPU time that the plugin adds to a step of vLLM's scheduler, in all threads."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler  # noqa: PLC0415
 
     from bench.overhead import plugin_steps as steps  # noqa: PLC0415
@@ -201,7 +201,7 @@ async def plugin(folder: Path) -> AsyncIterator[Measure]:
 
 @asynccontextmanager
 async def start(folder: Path) -> AsyncIterator[Measure]:
-    """Each service, started after the other, until it serves."""
+    """The cost of starting the services one after another until they serve, and their memory."""
     running_services = _running_services()
     numbers = count()
 
@@ -233,7 +233,7 @@ async def start(folder: Path) -> AsyncIterator[Measure]:
 
 
 async def _emulated(services: Any, index: int, *flags: str) -> tuple[Any, Any]:
-    """An emulated engine, which gets the flags, and its predictor."""
+    """Start an emulated engine, which gets the flags, and its predictor."""
     from bench.processes import start_emulated, start_predictor  # noqa: PLC0415
     from foretell.tools.harness.kernel import PROFILE  # noqa: PLC0415
 
@@ -242,7 +242,7 @@ async def _emulated(services: Any, index: int, *flags: str) -> tuple[Any, Any]:
 
 
 async def _scheduler(services: Any, pairs: list[tuple[Any, Any]], *flags: str) -> Any:
-    """A scheduler before engines and their predictors."""
+    """Start a scheduler in front of engines and their predictors."""
     instances = [
         {
             "instance_id": f"engine-{index}",
@@ -270,7 +270,7 @@ KINDS: dict[str, Callable[[Path], AbstractAsyncContextManager[Measure]]] = {
 
 
 async def main(kind: str) -> None:
-    """Answer on what was stdout, until stdin ends."""
+    """Answer each line of stdin on the original stdout; all other output goes to stderr."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory(prefix="foretell-watch-") as folder:

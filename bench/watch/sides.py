@@ -12,7 +12,7 @@ from bench.report import BUILD, ROOT
 
 _PROBE = Path(__file__).with_name("probe.py")
 _NEEDED = ("psutil>=6",)
-"""What a probe needs besides what a local cluster does."""
+"""Packages that a probe needs in addition to those of a local cluster."""
 Figures = dict[str, float]
 
 
@@ -29,7 +29,7 @@ class Side:
     python: Path
 
     def environment(self) -> dict[str, str]:
-        """In which its modules are found before any that are installed."""
+        """The environment variables with which its modules are found before installed ones."""
         return {**os.environ, "PYTHONPATH": str(self.tree)}
 
     def run(self, *arguments: str) -> None:
@@ -40,13 +40,13 @@ class Side:
 
 
 def here() -> Side:
-    """The tree of this file, as it is, with the Python that runs this."""
+    """The working tree of this file, with the running Python."""
     return Side("this", ROOT, Path(sys.executable))
 
 
 def at(commit: str, python: Path | None) -> Side:
-    """A commit, checked out and with an environment of its own in `build/watch`, kept for the next
-    run. `python`: one that has all that the commit needs, in place of that environment.
+    """Check out a commit in `build/watch`, with its own environment; both are kept for the next
+    run. `python`: a Python with all that the commit needs, used instead of that environment.
 
     Raises `subprocess.CalledProcessError`.
     """
@@ -63,7 +63,7 @@ def at(commit: str, python: Path | None) -> Side:
             pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
             side.run(*pip, "-e", ".[local]", *_NEEDED)
         done.touch()
-    if (tree / "foretell" / "engine" / "warm.py").exists():  # of a commit that compiles at a start
+    if (tree / "foretell" / "engine" / "warm.py").exists():  # it compiles at start-up
         side.run("-P", "-m", "foretell.engine.warm")
     return side
 
@@ -80,7 +80,7 @@ def _git(*arguments: str) -> str:
 
 
 class Probe:
-    """A process that measures one kind of cost of one side, whenever it is asked."""
+    """A process that measures one kind of cost of one side on request."""
 
     def __init__(self, side: Side, kind: str, log: Path) -> None:
         self._side, self._kind, self._log = side, kind, log
@@ -107,7 +107,7 @@ class Probe:
         return await self._answer()
 
     async def close(self) -> None:
-        """End it, and all that it has started."""
+        """End it, and with it all that it has started."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
