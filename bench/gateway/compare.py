@@ -1,4 +1,4 @@
-"""What does a gateway cost in front of an engine, ours beside those that others use?
+"""What does Foretell cost in front of an engine, compared with other gateways?
 
 All gateways run at the same time in front of the same fake engines, and take turns with the same
 load from the same client. Engines and client are C programs of one file each, compiled when the

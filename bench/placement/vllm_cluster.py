@@ -1,4 +1,4 @@
-"""Does the default policy beat simple ones on real vLLM engines whose answers nobody foreknows?
+"""Does the default policy beat simple ones on real vLLM engines whose answers have unknown lengths?
 
 Four real vLLM engines on the CPU, whose steps last as long as a GPU profile says, in five settings.
 Their API servers, schedulers and KV caches are vLLM's own, only the engines know the answers'
