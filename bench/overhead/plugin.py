@@ -1,4 +1,4 @@
-"""What do the vLLM schedulers of Foretell cost an engine step, beside the stock one in the same run?
+"""What do Foretell's vLLM schedulers cost an engine step, beside the stock one in the same run?
 
 Two real schedulers, `AsyncScheduler` and one of Foretell's, serve the same requests step by step in
 turn, so that other load on the machine hits both. No model runs: a step is `schedule()` plus
