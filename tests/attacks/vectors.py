@@ -19,7 +19,7 @@ class Bytes:
     name: str
     source: str
     sent: tuple[bytes, ...]
-    """Parts, with a pause after each."""
+    """Parts, with a pause after each if there are fewer than ten."""
     statuses: tuple[int, ...]
     """The statuses of the answers, in order."""
     kept: bool = False
@@ -45,7 +45,7 @@ class Answer:
     never: tuple[bytes, ...] = ()
     """Bytes that neither this client nor the next one may get."""
     reused: bool | None = None
-    """Whether the next request must reuse the connection; None: it may."""
+    """Whether the next request must come over the same connection; None: either."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ def wrong(name: str, answer: Answer, truth: dict[str, Answer]) -> str:
         return difference(answer, truth[name], name)
     whole = len(answer.ends) == 1 + len(answer.texts) and not answer.error
     if name in ENDED:  # unless it had ended or had not begun
-        told = answer.error in ("engine_lost", 500)  # ours; vLLM's, if a server has no core
+        told = answer.error in ("engine_lost", 500)  # by the scheduler; by a vLLM without its core
         whole = whole or (told and set(answer.ends) <= {"done"})
     fine = whole and len(answer.heads) == 1
     return "" if fine else f"{name}: {answer.error!r} {answer.ends} {answer.heads}"

@@ -134,7 +134,7 @@ async def clock_jump(place: World, load: Load) -> int:
 
 
 async def full_disk(place: World, load: Load) -> int:
-    """A component is killed meanwhile, whose restart the supervisor cannot record."""
+    """Meanwhile a component is killed; the supervisor cannot write down its restart."""
     before = place.running.component("tagger")
     assert place.fill_disk(full=True) > 0
     try:

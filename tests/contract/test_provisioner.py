@@ -132,7 +132,7 @@ async def test_keda_scales_by_what_all_five_methods_say(tmp_path: Path) -> None:
             active = scaler.StreamIsActive(ref)
             assert not (await active.read()).result
             answers = [asyncio.create_task(scheduler.complete()) for _ in range(3)]
-            assert (await active.read()).result  # is told by itself
+            assert (await active.read()).result  # comes without another call
             await provisioner.until_desired(2)
             (value,) = (await scaler.GetMetrics(asked)).metricValues
             assert (value.metricValue, value.metricValueFloat) == (2, 2.0)

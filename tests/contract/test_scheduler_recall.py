@@ -1,4 +1,4 @@
-"""A request waiting in an engine's queue is recalled for one that can serve it sooner.
+"""A request in an engine's queue is recalled, unnoticed, to one that can serve it sooner.
 
 Emulated engines with one seat, real sidecars, a real scheduler.
 """

@@ -109,7 +109,7 @@ async def test_a_predictor_that_comes_back_is_told_what_is_on_its_way(tmp_path: 
         assert waiting is not None
         await here.stop()
         assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.Seen())
-        assert not one.following.reserve(request("c"))  # False: the stream is closed
+        assert not one.following.reserve(request("c"))  # the predictor cannot be notified
         assert one.following.complete(request("nobody"), answered=True) is None
         assert one.running() == 4  # the last snapshot counts until it is stale
         fresh = Sidecar(here.address, OPEN)

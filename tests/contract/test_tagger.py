@@ -1,4 +1,4 @@
-"""The tagger over a real socket: its answers, batches and load shedding."""
+"""The tagger over a real socket: its answers, batches and fallbacks."""
 
 import asyncio
 import json

@@ -76,7 +76,7 @@ async def client(address: str) -> AsyncIterator[Client]:
 async def test_nobody_gets_anothers_estimate_and_the_latest_get_theirs(
     tmp_path: Path, seed: int
 ) -> None:
-    """Hints, history and the model answer at different times; only the model's estimates count."""
+    """Hints, history and the model answer at different times; only the model's are passed on."""
     rng, expected = Random(seed), dict[str, float]()
     async with running(tmp_path, FakeRegressor()) as tagger, client(tagger.ready["address"]) as own:
         await own.answered("hello")

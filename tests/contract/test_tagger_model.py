@@ -1,4 +1,4 @@
-"""A length model behind the real service: memory, adaptation, and models that cannot be loaded."""
+"""A length model behind the real service: inputs, adaptation, and models that cannot be loaded."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A real vLLM, started elsewhere without the plugin, is observed and predicted."""
+"""A real vLLM that foretell did not start, without the plugin, is observed and predicted."""
 
 import asyncio
 import json

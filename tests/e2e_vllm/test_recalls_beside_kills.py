@@ -46,7 +46,7 @@ FEW, MANY, AT_ONCE = 6, 20, 8
 Between these a scheduler has time for reviews, however busy its cores are."""
 WAIT_S = 400.0
 _ATTEMPT = re.compile(r"APIServer pid=(\d+)\).* (Added|Aborted) request\S* (\w*cmpl-(\w{32})\S*)\.")
-"""A line of vLLM's log: API server's pid, Added or Aborted, vLLM's id of the attempt, request's id."""
+"""A vLLM log line: API server's pid, Added or Aborted, vLLM's id of the attempt, request's id."""
 
 
 @dataclass

@@ -47,7 +47,7 @@ FIRING = {
     "ForetellErrors",
     "ForetellSloBurn",
 }
-"""The alerts that a killed engine, the only one of its model, and unreachable targets cause."""
+"""The alerts that the killed engine, the only one of its model, and unmeetable SLOs cause."""
 ENGINES = {"engine-0": "small", "engine-1": "large"}
 """The model of each engine."""
 TENANTS = ("ann", "bob", "cat")
