@@ -1,4 +1,4 @@
-"""The alerts that ship."""
+"""The alert rules in `deploy/observability/rules.yml`."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ class Alert(NamedTuple):
 
     @property
     def signal(self) -> str:
-        """What is compared with the bound, in parentheses."""
+        """The expression that is compared with the bound, in parentheses."""
         found = re.fullmatch(r"(\(.*\)) [<>=]+ [\d.]+", self.expression, re.DOTALL)
         assert found, self.name
         return found[1]

@@ -1,4 +1,4 @@
-"""What a run over several workers (pytest-xdist) needs to know of all tests."""
+"""Groups tests for runs over several workers (pytest-xdist)."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
-    """Tests that share a fixture of their module or session stay with one worker."""
+    """Keep tests that share a fixture of their module or session on one worker."""
     grouped = [each for each in items if _shares(each)]
     for item in grouped:
         item.add_marker(pytest.mark.xdist_group(item.path.name))

@@ -1,4 +1,4 @@
-"""What tests of processes share: is one alive, and has something become true."""
+"""Helpers for tests of processes: find them, and wait until a condition holds."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ DEADLINE_S = 60.0
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is not a zombie that nobody has waited for."""
+    """Whether the process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -36,7 +36,7 @@ def processes_with(text: str) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Pids of the running processes that a process has started, and of those that they have."""
+    """Pids of the running children of a process, and of all their descendants."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):

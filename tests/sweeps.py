@@ -1,7 +1,7 @@
-"""How many of the cases that are drawn at random a run tries.
+"""The number of random cases that a test run tries.
 
-`make test` tries some, `make test-sweeps` (`SWEEPS=whole`) all, of what is marked `sweep` and of
-hypothesis' examples.
+For tests marked `sweep` and for hypothesis' examples, `make test` tries some cases and
+`make test-sweeps` (`SWEEPS=whole`) tries all.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The vectors of clients beside uvicorn, with h11 and with httptools: where the three differ."""
+"""Compares the scheduler with uvicorn, with h11 and with httptools, on the vectors of clients."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ Outcome = tuple[tuple[int, ...], str]
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Answers at the same paths as a scheduler does, after it has read the body."""
+    """Answer at the same paths as a scheduler, after the body has been read."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -46,7 +46,7 @@ def _status(scope: dict[str, Any], body: bytes) -> int:
 
 @contextlib.contextmanager
 def serving(parser: str) -> Iterator[int]:
-    """The port of uvicorn with this parser, in a thread of this process."""
+    """The port of a uvicorn with this parser, in a thread of this process."""
     config = uvicorn.Config(
         application, http=parser, ws="none", lifespan="off", log_level="critical", loop="asyncio"
     )
@@ -63,7 +63,7 @@ def serving(parser: str) -> Iterator[int]:
 
 
 def outcomes(port: int, rows: Sequence[Bytes]) -> list[Outcome]:
-    """What a server at the port makes of each."""
+    """The outcome of each vector at the server on `port`."""
 
     def one(row: Bytes) -> Outcome:
         expected = len(row.statuses) if row.kept else 0
@@ -75,7 +75,7 @@ def outcomes(port: int, rows: Sequence[Bytes]) -> list[Outcome]:
 
 
 def table(rows: Sequence[Bytes], found: dict[str, list[Outcome]]) -> str:
-    """A line for each vector of which not all make the same."""
+    """A table with a line for each vector whose outcomes differ."""
     names = list(found)
     lines = ["| vector | " + " | ".join(names) + " | source |", "|:--" * (len(names) + 2) + "|"]
     for i, row in enumerate(rows):
@@ -88,7 +88,7 @@ def table(rows: Sequence[Bytes], found: dict[str, list[Outcome]]) -> str:
 
 
 def _told(row: Bytes, outcome: Outcome) -> str:
-    """An outcome in words; "waits": nothing has come in the time in which something should."""
+    """An outcome in words; "open after": the server has not closed the connection in time."""
     statuses, end = outcome
     if end == "kept" and not row.kept:
         end = f"open after {BOUND_S:.0f} s"
@@ -97,7 +97,7 @@ def _told(row: Bytes, outcome: Outcome) -> str:
 
 
 def compare(rows: Sequence[Vector], port: int) -> str:
-    """The table, beside the scheduler at a port."""
+    """The table, with the scheduler on `port` as one of the servers."""
     sent = [each for each in rows if isinstance(each, Bytes)]
     found = {"Foretell": outcomes(port, sent)}
     for parser in PARSERS:

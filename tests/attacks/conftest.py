@@ -1,4 +1,4 @@
-"""Rows and what they need are found beside the tests; at the end it is told what was dearest."""
+"""Makes rows and their helpers importable; at the end prints the vectors with the highest costs."""
 
 import sys
 from pathlib import Path

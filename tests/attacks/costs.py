@@ -1,33 +1,33 @@
-"""What a vector costs others: the worst `/health` of theirs, memory, and the time until its end."""
+"""What a vector costs other clients: their slowest `/health`, memory, and its duration."""
 
 from dataclasses import dataclass
 
 OTHERS = "others"
-"""The file in which a scheduler's process tells how others fare: a line for each answer of theirs,
-the CPU time that the process took until then, and the time that they waited, in seconds."""
+"""The file with the costs to another client, which a process under attack writes: for each of its
+answers a line with the CPU time that the process took, and the time waited, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The worst of one vector."""
+    """The highest costs of one vector."""
 
     name: str
     cpu_ms: float
-    """The most CPU time of the process between two answers to others: what they wait for on a
-    machine that does nothing else."""
+    """The most CPU time of the process between two answers to others: their wait on an otherwise
+    idle machine."""
     wall_ms: float
-    """The longest that they waited."""
+    """The longest wait of others."""
     mib: float
-    """Memory at its peak, beyond that before."""
+    """Peak memory, minus that before the vector."""
     lasted_s: float
 
 
 COSTS: list[Cost] = []
-"""Those of all vectors so far."""
+"""The costs of all vectors so far."""
 
 
 def worst(most: int = 10) -> str:
-    """The worst vectors by each figure."""
+    """The vectors with the highest costs, by each figure."""
     lines = []
     for figure, text in (
         ("cpu_ms", "ms of CPU time until others' /health was answered"),

@@ -1,6 +1,6 @@
-"""A scheduler whose engines get one attempt, so that what a failure becomes is seen at once. Beside
-it, in its own event loop, a client asks `/health` all the time: what that costs is what any other
-client waits for, however much else the machine has to do."""
+"""A scheduler that makes one attempt per request, so that every failure is visible at once.
+A client in its own event loop asks `/health` all the time: its costs show what any other client
+waits for, however busy the machine is."""
 
 import asyncio
 import json
@@ -21,14 +21,14 @@ _ASKED = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def facts_of(ready: Path) -> dict[str, str]:
-    """Where this process serves; empty: it does not yet."""
+    """The ready file of this process; empty before it serves."""
     facts: dict[str, str] = json.loads(ready.read_text()) if ready.exists() else {}
     return facts
 
 
 async def ask(ready: Path, told: int) -> None:
-    """Ask this process again and again once it is ready, and write what each answer took to the
-    file `told`."""
+    """Ask this process repeatedly once it is ready, and write the costs of each answer to the file
+    descriptor `told`."""
     while not (facts := facts_of(ready)):  # noqa: ASYNC110 - nobody else would tell
         await asyncio.sleep(_EVERY_S)
     if "url" in facts:
@@ -41,13 +41,13 @@ async def ask(ready: Path, told: int) -> None:
         await asyncio.sleep(_EVERY_S)
         writer.write(_ASKED)
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        # What went before it was due counts, too: a turn may have begun then.
+        # CPU time before the request was due counts, too: a long turn may have begun then.
         cpu_s, wall_s = time.process_time() - cpu_s, time.monotonic() - due_s
         os.write(told, b"%.6f %.6f\n" % (cpu_s, wall_s))
 
 
 def run(serve: Callable[[asyncio.Event], Awaitable[None]], ready_file: str) -> None:
-    """Serve, and have this client ask beside it."""
+    """Serve, while the client `ask` runs in the same event loop."""
 
     ready = Path(ready_file)
     told = os.open(ready.with_name(OTHERS), os.O_WRONLY | os.O_CREAT | os.O_APPEND)

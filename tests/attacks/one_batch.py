@@ -1,4 +1,4 @@
-"""A batch service, whose `/health` a client in its own event loop asks for all the time."""
+"""A batch service, with a client in its own event loop that asks `/health` all the time."""
 
 from functools import partial
 

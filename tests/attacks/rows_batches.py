@@ -1,4 +1,4 @@
-"""Files and batches: forms that are uploaded, and the lines in them."""
+"""Files and batches: uploaded forms, and the lines in them."""
 
 import json
 import time
@@ -16,13 +16,13 @@ _PURPOSE = b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\
 _FILE = b'--x\r\ncontent-disposition: form-data; name="file"; filename="f"\r\n'
 _END = b"\r\n--x--\r\n"
 _ANSWERED_MIB = 130.0
-"""70 of lines that are on their way, and as much again that heaps of the threads which read them
-keep: the C library maps long pieces only until the first of them is freed."""
+"""70 for lines in progress, and about as much again that the heaps of the reading threads keep: the
+C library maps long pieces separately only until the first of them is freed."""
 Body = bytes | Iterator[bytes]
 
 
 def _again(data: bytes, mib: int) -> Iterator[bytes]:
-    """So much of it, in pieces."""
+    """Repeat `data` up to `mib` MiB, in pieces."""
     piece = data * max(1, 60_000 // len(data))
     for _ in range(mib * _MIB // len(piece)):
         yield piece
@@ -59,7 +59,7 @@ FORMS: dict[str, tuple[int, Callable[[], Body]]] = {
 
 
 def form(world: World, status: int, body: Callable[[], Body]) -> None:
-    """It is answered with this status, or the rest of it is not waited for."""
+    """Check that the form gets this status; a bad one may be refused before all is sent."""
     try:
         assert world.ask("POST", "/v1/files", body(), content_type=_KIND)[0] == status
     except (BrokenPipeError, ConnectionResetError):
@@ -100,7 +100,7 @@ LINES: dict[str, tuple[str, Callable[[], Iterator[bytes]]]] = {
 
 
 def lines(world: World, status: str, file: Callable[[], Iterator[bytes]]) -> None:
-    """A batch of these lines ends with this status."""
+    """Check that a batch of these lines ends with this status."""
     body = _around(_PURPOSE + _FILE + b"\r\n", file(), _END)
     found, _, told = world.ask("POST", "/v1/files", body, content_type=_KIND)
     assert found == 200, told

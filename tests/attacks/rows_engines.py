@@ -1,4 +1,4 @@
-"""What engines answer: no client may get more of it than the answer to its own request."""
+"""Engines' answers: no client may get more than the answer to its own request."""
 
 from vectors import Answer, Vector
 
@@ -25,7 +25,7 @@ def chunk(data: bytes) -> bytes:
 
 
 def bad(name: str, *sent: bytes, source: str = FRAMING, closes: bool = False) -> Answer:
-    """No answer at all: the client gets an error of ours."""
+    """An invalid answer, for which the client gets an error from the scheduler."""
     return Answer(name, source, sent, FAILED, then_closes=closes, never=_SEEN)
 
 

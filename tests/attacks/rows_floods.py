@@ -1,4 +1,4 @@
-"""Engines that send as much as is taken, and what takes longer to read than to write."""
+"""Engines that send as much as is accepted, and data that is slower to read than to write."""
 
 import zlib
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _JSON = "RFC 8259, section 9"
 
 
 def _stream(piece: bytes) -> list[bytes]:
-    """A stream that has begun, and goes on with 360 kB of a piece."""
+    """A stream whose first event is followed by 360 kB of `piece`."""
     return [STREAM + chunk(EVENT), chunk(piece * (60_000 // len(piece))) * 6, b"0\r\n\r\n"]
 
 
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[str, Callable[[], list[bytes]]]] = {
 
 
 def flood(world: World, sent: Callable[[], list[bytes]]) -> None:
-    """Whatever it becomes, it ends, and its client gets all that goes out."""
+    """Check that the request ends, and that its client gets something."""
     parts = sent()
     with answering(world, *parts), asked(world, stream=parts[0].startswith(STREAM[:50])) as sock:
         assert read_all(sock) > 0

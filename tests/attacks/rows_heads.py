@@ -19,7 +19,7 @@ def field(data: bytes) -> bytes:
 
 
 def refused(name: str, source: str, data: bytes, status: int = 400, *, then: bytes = GET) -> Bytes:
-    """Whatever follows is not answered, either."""
+    """A refused head; a request `then` behind it gets no answer, either."""
     return Bytes(name, source, (data + then,), (status,))
 
 
@@ -74,7 +74,7 @@ _PROTOCOLS_LIKE_HTTP = {
     "PROXY": b"PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n" + GET,
     "RTSP": b"DESCRIBE rtsp://x/ RTSP/1.0\r\nCSeq: 1\r\n\r\n",
 }
-"""Their first word could be a method, of which HTTP has none."""
+"""Other protocols whose first word could be a method, since HTTP has no fixed list of methods."""
 
 VECTORS: list[Vector] = [
     *(refused(f"request line: {shown(each)}", LINE, line(each)) for each in _LINES),

@@ -1,4 +1,4 @@
-"""Who holds on to what others need: memory, time, places, descriptors."""
+"""Clients that hold resources of others: memory, time, places and descriptors."""
 
 import contextlib
 import json
@@ -24,7 +24,7 @@ _UPGRADE = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: 
 
 
 def _flood(sock: socket.socket, data: bytes, seconds: float) -> None:
-    """Send it again and again and read nothing, until the time is over."""
+    """Send `data` repeatedly for `seconds`, without reading anything."""
     until_s = time.monotonic() + seconds
     sock.settimeout(0.2)
     with contextlib.suppress(ConnectionError):
@@ -34,7 +34,7 @@ def _flood(sock: socket.socket, data: bytes, seconds: float) -> None:
 
 
 def _at_once(world: World, number: int, data: bytes, seconds: float) -> None:
-    """So many connections flood."""
+    """Flood on `number` connections at once."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(world.connect()) for _ in range(number)]
         floods = [threading.Thread(target=_flood, args=(each, data, seconds)) for each in socks]
@@ -49,7 +49,7 @@ def pages_unread(world: World) -> None:
 
 
 def ahead(world: World) -> None:
-    """A request that is being answered, and 16 MiB behind it."""
+    """A request whose answer is held, and a flood of requests behind it."""
     world.engine.hold.clear()
     try:
         body = b'{"model":"test-model","prompt":"x"}'
@@ -62,7 +62,7 @@ def ahead(world: World) -> None:
 
 
 def small_chunks(world: World) -> None:
-    """Chunks that are just large enough, as many as fit."""
+    """A flood of the smallest chunks that are allowed."""
     _at_once(world, 4, CODED + b"10\r\n0123456789abcdef\r\n" * 10_000, 2.0)
 
 
@@ -73,7 +73,7 @@ def upgrades(world: World) -> None:
 
 
 def upgrade_and_close(world: World) -> None:
-    """The request in between is the last one that is answered."""
+    """The request with `close` is the last one that is answered."""
     last = _UPGRADE.replace(b"upgrade\r\n", b"upgrade, close\r\n", 1)
     with world.connect() as sock:
         assert exchanged(sock, (_UPGRADE * 3 + last + GET,), 0) == ((200,) * 4, "closed")
@@ -87,7 +87,7 @@ def idle(world: World) -> None:
 
 
 def body_for_nobody(world: World) -> None:
-    """64 MiB for a path that is none: they are read and forgotten."""
+    """An endless body for an unknown path, which is read and discarded."""
     head = b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (1 << 40)
     with world.connect() as sock:
         sock.sendall(head)
@@ -95,7 +95,7 @@ def body_for_nobody(world: World) -> None:
 
 
 def malformed_bodies(world: World) -> None:
-    """As many as there are places, all held open by who sent them."""
+    """Malformed bodies whose clients keep the connections open; each must be refused in time."""
     key = b"authorization: Bearer key-a\r\n"
     with contextlib.ExitStack() as stack:
         for wrong in (b"ZZ\r\n", b"1\n", b"1\r\nab", b"0\r\nno trailer\r\n", b"-1\r\n") * 12:
@@ -110,7 +110,7 @@ def malformed_bodies(world: World) -> None:
 
 
 def all_places(world: World) -> None:
-    """One caller asks for more than all of them, and another one still finds one."""
+    """One caller asks for more than all places, and another caller still gets one."""
     world.engine.hold.clear()
     found: list[int] = []
 
@@ -136,7 +136,7 @@ def all_places(world: World) -> None:
 
 
 def asked(world: World, *, stream: bool) -> socket.socket:
-    """A connection that has asked for a completion."""
+    """A connection on which a completion has been requested."""
     body = json.dumps({"model": "test-model", "prompt": "x", "stream": stream}).encode()
     sock = world.connect(START_S)
     sock.sendall(with_headers(b"connection: close", b"content-length: %d" % len(body)) + body)
@@ -144,7 +144,7 @@ def asked(world: World, *, stream: bool) -> socket.socket:
 
 
 def read_all(sock: socket.socket) -> int:
-    """How many bytes come, and none of them is kept."""
+    """Read to the end and discard; return the number of bytes."""
     read = 0
     with contextlib.suppress(ConnectionError):
         while data := sock.recv(_MIB):
@@ -154,7 +154,7 @@ def read_all(sock: socket.socket) -> int:
 
 @contextlib.contextmanager
 def answering(world: World, *parts: bytes) -> Iterator[None]:
-    """The engine answers with these, and closes its connection."""
+    """The engine answers with `parts` and closes its connection."""
     world.engine.script, world.engine.then_closes = parts, True
     try:
         yield
@@ -163,7 +163,7 @@ def answering(world: World, *parts: bytes) -> Iterator[None]:
 
 
 def long_answer(world: World) -> None:
-    """An answer of 300 MB that is no stream reaches its client, whatever it costs the engine."""
+    """An unstreamed answer of 300 MiB reaches its client."""
     size = 300 * _MIB
     head = OK + b'content-length: %d\r\n\r\n{"a":"' % (size + 8)
     with (
@@ -180,7 +180,7 @@ def long_answer_unread(world: World) -> None:
 
 
 def long_line(world: World) -> None:
-    """A stream whose first line does not end."""
+    """A stream whose first line is 64 MiB long and does not end."""
     with (
         answering(world, STREAM, *[chunk(b"data: " + b"x" * _MIB)] * 64),
         asked(world, stream=True) as sock,
@@ -189,7 +189,7 @@ def long_line(world: World) -> None:
 
 
 def bytes_of_an_event(world: World) -> None:
-    """An event of 3 MiB, and then of single bytes: each read looks at what it brought."""
+    """An event of 3 MiB that goes on in single bytes: a read must parse only its new bytes."""
     large = chunk(b'data: {"choices":[{"index":0,"text":"' + b"x" * 3 * _MIB)
     single = [chunk(b"x")] * 3000
     with (
@@ -215,7 +215,7 @@ def endless_trailers_of_many(world: World) -> None:
 
 
 def half_closed_for_long(world: World) -> None:
-    """Who has closed its side, and still reads, gets its answer, however long that takes."""
+    """A client that has closed its sending side and still reads gets its answer, however late."""
     world.engine.hold.clear()
     threading.Timer(1.5, world.engine.hold.set).start()
     try:
@@ -230,7 +230,7 @@ def half_closed_for_long(world: World) -> None:
 
 
 def large_bodies(world: World, kind: str) -> None:
-    """A body of 40 MB reaches the engine, and others do not wait for it."""
+    """A body of about 40 MiB reaches the engine, and other clients do not wait for it."""
     picture = {"url": "data:image/png;base64," + "QUJD" * (10 * _MIB)}
     content: object = {
         "picture": [{"type": "image_url", "image_url": picture}],
@@ -240,16 +240,16 @@ def large_bodies(world: World, kind: str) -> None:
     messages = [{"role": "user", "content": content}]
     body = json.dumps({"model": "test-model", "messages": messages}).encode()
     parts = (body[at : at + 70_000] for at in range(0, len(body), 70_000))
-    for each in (body, body, parts):  # these in chunks
+    for each in (body, body, parts):  # the last one in chunks
         assert world.ask("POST", "/v1/chat/completions", each)[0] == 200
 
 
 def _begun(stack: contextlib.ExitStack, world: World, key: str, sent_bytes: int) -> bytes:
-    """What comes in answer to the beginning of a body of 48 MiB."""
+    """Send the first `sent_bytes` of a body of 48 MiB; return what is answered so far."""
     sock = stack.enter_context(world.connect(START_S))
     length = b"content-length: %d" % _LONG_BYTES
     head = with_headers(b"authorization: Bearer " + key.encode(), length)
-    with contextlib.suppress(ConnectionError):  # refused before all of it was sent
+    with contextlib.suppress(ConnectionError):  # refused before all was sent
         sock.sendall(head + bytes(sent_bytes))
     sock.settimeout(0.1)
     with contextlib.suppress(TimeoutError):
@@ -263,15 +263,15 @@ def _long_one(world: World, key: str) -> int:
 
 
 def declared_bodies(world: World) -> None:
-    """One caller declares long bodies and sends nothing of them: they take no room."""
+    """One caller declares long bodies without sending them: they take no room."""
     with contextlib.ExitStack() as stack:
         assert not any(_begun(stack, world, "key-a", 0) for _ in range(30))
         assert _long_one(world, "key-a") == 200
 
 
 def unfinished_bodies(world: World) -> None:
-    """One caller sends nearly all of as many long bodies as it may: another one has room for a
-    body, a short one always goes, and all of it is there again in the end."""
+    """One caller sends nearly all of as many long bodies as it may: another caller has room for a
+    body, a short body is always accepted, and in the end all room is free again."""
     with contextlib.ExitStack() as stack:
         answers = [_begun(stack, world, "key-a", _LONG_BYTES - 1) for _ in range(14)]
         assert answers[:12] == [b""] * 12
@@ -282,13 +282,13 @@ def unfinished_bodies(world: World) -> None:
         assert world.generate(authorization="Bearer key-a")[0] == 200
         assert _long_one(world, "key-b") == 200
     until_s = time.monotonic() + START_S
-    with contextlib.ExitStack() as stack:  # all of it is there again
+    with contextlib.ExitStack() as stack:  # all room is free again
         while _begun(stack, world, "key-a", _LONG_BYTES - 1):
             assert time.monotonic() < until_s
 
 
 def descriptors(world: World) -> None:
-    """Of 80 descriptors nearly all are taken by clients: those who were there go on."""
+    """Clients take nearly all of 80 descriptors: existing connections go on."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         limited = ("sh", "-c", 'ulimit -n 80; exec "$@"', "sh")
         small = stack.enter_context(scheduler(Path(name), world.engine, prefix=limited))

@@ -1,4 +1,4 @@
-"""Bodies of requests that are HTTP as it should be, and whose content is not."""
+"""Request bodies that are valid HTTP with bad content."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -30,7 +30,7 @@ def _names(number: int) -> Iterable[str]:
 
 
 def completion(**fields: bytes) -> bytes:
-    """A request for a completion, whose fields are JSON as they stand."""
+    """The body of a completion request; the values of `fields` are raw JSON."""
     told = {"model": json.dumps(MODEL).encode(), "prompt": b'"x"', **fields}
     return b"{" + b",".join(b'"%b":%b' % (name.encode(), v) for name, v in told.items()) + b"}"
 
@@ -40,7 +40,7 @@ def chat(messages: object, **fields: object) -> bytes:
 
 
 _MANY_IDS = "a million token ids"
-"""They take 66 MiB as Python's integers, where the heap has no room left by others."""
+"""As Python integers they take 66 MiB if the heap has no free room."""
 _LONE = b'"\\ud800"'
 _TALK = [{"role": role, "content": "a b " * 95} for role in ("user", "assistant")]
 CASES: dict[str, tuple[str, int, str, Callable[[], bytes]]] = {
@@ -133,12 +133,12 @@ CASES: dict[str, tuple[str, int, str, Callable[[], bytes]]] = {
 
 
 def sent(world: World, path: str, status: int, body: Callable[[], bytes]) -> None:
-    """It is answered with this status, and in time."""
+    """Check that the body is answered with this status, in time."""
     assert world.ask("POST", path, body(), content_type="application/json")[0] == status
 
 
 def form(world: World, part: bytes, number: int, status: int, boundary: bytes = b"x") -> None:
-    """A form with so many parts; the last one names the model."""
+    """Check the status of a form with `number` parts, and one at the end that names the model."""
     lines = b"--" + boundary + b"\r\ncontent-disposition: form-data; "
     model = lines + b'name="model"\r\n\r\ntest-model\r\n--' + boundary + b"--\r\n"
     kind = "multipart/form-data; boundary=" + boundary.decode()

@@ -1,4 +1,4 @@
-"""Who asks for what a replica says of itself: as often as it is answered, or without reading."""
+"""Readers of a replica's own pages: as often as they are answered, or without reading."""
 
 import contextlib
 import threading
@@ -12,7 +12,7 @@ from world import World
 _ISSUE = "bug report on this project, November 2026"
 _READERS = 40
 _TOLD_OF = 1500
-"""Requests of the last minute."""
+"""The number of requests of the last minute."""
 _FOR_S = 1.0
 _EXPLAINED = "explained"
 _PATHS = ("/status", "/console/state", "/metrics", f"/explain/{_EXPLAINED}")
@@ -23,7 +23,7 @@ def _asked(path: str) -> bytes:
 
 
 def _remember(world: World) -> None:
-    """Have answers of the last minute that can be told of."""
+    """Make requests, so that the pages have data of the last minute."""
 
     def ask() -> None:
         for _ in range(_TOLD_OF // 4):
@@ -39,7 +39,7 @@ def _remember(world: World) -> None:
 
 
 def read(world: World, path: str) -> None:
-    """Many readers, each asks again as soon as it is answered."""
+    """Many readers that ask again as soon as they are answered."""
     until_s = time.monotonic() + _FOR_S
 
     def ask() -> None:

@@ -1,4 +1,4 @@
-"""Peers of the picker, which speak HTTP/2: each sends as much as is taken, and reads nothing."""
+"""Peers of the picker, over HTTP/2: each sends as much as is accepted, and reads nothing."""
 
 import contextlib
 import socket
@@ -29,9 +29,9 @@ _PIECE = 60_000
 _MANY = 40
 _FOR_S = 0.6
 _REQUESTS = 20
-"""Of one other client, one after the other."""
+"""Requests of one other client, one after the other."""
 _TIMES = 50
-"""They take at most so many times as long as without the peers; with 40 equal ones it were 41."""
+"""They may take this many times as long as without peers; a fair share beside 40 would be 41."""
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -121,11 +121,11 @@ FLOODS: dict[str, tuple[bytes, bytes, str]] = {
     "no HTTP/2": (b"GET / HTTP/1.1\r\n\r\n", b"x" * 1000, "RFC 9113, section 3.4"),
     "a preface that never ends": (_PREFACE[:20], b"", "CVE-2007-6750 (Slowloris)"),
 }
-"""What is sent first, what is sent again and again, and where it is known from."""
+"""The bytes sent first, the bytes sent repeatedly, and the source of the attack."""
 
 
 def _flood(world: World, first: bytes, again: bytes, over: threading.Event) -> None:
-    """Who is closed comes again."""
+    """Send `first`, then `again` repeatedly; reconnect whenever the connection is closed."""
     many = again * max(1, _PIECE // max(1, len(again)))
     while not over.is_set():
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
@@ -140,7 +140,7 @@ def _flood(world: World, first: bytes, again: bytes, over: threading.Event) -> N
 
 
 def flood(world: World, first: bytes, again: bytes, peers: int) -> None:
-    """So many peers at once; others are served soon, and one after the other at a fair rate."""
+    """Flood with `peers` at once; others are served soon, and in sequence at a fair rate."""
     alone_s = _served_in_s(world)
     over = threading.Event()
     made = (world, first, again, over)
@@ -166,7 +166,7 @@ def _served_in_s(world: World) -> float:
 
 
 def long_body(world: World) -> None:
-    """A body of 40 MB, which its gateway gets back in parts, for a while reading nothing."""
+    """A body of 40 MiB, which its gateway gets back in parts, after a while without reading."""
     body = b'{"model":"test-model","prompt":"%b"}' % (b"QUJD" * (10 << 20))
     fields = {":method": "POST", ":path": "/v1/completions"}
     headers = pb.HeaderMap(

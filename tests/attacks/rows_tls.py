@@ -25,14 +25,14 @@ _TLS = "world_with_tls"
 _SLOW = "CVE-2007-6750 (Slowloris)"
 _PEERS = 40
 _FLOODING = 5
-"""OpenSSL takes 8 to 18 ms for the records of one byte that a turn of the event loop reads from a
-client, until it refuses the greeting in them: what others wait grows with the clients."""
+"""OpenSSL takes 8 to 18 ms for the one-byte records that a turn of the event loop reads from each
+client, until it refuses the greeting in them: others wait longer the more clients flood."""
 _STALLED = 300
 _FOR_S = 1.0
 
 
 def encrypting(folder: Path) -> tuple[str, ...]:
-    """Flags with which a scheduler serves TLS beside its port without."""
+    """Flags with which a scheduler also serves a port with TLS."""
     certificate, key = make_certificate(folder)
     files = "--https-certificate", certificate, "--https-key", key
     return ("--https-listen", "127.0.0.1:0", *files)
@@ -43,7 +43,7 @@ def _connect(world: World) -> socket.socket:
 
 
 def _greeting() -> bytes:
-    """A whole ClientHello."""
+    """A complete ClientHello."""
     read, write = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):
         TRUSTING.wrap_bio(read, write).do_handshake()
@@ -63,7 +63,7 @@ def _each(number: int, do: Callable[[], None]) -> None:
 
 
 def stalled(world: World, begun: bytes) -> None:
-    """Handshakes that have begun and do not go on."""
+    """Handshakes that begin and do not continue."""
     with contextlib.ExitStack() as stack:
         for _ in range(_STALLED):
             stack.enter_context(_connect(world)).sendall(begun)
@@ -72,7 +72,7 @@ def stalled(world: World, begun: bytes) -> None:
 
 
 def slow(world: World) -> None:
-    """A byte of the handshake at a time, of many clients."""
+    """Handshakes of many clients, one byte at a time."""
     hello = _greeting()
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(_connect(world)) for _ in range(_PEERS)]
@@ -84,7 +84,7 @@ def slow(world: World) -> None:
 
 
 def handshakes(world: World) -> None:
-    """Handshakes, and nothing else, one after the other."""
+    """Many clients that only complete handshakes, one after the other."""
     until_s = time.monotonic() + _FOR_S
 
     def greet() -> None:
@@ -96,7 +96,7 @@ def handshakes(world: World) -> None:
 
 
 def greetings(world: World) -> None:
-    """The server answers each with its certificate, and signs it, for nothing."""
+    """Clients that send a ClientHello only, which costs the server a signature."""
     hello, until_s = _greeting(), time.monotonic() + _FOR_S
 
     def greet() -> None:
@@ -109,7 +109,7 @@ def greetings(world: World) -> None:
 
 
 def flood(world: World, first: bytes, again: bytes) -> None:
-    """What is no handshake, as much as is taken; who is closed comes again."""
+    """Send bytes that are no handshake, as many as are accepted; reconnect when closed."""
     until_s = time.monotonic() + _FOR_S
 
     def send() -> None:
@@ -122,7 +122,7 @@ def flood(world: World, first: bytes, again: bytes) -> None:
 
 
 def unread(world: World) -> None:
-    """Many answers that are asked for and not read."""
+    """Requests for many answers that are not read."""
     with contextlib.ExitStack() as stack:
         socks = [stack.enter_context(TRUSTING.wrap_socket(_connect(world))) for _ in range(_PEERS)]
         asked = b"GET /console/requests.js HTTP/1.1\r\nhost: x\r\n\r\n" * 1200
@@ -142,7 +142,7 @@ def long_body(world: World) -> None:
 
 
 def descriptors(world: World) -> None:
-    """Handshakes that do not end take nearly all descriptors: who was there goes on."""
+    """Unfinished handshakes take nearly all descriptors: existing connections go on."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         flags = encrypting(Path(name))
         limited = ("sh", "-c", 'ulimit -n 80; exec "$@"', "sh")

@@ -1,4 +1,4 @@
-"""Every vector against a real scheduler: what it must answer in time, and may cost others."""
+"""Every vector against a real scheduler: it must be answered in time, and cost others little."""
 
 import importlib
 import socket
@@ -83,7 +83,7 @@ def test_a_client(world: World, row: Bytes) -> None:
 def test_an_engine(world: World, row: Answer) -> None:
     engine = world.engine
     with world.bounded(row.name):
-        world.generate()  # there is a connection that could be used again
+        world.generate()  # leaves an idle connection that can be reused
         engine.script, engine.then_closes = row.sent, row.then_closes
         try:
             with world.connect(BOUND_S) as sock:
@@ -92,7 +92,7 @@ def test_an_engine(world: World, row: Answer) -> None:
             engine.script, engine.then_closes = None, False
         used = engine.requests[-1]
         if len(row.sent) > 1:
-            time.sleep(0.1)  # what comes later has come
+            time.sleep(0.1)  # lets the later parts arrive
         status_after, told_after, body_after = world.generate()
     assert status in row.statuses
     assert row.body is None or body == row.body
@@ -104,7 +104,7 @@ def test_an_engine(world: World, row: Answer) -> None:
 
 
 def _answer(sock: socket.socket, *, stream: bool) -> tuple[int, bytes, bytes]:
-    """A completion's status, its head and what came of its body until the end, or the bound."""
+    """A completion's status, its head, and its body as far as it came."""
     content = b'{"model":"test-model","prompt":"x","stream":%s}' % (b"true" if stream else b"false")
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
     sock.sendall(head + b"content-length: %d\r\n\r\n%b" % (len(content), content))

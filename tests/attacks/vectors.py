@@ -1,7 +1,7 @@
-"""What a vector is: bytes, who sends them, what must happen, and where it comes from.
+"""The kinds of vectors: what is sent, by whom, what must happen, and the source of the attack.
 
-Rows are in files of their own, `rows_*.py`, each with a `VECTORS`; `test_attacks.py` runs all that
-it finds there.
+The vectors are in the files `rows_*.py`, each with a list `VECTORS`; `test_attacks.py` runs all of
+them.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,62 +14,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bytes:
-    """What a client sends over one connection, and the statuses that it must get for it."""
+    """The bytes that a client sends over one connection, and the statuses that it must get."""
 
     name: str
     source: str
     sent: tuple[bytes, ...]
-    """Parts, with a pause after each."""
+    """Parts, with a pause after each if there are fewer than ten."""
     statuses: tuple[int, ...]
-    """Those of the answers, in their order."""
+    """The statuses of the answers, in order."""
     kept: bool = False
-    """The connection must stay open after them; otherwise it must be closed."""
+    """Whether the connection must stay open after them; otherwise it must be closed."""
     half_closed: bool = False
-    """The client sends no more, and says so."""
+    """Whether the client closes its sending side."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an engine sends as its answer, and what its client must get."""
+    """The bytes that an engine answers, and what the client must get."""
 
     name: str
     source: str
     sent: tuple[bytes, ...]
     statuses: tuple[int, ...]
-    """Any of these, or 0: the connection was closed without one."""
+    """The status must be one of these; 0: closed without a status."""
     stream: bool = False
     then_closes: bool = False
-    """The engine closes the connection after that."""
+    """Whether the engine closes the connection after its answer."""
     body: bytes | None = None
     """The body that the client must get."""
     never: tuple[bytes, ...] = ()
-    """What neither this client may get nor the next one."""
+    """Bytes that neither this client nor the next one may get."""
     reused: bool | None = None
-    """Whether the next request may come over the same connection; None: either."""
+    """Whether the next request must come over the same connection; None: either."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What takes more than one connection: `run` does it, and asserts what must happen."""
+    """A vector that needs more than one connection; `run` performs it and asserts the outcome."""
 
     name: str
     source: str
     run: Callable[["World"], Any]
     world: str = "world"
-    """The fixture that makes it."""
+    """The name of the fixture that makes its world."""
     most_mib: float = 50.0
-    """That much more memory, at its peak."""
+    """The most growth of peak memory."""
 
 
 Vector = Bytes | Answer | Script
 
 
 def named(kind: str, cases: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The cases of a kind, by names that are theirs alone."""
+    """The cases of a kind, with the kind in their names to make them unique."""
     for name, case in cases.items():
         yield f"{kind}: {name}", case
 
 
 def shown(data: bytes) -> str:
-    """Bytes as a name."""
+    """Bytes as readable text for a name."""
     return repr(data)[2:-1].replace("\\x", "%").replace("::", ":")[:40] or "nothing"

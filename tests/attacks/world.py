@@ -1,4 +1,4 @@
-"""A real scheduler process before a fake engine that answers whatever it is told to."""
+"""A real scheduler process in front of a scripted fake engine."""
 
 import contextlib
 import http.client
@@ -15,12 +15,12 @@ from pathlib import Path
 from costs import COSTS, OTHERS, Cost
 
 BOUND_S = 2.0
-"""In which whatever a peer sends is answered, or its connection closed."""
+"""Time in which everything that a peer sends must be answered, or its connection closed."""
 MOST_MIB = 50.0
-"""That much more memory, at its peak."""
+"""The most growth of peak memory."""
 OTHERS_MS = 250.0
-"""CPU time in which others' `/health` is answered. On a machine that does nothing else it is 100 ms
-at most; processors that others share take more than twice as long for the same."""
+"""The most CPU time until others' `/health` is answered. It is at most 100 ms on an idle machine;
+shared processors take more than twice as long for the same work."""
 START_S = 60.0
 MODEL = "test-model"
 _JSON = b'{"id":"1","object":"text_completion","choices":[{"index":0,"text":"ok"}]}'
@@ -33,23 +33,23 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})[^\r\n]*\r\n")
 
 
 class FakeEngine:
-    """Answers a request with `script`, once, and every other one well."""
+    """Answers one request with `script`, and every other one correctly."""
 
     def __init__(self) -> None:
         self.script: Sequence[bytes] | None = None
         self.then_closes = False
         self.hold = threading.Event()
-        """Unset: no answer begins."""
+        """While it is unset, no answer begins."""
         self.hold.set()
         self.requests: list[int] = []
-        """For each generation request, the number of its connection."""
+        """The number of the connection of each generation request."""
         self._server = socket.create_server(("127.0.0.1", 0), backlog=512)
         self.port: int = self._server.getsockname()[1]
         self._connections = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.close()
 
     def _accept(self) -> None:
@@ -91,7 +91,7 @@ class FakeEngine:
 
 
 class World:
-    """What a vector is run in."""
+    """The scheduler and engine that vectors run against."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], port: int, engine: FakeEngine, folder: Path
@@ -100,10 +100,10 @@ class World:
         self.tls_port = 0
         self._others = folder / OTHERS
         self.picker = str(folder / "picker")
-        """The path of the socket for gateways."""
+        """The path of the picker's socket."""
 
     def connect(self, timeout_s: float = BOUND_S) -> socket.socket:
-        """A connection of a client."""
+        """Open a client's connection."""
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=timeout_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
@@ -111,7 +111,7 @@ class World:
     def ask(
         self, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """A request over a connection of its own: status, headers and body."""
+        """Send a request over a new connection; return status, headers and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_S)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         try:
@@ -125,16 +125,16 @@ class World:
     def generate(
         self, *, stream: bool = False, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
-        """A good request for a completion."""
+        """Send a good completion request."""
         body = json.dumps({"model": MODEL, "prompt": "x", "stream": stream}).encode()
         return self.ask("POST", "/v1/completions", body, **headers)
 
     @contextlib.contextmanager
     def bounded(self, name: str, most_mib: float = MOST_MIB) -> Iterator[None]:
-        """While the block runs, others are served soon, and memory stays within its bound."""
+        """Check that others are served soon during the block, and that memory stays bounded."""
         before_mib, began_s = self._memory_mib("VmRSS"), time.monotonic()
         with contextlib.suppress(OSError):
-            Path(f"/proc/{self.child.pid}/clear_refs").write_text("5")  # the peak begins anew
+            Path(f"/proc/{self.child.pid}/clear_refs").write_text("5")  # resets the peak
         begun_bytes = self._others.stat().st_size
         yield
         lasted_s = time.monotonic() - began_s
@@ -148,7 +148,7 @@ class World:
         assert self.child.poll() is None
 
     def _told_of_others(self, begun_bytes: int) -> tuple[float, float]:
-        """The worst of what others' answers took, from there on to one that they asked for now."""
+        """The most CPU and wall time of others' answers from `begun_bytes` to one requested now."""
         began_bytes, until_s = self._others.stat().st_size, time.monotonic() + START_S
         while (told := self._others.read_bytes()[begun_bytes:]).count(
             b"\n", began_bytes - begun_bytes
@@ -174,9 +174,9 @@ def exchanged(
     settle_s: float = 0.05,
     bound_s: float = BOUND_S,
 ) -> tuple[tuple[int, ...], str]:
-    """Send the parts; the statuses that come, and whether the connection is "closed" or "kept".
+    """Send the parts; return the statuses, and "closed" or "kept" for the connection.
 
-    It waits `bound_s` for `expected` answers and, where there are none to wait for, for the end.
+    It waits up to `bound_s` for `expected` answers, or for the end if none are expected.
     """
     got = b""
     until_s = time.monotonic() + bound_s
@@ -188,7 +188,7 @@ def exchanged(
         if half_closed:
             sock.shutdown(socket.SHUT_WR)
     except OSError:
-        pass  # it is closed already: what was said before may still be read
+        pass  # closed already: earlier answers may still be read
     while True:
         statuses = _statuses(got)
         is_whole = 0 < expected <= len(statuses)
@@ -206,8 +206,8 @@ def exchanged(
 
 
 def _statuses(text: bytes) -> tuple[int, ...]:
-    """Those of the answers in what a server sent, without interim ones: whether a server asks for a
-    body depends on when it comes. Bodies of ours do not look like status lines."""
+    """The statuses of the answers in `text`, without interim ones, which depend on when a body
+    comes. The test bodies do not look like status lines."""
     return tuple(int(each) for each in _STATUS.findall(text) if not each.startswith(b"1"))
 
 
@@ -215,7 +215,7 @@ def _statuses(text: bytes) -> tuple[int, ...]:
 def scheduler(
     folder: Path, engine: FakeEngine, *flags: str, prefix: Sequence[str] = ()
 ) -> Iterator[World]:
-    """A scheduler's process; `prefix` is what starts it, such as `prlimit`."""
+    """Run a scheduler's process; `prefix` is a command that starts it, such as `prlimit`."""
     ready = folder / "ready.json"
     instances = [{"instance_id": "engine-0", "url": f"http://127.0.0.1:{engine.port}"}]
     asked = (
@@ -249,7 +249,7 @@ def batch_service(folder: Path, engine: FakeEngine) -> Iterator[World]:
 def _process(
     folder: Path, name: str, *flags: str, prefix: Sequence[str] = ()
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is ready, and logs no trace until it ends."""
+    """Run a process until it is ready; it must log no traceback until it ends."""
     ready = folder / "ready.json"
     script = str(Path(__file__).with_name(name))
     command = [*prefix, sys.executable, script, "--ready-file", str(ready), *flags]

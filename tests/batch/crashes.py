@@ -1,7 +1,7 @@
-"""Ends a process with SIGKILL at each operation on durable storage in turn, and looks what is left.
+"""Kills a process with SIGKILL at each operation on durable storage in turn; checks what is left.
 
-Run as a program, with the names of scenarios: it forks, and must have one thread when it does.
-`--database URL` takes a Postgres server, whose tables it removes; `--every N`: each Nth operation.
+Run it as a program, with the names of scenarios: it forks, and must have only one thread then.
+`--database URL` uses a Postgres server, and drops its tables; `--every N`: each Nth operation.
 """
 
 import argparse
@@ -30,7 +30,7 @@ LINES = 6
 URL = "/v1/completions"
 BORN_UNIX_S = 1_000_000
 MEMORY = next((each for each in ("/dev/shm",) if os.access(each, os.W_OK)), None)
-"""A process that is killed loses nothing that it has written, so no disk is needed."""
+"""A folder in memory; no disk is needed, as a killed process loses nothing that it has written."""
 Notice = Callable[[str], None]
 State = tuple[BatchStore, Callable[[], float]]
 
@@ -47,7 +47,7 @@ def input_file(wrong: bool = False) -> bytes:
 
 
 class Target:
-    """Answers every request; one in three is answered badly."""
+    """Answers every request, some with an error."""
 
     async def models(self, tenant: str) -> Collection[str] | None:
         return None
@@ -62,7 +62,7 @@ class Target:
 
 
 class Silent(Target):
-    """Answers the first lines only."""
+    """Answers some lines only; the others are to be tried again for ever."""
 
     async def send(self, batch: Batch, body: bytes, request_id: str) -> BatchAnswer:
         if json.loads(body)["prompt"] in ("p2", "p3", "p5"):
@@ -88,7 +88,7 @@ def create(store: BatchStore, lifetime_s: int = 1000) -> Batch:
 
 
 def execute(store: BatchStore, target: Target, until: Callable[[Batch], bool]) -> None:
-    """Have lines answered until the batch is as wanted."""
+    """Execute lines until the batch meets `until`."""
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -108,7 +108,7 @@ def only(store: BatchStore) -> Batch:
     return batch
 
 
-# --- what is interrupted; each can be begun again after any interruption --------------------------
+# --- scenarios to interrupt; each can be started again after any interruption ---------------------
 
 
 def whole(store: BatchStore, _: Notice) -> None:
@@ -160,14 +160,14 @@ SCENARIOS = {
     "expired": (expired, "expired", {True: 2, False: 4}),
 }
 FIRST = {"expired": 35}
-"""Operations before are those of `cancelled`."""
+"""The first operation to interrupt; those before it are the same as in `cancelled`."""
 
 
-# --- what must be true ----------------------------------------------------------------------------
+# --- what must hold -------------------------------------------------------------------------------
 
 
 def check_always(store: BatchStore) -> dict[str, bytes]:
-    """What holds after an interruption at any point; the records that count as done."""
+    """Check what must hold after any interruption; return the records of completed lines."""
     for file in store.files("", "", 100) or ():
         assert store.storage.path(file.id).stat().st_size == file.length_bytes, file
     batch = store.batch("", "batch_1")
@@ -206,7 +206,7 @@ def check_end(store: BatchStore, status: str, files: dict[bool, int]) -> None:
 
 
 def killer(at: int) -> Notice:
-    """Ends this process at operation number `at`, counted from 1."""
+    """A notice that kills this process at operation number `at`, counted from 1."""
     left = at
 
     def notice(_: str) -> None:
@@ -219,7 +219,7 @@ def killer(at: int) -> Notice:
 
 
 class Place:
-    """Where everything is kept: a folder, and perhaps a database elsewhere."""
+    """The durable state: a folder, and optionally a database elsewhere."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self._folder, self._database_url = folder, database_url
@@ -235,7 +235,7 @@ class Place:
 
 
 def attempt(place: Place, scenario: str, at: int) -> bool:
-    """Run a scenario in a process that dies at operation `at`; whether it came to its end."""
+    """Run a scenario in a process that dies at operation `at`; return whether it finished."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -263,7 +263,7 @@ def looked_at(place: Place) -> dict[str, bytes]:
 
 
 def run(scenario: str, database_url: str, every: int) -> int:
-    """Interrupt a scenario at every operation, or each `every`th; the number of operations."""
+    """Interrupt a scenario at each `every`th operation; return the number of operations."""
     _, status, files = SCENARIOS[scenario]
     at = FIRST.get(scenario, 1)
     while True:
@@ -271,7 +271,7 @@ def run(scenario: str, database_url: str, every: int) -> int:
             place = Place(Path(name), database_url)
             ended = attempt(place, scenario, at)
             done = looked_at(place)
-            # It dies once more while it recovers, at a point that differs from run to run.
+            # It dies once more during recovery, at a point that differs from run to run.
             attempt(place, scenario, 1 + at % 7)
             again = looked_at(place)
             assert done.items() <= again.items(), "what was durable has changed"

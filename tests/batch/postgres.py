@@ -1,4 +1,4 @@
-"""A Postgres server of Debian's package for tests: it ends with them, and can be killed."""
+"""A Postgres server from Debian's package for tests, which can be killed."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ WHERE = "set FORETELL_POSTGRES to the folder of its programs, or install Debian'
 
 
 def programs() -> Path | None:
-    """The folder with the server's programs; None: there is none on this machine."""
+    """The folder with the server's programs; None if this machine has none."""
     given = os.environ.get("FORETELL_POSTGRES")
     if given:
         return Path(given)
@@ -34,7 +34,7 @@ class Postgres:
             pytest.skip(f"no Postgres here: {WHERE}")
         self._bin, self._folder = bin_folder, folder
         self._process: subprocess.Popen[bytes] | None = None
-        # Its programs refuse to run as root.
+        # Postgres refuses to run as root.
         self._user = "nobody" if os.getuid() == 0 else None
         if self._user:
             shutil.chown(folder, self._user)
@@ -51,11 +51,11 @@ class Postgres:
         )
 
     def start(self) -> None:
-        """Start it; it serves when this returns."""
+        """Start the server and wait until it serves."""
         flags = {
             "listen_addresses": "",
             "unix_socket_directories": str(self._folder),
-            "fsync": "off",  # a server that is killed loses nothing that the system has
+            "fsync": "off",  # a killed server loses nothing that the kernel has
             "shared_buffers": "16MB",
             "max_connections": "40",
         }
@@ -84,9 +84,9 @@ class Postgres:
         return found.returncode == 0
 
     def kill(self) -> None:
-        """End it as a crash would: at once, with all connections."""
+        """End the server as a crash would: at once, with all connections."""
         if self._process is not None:
-            # Its children see that it is gone; with SIGQUIT they are gone when it is.
+            # After SIGKILL its children would end only later; SIGQUIT ends them with it.
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(WAIT_S)
             self._process = None
@@ -94,7 +94,7 @@ class Postgres:
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """A server that serves. Skips the test where there is none."""
+    """A running server. Skips the test if this machine has none."""
     with tempfile.TemporaryDirectory(prefix="pg") as name:
         server = Postgres(Path(name))
         try:

@@ -1,4 +1,4 @@
-"""Whatever is killed whenever: no line is lost, none is told twice, and every state is legal."""
+"""Whenever processes are killed, no line is lost or answered twice, and every state is legal."""
 
 import os
 import subprocess
@@ -15,11 +15,11 @@ HERE = Path(__file__).resolve().parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
 KILLS = os.environ.get("BATCH_KILLS", str(cases(60, 20)))
 EVERY = os.environ.get("BATCH_CRASHES_EVERY", str(cases(9, 27)))
-"""Over Postgres, the process is killed at each operation of this number."""
+"""With Postgres, the process is killed at each operation whose number is a multiple of this."""
 EVERY_ON_DISK = str(cases(1, 4))
 
 
-# As long as `make test-batch-kills` likes.
+# Long enough for `make test-batch-kills`.
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(3600)]
 
 

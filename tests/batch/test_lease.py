@@ -1,4 +1,4 @@
-"""One active provisioner by a row of a database: passed on, and never shared, whatever happens."""
+"""One active provisioner by a row of a database: the lease is passed on and never shared."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def server() -> Iterator[Postgres]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
-    """Makes replicas that share a database; the lease was never held, or was given back."""
+    """A function that makes replicas which share a database with a free lease."""
     sqlite = request.param == "sqlite"
     where = tmp_path / "leases.sqlite" if sqlite else request.getfixturevalue("server").url
     made: list[DatabaseLease] = []

@@ -1,4 +1,4 @@
-"""Storage that goes away under a batch and comes back: the service goes on, and loses nothing."""
+"""Storage fails during a batch and comes back: the service continues and loses nothing."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def scheduler() -> AsyncIterator[tuple[str, asyncio.Semaphore]]:
-    """Somebody who answers as many requests as the semaphore lets through."""
+    """The URL of a fake scheduler, and the semaphore that limits how many requests it answers."""
     allowed = asyncio.Semaphore(0)
 
     async def answer(request: web.Request) -> web.Response:
@@ -58,7 +58,7 @@ async def scheduler() -> AsyncIterator[tuple[str, asyncio.Semaphore]]:
 
 @asynccontextmanager
 async def serving(folder: Path, url: str, **changes: str) -> AsyncIterator[httpx.AsyncClient]:
-    """The batch service, as a client sees it."""
+    """A client of a running batch service."""
     stop = asyncio.Event()
     ready = folder / "ready"
     settings = BatchSettings(
@@ -88,7 +88,7 @@ async def created(client: httpx.AsyncClient) -> str:
 
 
 async def reached(client: httpx.AsyncClient, batch_id: str, status: str, completed: int) -> dict:
-    """The batch, once it has this status and so many completed requests."""
+    """The batch, once it has this status and at least `completed` completed requests."""
     async with asyncio.timeout(WAIT_S):
         while True:
             batch = (await client.get(f"/v1/batches/{batch_id}")).json()
@@ -120,7 +120,7 @@ async def test_a_database_that_goes_away_and_comes_back(tmp_path: Path) -> None:
             await reached(client, batch_id, "in_progress", 10)
             await killed(server)
             for _ in range(5):
-                allowed.release()  # these are answered while nobody can keep them
+                allowed.release()  # answered while the answers cannot be stored
             away = await client.get(f"/v1/batches/{batch_id}")
             assert (away.status_code, away.json()["error"]["code"]) == (503, "storage_failed")
             upload = await client.post("/v1/files", files={"file": b"x"}, data={"purpose": "batch"})

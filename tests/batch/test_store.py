@@ -1,4 +1,4 @@
-"""What is kept: claims and fences of lines, pages of lists, storage that fails."""
+"""The batch store: claims and fences of lines, pages of lists, failing storage."""
 
 import random
 import threading
@@ -92,7 +92,7 @@ def test_each_line_is_kept_once_by_who_holds_it(store: BatchStore, clock: Clock,
                 clock.now_s += rng.choice((1.0, LEASE_S))
             case 5:
                 worker.give_back(batch.id, list(mine)[:1])
-        # Nothing that was kept is ever changed, and no line has two holders.
+        # Stored records never change, and no line has two holders.
         now = {each.line: each.record for each in all_lines(store, batch.id) if each.ok}
         assert now == kept
     while store.batch("", batch.id).status is Status.IN_PROGRESS:

@@ -1,7 +1,7 @@
-"""Two workers that are killed at random while they work, as often as asked, and what must be true.
+"""Kills two workers KILLS times at random while they work, and checks what must hold.
 
-Run as a program: `python workers.py FOLDER KILLS [DATABASE-URL]`. It forks, and must have one
-thread when it does.
+Run it as a program: `python workers.py FOLDER KILLS [DATABASE-URL]`. It forks, and must have only
+one thread then.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def add_batch(store: BatchStore, name: str, lines: int) -> str:
 
 
 class Moody:
-    """Answers after a while, and not always at once."""
+    """Answers after a random delay; a tenth of the requests must be tried again."""
 
     async def models(self, tenant: str) -> Collection[str] | None:
         return None
@@ -58,7 +58,7 @@ class Moody:
 
 
 class Kills:
-    """The parent of the workers. It opens the store only while it forks nobody."""
+    """The parent of the workers. It never forks while it has the store open."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         self._folder, self._database_url = folder, database_url
@@ -89,7 +89,7 @@ class Kills:
             os._exit(code)
 
     def run(self, kills: int) -> int:
-        """Kill so often; the number of batches that were worked on."""
+        """Kill a worker `kills` times; return the number of batches."""
         rng = random.Random(kills)
         try:
             self._add_batches()
@@ -119,7 +119,7 @@ class Kills:
                 self._ids.append(add_batch(store, f"batch_{len(self._ids)}", LINES))
 
     def _wait(self) -> None:
-        """Until all batches have ended."""
+        """Wait until all batches have ended."""
         deadline = time.monotonic() + WAIT_S
         with self._opened() as store:
             while left := store.open_batches():
@@ -128,7 +128,7 @@ class Kills:
 
 
 def check(store: BatchStore, batch_id: str) -> None:
-    """A batch is complete: each of its lines was answered, and stands once in its output."""
+    """Check that a batch is complete: each of its lines was answered, and is in its output once."""
     batch = store.batch("", batch_id)
     assert batch is not None
     assert (batch.status, batch.counts.completed) == ("completed", LINES)

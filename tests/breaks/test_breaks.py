@@ -1,10 +1,10 @@
-"""Streams of real vLLM engines that break off at any byte, and go on on the other engine.
+"""Streams of real vLLM engines break off at any byte and are continued on the other engine.
 
 A proxy before each engine resets the connection of each stream once, after a random number of
-bytes. Then processes of engines are killed in mid-answer, again and again, each amidst dozens of
-streams of random parameters that have begun at different times. `BREAKS_SEED` says where streams
-break, `BREAKS_STREAMS` how many do, `BREAKS_KILLS` how many engines are killed; a failure names the
-command that repeats it.
+bytes. Then processes of engines are killed repeatedly, each during dozens of streams with random
+parameters that have begun at different times. `BREAKS_SEED` seeds the draws, `BREAKS_STREAMS` is
+the number of streams that break, and `BREAKS_KILLS` that of kills. A failure names the command that
+repeats it.
 """
 
 import asyncio
@@ -50,21 +50,21 @@ KILLS = int(os.environ.get("BREAKS_KILLS", "4"))
 AT_ONCE = 16
 NAMES = [f"engine-{index}" for index in range(ENGINES)]
 AT_ONCE_KILLED = 128
-"""Streams while an engine is killed, on both engines together; one has seats for all."""
+"""Streams in progress during kills, on both engines together; one engine has seats for all."""
 ROOMY_ARGS = f"{ENGINE_ARGS} --max-num-seqs 256 --num-gpu-blocks-override 800"
 RESTART_S = 1000.0
-"""An engine takes 40 CPU-seconds to start, of cores that may have other work."""
-# vLLM on a CPU ends its whole core where the prompt of a request with a seed is computed in parts:
-# `GPUModelRunner` turns the generator back, and a generator of a CPU has no offset to set. After a
-# kill dozens of prompts come at once, and parts of them are.
+"""An engine's start takes 40 CPU seconds, on cores that may be busy with other work."""
+# On a CPU, vLLM's engine core dies when the prompt of a request with a seed is prefilled in chunks:
+# `GPUModelRunner` rewinds the generator, and a CPU generator has no offset to set. After a kill
+# dozens of prompts arrive at once, and some of them are prefilled in chunks.
 NOT_KILLED = frozenset({"seed"})
 MOST_BYTES = 40_000
-"""About the length of the answers, so that nearly all break off, some in their last events."""
+"""About the length of the answers, so that nearly all streams break, some in their last events."""
 
 
 @dataclass
 class Place:
-    """A cluster whose engines stand behind proxies."""
+    """A cluster whose engines are behind proxies."""
 
     running: Cluster
     proxies: list[FaultyProxy]
@@ -102,7 +102,7 @@ async def place() -> AsyncIterator[Place]:
 
 
 class Breaks:
-    """Where the connection of each stream is reset: once, on the engine that it begins on."""
+    """Draws the byte at which each stream's connection is reset, once, on its first engine."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
@@ -118,7 +118,7 @@ class Breaks:
 
 
 def difference(answer: Answer, same: Answer, what: str) -> str:
-    """How an answer differs from that of an undisturbed engine; "": not at all."""
+    """How an answer differs from that of an undisturbed engine; "" if it does not."""
     if answer.told() == same.told():
         alike = all(
             answer.logprobs[index] == pytest.approx(logprobs, abs=1e-3)
@@ -136,7 +136,7 @@ def difference(answer: Answer, same: Answer, what: str) -> str:
 
 
 async def continuations(place: Place) -> float:
-    """How many streams went on on another engine."""
+    """The number of streams that were continued on another engine."""
     text = (
         await asyncio.to_thread(httpx.get, f"{place.running.endpoint}/metrics", timeout=60)
     ).text
@@ -182,12 +182,12 @@ async def test_streams_that_break_off_at_any_byte_are_as_if_they_had_not(place: 
 
 @dataclass(eq=False)
 class Asked:
-    """One stream."""
+    """One requested stream."""
 
     name: str
     answer: Answer = field(default_factory=Answer)
     lost_after: int = 0
-    """Events that had come when the engine that it began on was killed; 0: it was not."""
+    """Events received before the stream's first engine was killed; 0: it was not killed."""
 
     @property
     def is_amidst(self) -> bool:
@@ -196,14 +196,14 @@ class Asked:
 
 @dataclass
 class Load:
-    """Streams of random cases, at any time `AT_ONCE_KILLED`, while engines are killed."""
+    """Streams of random cases, always `AT_ONCE_KILLED` at a time, while engines are killed."""
 
     cases: dict[str, dict[str, Any]]
     asked: list[Asked] = field(default_factory=list)
     over: bool = False
 
     async def keep_asking(self, client: httpx.AsyncClient, rng: Random, pause_s: float) -> None:
-        """Stream one case after the other, after `pause_s`, so that all are amidst differently."""
+        """Stream one case after the other; `pause_s` makes the clients start at different times."""
         await asyncio.sleep(pause_s)
         while not self.over:
             now = Asked(rng.choice(list(self.cases)))
@@ -214,7 +214,7 @@ class Load:
                 now.answer.error = repr(error)
 
     def amidst(self, engine: str) -> list[Asked]:
-        """The streams that began on an engine and have not been lost there."""
+        """The streams in progress that began on an engine and were not on it when it was killed."""
         return [
             each
             for each in self.asked
@@ -225,8 +225,8 @@ class Load:
         return max(NAMES, key=lambda name: len(self.amidst(name)))
 
     async def kill(self, place: Place, rng: Random) -> None:
-        """SIGKILL a process of the engine that is amidst most, at a random token of each stream,
-        when the others are there to go on."""
+        """SIGKILL a process of the engine with the most streams, at a random token of each, once
+        all engines are healthy, so that another one can continue them."""
         await every_engine_serves(place.running)
         enough, more = AT_ONCE_KILLED // 3, rng.randrange(2000)
         await wait_until(lambda: len(self.amidst(self.fullest())) >= enough, RESTART_S)
@@ -244,19 +244,19 @@ class Load:
 
 
 def wrong(name: str, answer: Answer, truth: dict[str, Answer]) -> str:
-    """What is wrong with an answer during which its engine may have been killed; "": nothing."""
+    """What is wrong with an answer whose engine may have been killed; "" if nothing is."""
     if name in EXACT:
         return difference(answer, truth[name], name)
     whole = len(answer.ends) == 1 + len(answer.texts) and not answer.error
-    if name in ENDED:  # or it had come to its end, or had not begun
-        told = answer.error in ("engine_lost", 500)  # ours; vLLM's own, of a server without a core
+    if name in ENDED:  # unless it had ended or had not begun
+        told = answer.error in ("engine_lost", 500)  # by the scheduler; by a vLLM without its core
         whole = whole or (told and set(answer.ends) <= {"done"})
     fine = whole and len(answer.heads) == 1
     return "" if fine else f"{name}: {answer.error!r} {answer.ends} {answer.heads}"
 
 
 async def test_streams_whose_engine_is_killed_are_as_if_it_had_not(place: Place) -> None:
-    """SIGKILL of API server, core or worker, amidst streams of every parameter."""
+    """SIGKILL of API server, core or worker, during streams with every parameter."""
     began_s, rng = time.monotonic(), Random(SEED)
     truth = await undisturbed(place.running, bodies(MODEL, EXACT))
     span_s, before = time.monotonic() - began_s, await continuations(place)
@@ -285,7 +285,7 @@ async def test_streams_whose_engine_is_killed_are_as_if_it_had_not(place: Place)
 
 
 def summary(load: Load, truth: dict[str, Answer]) -> str:
-    """One line of what has been seen up to now."""
+    """One line with the results so far."""
     lost = [each for each in load.asked if each.lost_after]
     events = sorted(each.lost_after for each in lost)
     kinds = [sum(each.name in kind for each in lost) for kind in (EXACT, DIFFERS, ENDED)]
@@ -301,7 +301,7 @@ def summary(load: Load, truth: dict[str, Answer]) -> str:
 
 
 async def every_engine_serves(running: Cluster) -> None:
-    """Wait until the scheduler knows every engine to be healthy; fails after `RESTART_S`."""
+    """Wait until the scheduler considers every engine healthy; fails after `RESTART_S`."""
     end_s = time.monotonic() + RESTART_S
     while not await asyncio.to_thread(all_serve, running):
         assert time.monotonic() < end_s, running.logs()
@@ -309,7 +309,7 @@ async def every_engine_serves(running: Cluster) -> None:
 
 
 def all_serve(running: Cluster) -> bool:
-    """Whether the scheduler says that every engine is healthy; cores that are busy may hide it."""
+    """Whether the scheduler reports every engine as healthy; False if it cannot be reached."""
     with suppress(httpx.TransportError):
         return running.ready() and all(healthy(running, name) for name in NAMES)
     return False

@@ -1,4 +1,4 @@
-"""A loaded cluster that wants keys, Debian's chromium, and its console opened in that."""
+"""A loaded cluster that requires keys, and its console in Debian's chromium."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ PROMPT = "Write a long story about a lighthouse, with many details. Part "
 LOAD = {"authorization": "Bearer team", "x-slo-ttft-ms": "60000"}
 STREAMS = 6
 EXPECTED = ("status of 401", "status of 404")
-"""Asked without a key at first; a replica that does not remember a request answers 404."""
+"""Expected errors: 401 before a key is given, and 404 of a replica that does not know a request."""
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of two replicas that always has something to do."""
+    """A cluster of two replicas under constant load."""
     folder = tmp_path_factory.mktemp("up")
     keys = {ADMIN: {"admin": True}, "team": {}}
     for name, fields in keys.items():
@@ -50,7 +50,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def _ask(running: Cluster, number: int, ended: threading.Event) -> None:
-    """One stream after the other, each over a connection of its own, so to any replica."""
+    """Request one stream after the other, each over a new connection and so to any replica."""
     no_reuse = httpx.Limits(max_keepalive_connections=0)
     with httpx.Client(
         base_url=running.endpoint, headers=LOAD, timeout=WAIT_MS / 1000, limits=no_reuse
@@ -65,7 +65,7 @@ def _ask(running: Cluster, number: int, ended: threading.Event) -> None:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with sync_api.sync_playwright() as playwright:
-        # As root there is no sandbox, and a container's /dev/shm is too small.
+        # Chromium has no sandbox as root, and a container's /dev/shm is too small.
         flags = ["--no-sandbox", "--disable-dev-shm-usage"]
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
         yield found
@@ -74,8 +74,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(params=[(1200, "light"), (390, "dark")], ids=["desktop", "phone"])
 def page(loaded: Cluster, browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
-    """The console, opened with the key; at the end it must have raised no error, asked nobody else
-    and not be wider than the screen."""
+    """The console, opened with the key. At the end it must have raised no error and asked no other
+    server, and must not be wider than the screen."""
     width, scheme = request.param
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.set_default_timeout(WAIT_MS)

@@ -1,6 +1,6 @@
-"""`python -m tests.browser.pictures` takes the pictures of the console that the docs show.
+"""`python -m tests.browser.pictures` takes the docs' pictures of the console.
 
-A cluster must be running, with requests: `make run` in one terminal, `foretell demo` in another.
+A cluster must be running under load: `make run` in one terminal, `foretell demo` in another.
 """
 
 import io
@@ -20,7 +20,7 @@ _QUALITY = 70
 
 
 def take(url: str) -> None:
-    """One picture in light and one in dark colours."""
+    """Take one picture in light and one in dark colours."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox"]

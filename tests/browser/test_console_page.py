@@ -1,4 +1,4 @@
-"""The console in a real browser, under load, while engines die and come back."""
+"""The console in a real browser, under load, while engines die and restart."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = [
 ]
 ELSEWHERE = "http://127.0.0.1:1"
 BEFORE_REQUESTS = ("Skip to the engines", "Table of requests")
-"""What Tab reaches before the first request, in this order."""
+"""The elements that Tab reaches before the first request, in order."""
 FOCUSED = """() => {
   const focused = document.activeElement;
   const style = getComputedStyle(focused);
@@ -60,7 +60,7 @@ def test_every_view_shows_the_whole_cluster_while_two_engines_die(
 
 
 def _story(page: Any) -> None:
-    """Open and close a request's story with the keyboard alone; the focus stays where it was."""
+    """Open and close a request's story with the keyboard alone; the focus must stay on its row."""
     row = page.locator("#requests tr", has_text="answered").first
     row.wait_for()
     name = row.locator("button").inner_text()
@@ -73,14 +73,14 @@ def _story(page: Any) -> None:
     dialog.wait_for(state="hidden")
     focused = "document.activeElement.textContent"
     assert page.evaluate(focused) == name
-    for _ in range(2):  # the rows are refreshed, and the focus is still there
+    for _ in range(2):  # a refresh of the rows keeps the focus
         with page.expect_response("**/console/state"):
             pass
     assert page.evaluate(focused) == name
 
 
 def test_everything_is_reached_and_done_with_the_keyboard(page: Any) -> None:
-    page.reload()  # from the beginning, and with the key known
+    page.reload()  # starts again, with the key known
     page.locator("#requests button").first.wait_for()
     for name in BEFORE_REQUESTS:
         page.keyboard.press("Tab")
@@ -104,7 +104,7 @@ def test_everything_is_reached_and_done_with_the_keyboard(page: Any) -> None:
 
 
 def test_axe_finds_no_barrier(page: Any) -> None:
-    """Names, roles, contrast and more, by the rules of axe-core, in each view."""
+    """Check names, roles, contrast and more in each view, with the rules of axe-core."""
     assert _barriers(page) == []
     page.locator("#requests button").first.click()
     page.locator("#told td").first.wait_for()
@@ -124,7 +124,7 @@ def test_axe_finds_no_barrier_where_a_key_is_asked_for(loaded: Cluster, browser:
 
 
 def _barriers(page: Any) -> list[tuple[str, list[str]]]:
-    """Each rule that is broken, and where."""
+    """Each violated rule, and the elements that violate it."""
     found = Axe().run(page).response
     assert len(found["passes"]) > 10
     return [(each["id"], [node["html"] for node in each["nodes"]]) for each in found["violations"]]

@@ -1,4 +1,4 @@
-"""Clients that read every byte of their answers, and say what they saw."""
+"""Clients that read every byte of their answers and record what they received."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import aiohttp
 
 REQUESTS = 200
 BEFORE = 60
-"""Requests that are sent before the fault; the others come while it lasts."""
+"""Requests that are sent before the fault; the others are sent while it lasts."""
 _MOST_TRIES = 5
 _TIMEOUT_S = 120.0
 _WORDS = ("river", "stone", "cloud", "engine", "paper", "window", "market", "garden", "letter")
@@ -19,7 +19,7 @@ _WORDS = ("river", "stone", "cloud", "engine", "paper", "window", "market", "gar
 
 @dataclass
 class Seen:
-    """What the client of one request saw."""
+    """What the client of one request received."""
 
     text: str = ""
     ends: list[str] = field(default_factory=list)
@@ -28,11 +28,11 @@ class Seen:
     completion_tokens: int = 0
     tries: int = 0
     begun_tries: int = 0
-    """Tries that ended after the client had got text."""
+    """Tries that failed after the client had received text."""
     error: str = ""
     seconds: float = 0.0
     pause_s: float = 0.0
-    """The longest time in which nothing came."""
+    """The longest time without data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Asked:
 
     @property
     def streams(self) -> bool:
-        """The answer comes as server-sent events."""
+        """Whether the answer comes as server-sent events."""
         return bool(self.body.get("stream"))
 
 
@@ -71,7 +71,7 @@ def requests(model: str, seed: int) -> list[Asked]:
 
 
 async def send(session: aiohttp.ClientSession, asked: Asked, *, retries: bool) -> Seen:
-    """Ask, and where `retries` again after an answer that broke off, as clients of any kind do."""
+    """Send a request; with `retries`, send it again after an answer that broke off."""
     seen, began_s = Seen(), time.monotonic()
     while True:
         seen.tries += 1
@@ -123,7 +123,7 @@ def _take(event: dict[str, Any], seen: Seen) -> None:
 
 
 def session(endpoint: str) -> aiohttp.ClientSession:
-    """A session with a connection for each request, so that none is reused as it closes."""
+    """A session with a new connection for each request, so that no closing one is reused."""
     return aiohttp.ClientSession(
         endpoint,
         connector=aiohttp.TCPConnector(limit=0, force_close=True),

@@ -1,4 +1,4 @@
-"""Prints what the clients of each case saw when all are through."""
+"""Prints what the clients of each case received, after all cases."""
 
 import pytest
 from rich.console import Console
@@ -9,7 +9,7 @@ from tests.chaos.summary import ROWS, show
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """A table below the tests' own results."""
+    """Print the table below the test results."""
     rows = config.stash.get(ROWS, [])
     if rows:
         terminalreporter.section("chaos")

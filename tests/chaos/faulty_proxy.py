@@ -1,8 +1,8 @@
-"""A proxy in front of an engine that injects the faults of engines and networks.
+"""A proxy in front of an engine that injects faults of engines and networks.
 
-It forwards bytes and knows as much of HTTP as it must: where a request ends, and where an answer's
-first event has come. Health probes pass unless the whole network is cut: what the faults have in
-common is that a broken engine looks well.
+It forwards bytes and parses only as much HTTP as it must: where a request ends, and where an
+answer's first event ends. Health probes pass unless the whole network is cut, so that a broken
+engine looks healthy under all other faults.
 """
 
 import asyncio
@@ -19,27 +19,27 @@ _DRIP_BYTES, _DRIP_PAUSE_S = 64, 0.005
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of requests for generation."""
+    """What happens to generation requests."""
 
     status: int = 0
-    """Answered by the proxy with this status; 0: not."""
+    """The proxy answers with this status; 0: it does not."""
     resets: bool = False
-    """The connection is reset once the request has come."""
+    """The connection is reset once the request has arrived."""
     withholds: bool = False
     """Nothing of the answer passes."""
     withholds_rest: bool = False
-    """The answer's first event, or the head of one in one piece, passes, and nothing after it."""
+    """Only a stream's first event, or an unstreamed answer's head, passes."""
     drips: bool = False
     """The answer passes in small pieces."""
     breaks_after: Callable[[bytes], int] | None = None
-    """How many bytes of the answer pass before the connection is reset, by the request's head."""
+    """How many bytes of the answer pass before a reset; called with the request's head."""
 
 
 NONE = Fault()
 
 
 class FaultyProxy:
-    """Listens on a port of its own and forwards to the engine's."""
+    """Listens on its own port and forwards to the engine's."""
 
     def __init__(self, engine_port: int) -> None:
         self.fault = NONE
@@ -53,24 +53,24 @@ class FaultyProxy:
         self._connected_network.set()
 
     def set(self, fault: Fault) -> None:
-        """From now on requests meet `fault`, and `hits` counts those."""
+        """Apply `fault` to requests from now on, and restart the count of `hits`."""
         self.fault, self.hits = fault, 0
 
     def cut(self) -> None:
-        """No byte passes, in either direction, and no connection is closed."""
+        """Hold all bytes in both directions, without closing any connection."""
         self._connected_network.clear()
 
     def mend(self) -> None:
-        """End what `cut` began."""
+        """End the `cut`."""
         self._connected_network.set()
 
     async def start(self) -> None:
-        """Listen; the second time on the same port."""
+        """Listen; after a `stop`, on the same port again."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Refuse connections from now on, and reset those there are."""
+        """Refuse new connections, and reset the open ones."""
         assert self._server is not None
         self._server.close()
         for task in list(self._connections):
@@ -89,15 +89,15 @@ class FaultyProxy:
             finally:
                 engine[1].transport.abort()
         except (OSError, asyncio.IncompleteReadError):
-            return  # one of them closed the connection
+            return  # one side closed the connection
         except asyncio.CancelledError:
-            return  # stop(): the server has no use for the cancellation
+            return  # cancelled by stop(); the asyncio server need not see it
         finally:
             self._connections.discard(task)
             _reset(writer)
 
     async def passing(self) -> None:
-        """Returns when the network lets bytes through."""
+        """Wait until the network lets bytes pass."""
         await self._connected_network.wait()
 
 
@@ -105,7 +105,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Carrier:
-    """One connection: its requests to the engine, and the answers back."""
+    """Forwards one connection's requests to the engine, and the answers back."""
 
     def __init__(self, proxy: FaultyProxy, client: Streams, engine: Streams) -> None:
         self._proxy = proxy
@@ -114,12 +114,12 @@ class _Carrier:
         self._fault = NONE
         self._silent = False
         self._left_bytes = sys.maxsize
-        """What may still pass of the answer."""
+        """Bytes of the answer that may still pass."""
         self._answered = False
-        """The engine has sent the end of an answer that was withheld."""
+        """Whether the engine has sent the end of a withheld answer."""
 
     async def run(self) -> None:
-        """Carry until either side has closed."""
+        """Forward until either side has closed."""
         tasks = [asyncio.create_task(each) for each in (self._requests(), self._answers())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -170,7 +170,7 @@ class _Carrier:
 
         if (
             self._silent and self._answered
-        ):  # the engine is through and may close: nobody hears of it
+        ):  # keep the client's connection open even if the engine closes
             await asyncio.Event().wait()
 
     async def _pass_on(self, data: bytes) -> None:
@@ -191,7 +191,7 @@ def _first_event(data: bytes) -> bytes:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset, which tells the other side that something broke."""
+    """Close with a TCP reset."""
     sock = writer.get_extra_info("socket")
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,4 +1,4 @@
-"""What the clients of each case saw, as rows of a table."""
+"""What the clients of each case received, as rows of a table."""
 
 from dataclasses import dataclass
 
@@ -18,31 +18,31 @@ class Row:
     hits: int
     """Requests that met the fault."""
     lost: int
-    """They got no whole answer."""
+    """Requests without a complete answer."""
     duplicated: int
-    """They got something twice: an end, or tokens."""
+    """Requests that got something twice: an end, or tokens."""
     corrupted: int
-    """They got another text than an undisturbed run."""
+    """Requests whose text differs from that of an undisturbed run."""
     asked_again: int
-    """Clients that had to ask again because their connection broke."""
+    """Clients that had to send their request again because the connection broke."""
     median_s: float
     longest_s: float
     longest_pause_s: float
 
     @property
     def flawless(self) -> bool:
-        """Nothing was lost, duplicated or corrupted."""
+        """Whether nothing was lost, duplicated or corrupted."""
         return not (self.lost or self.duplicated or self.corrupted)
 
 
 ROWS: pytest.StashKey[list[Row]] = pytest.StashKey()
-"""Where a run keeps its rows until it has ended."""
+"""The rows of the test run."""
 
 
 def judge(
     case: str, hits: int, asked: list[Asked], seen: list[Seen], truth: list[str] | None
 ) -> Row:
-    """The row of a case; `truth` is what an undisturbed run answers, None for that run itself."""
+    """The row of a case; `truth` has the texts of an undisturbed run, and is None for that run."""
     whole = [(a, s) for a, s in zip(asked, seen, strict=True) if not s.error]
     known = [s.text for s in seen] if truth is None else truth
     texts = [known[number % len(known)] for number in range(len(seen))]

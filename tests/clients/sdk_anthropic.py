@@ -12,7 +12,7 @@ ASKED = {
     "max_tokens": 12,
     "system": "You are brief.",
     "messages": [{"role": "user", "content": "Where do swallows go in winter?"}],
-    "extra_body": {"temperature": 0},  # which this SDK no longer knows
+    "extra_body": {"temperature": 0},  # no longer a parameter of this SDK
 }
 
 

@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def refused(client: OpenAI, model: str) -> None:
-    """Errors come as the SDK's own exceptions, with what is wrong."""
+    """Check that errors come as the SDK's own exceptions, with the reason."""
     with pytest.raises(NotFoundError, match="no-such-model"):
         client.chat.completions.create(model="no-such-model", messages=MESSAGES)
     with pytest.raises(BadRequestError, match="max_tokens"):
@@ -57,7 +57,7 @@ async def at_once(model: str, text: str, asked: dict) -> None:
             model=model, messages=MESSAGES, stream=True, max_tokens=500
         ) as stream:
             async for _ in stream:
-                break  # the client leaves
+                break  # the client disconnects
 
 
 main()

@@ -1,6 +1,6 @@
-"""Clients as users have them, each in its own environment, against a cluster of emulated engines.
+"""Users' clients, each in its own environment, against a cluster of emulated engines.
 
-`make test-clients` installs them and names their environments.
+`make test-clients` installs them and sets the paths of their environments.
 """
 
 import json
@@ -35,7 +35,7 @@ def model(running: Cluster) -> str:
 
 
 def ran(*argv: str | Path, **environment: str) -> str:
-    """What a command says; the test fails with it where the command fails."""
+    """The output of a command; the test fails with it if the command fails."""
     done = subprocess.run(
         [str(each) for each in argv],
         env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
@@ -89,7 +89,7 @@ def test_guidellm(running: Cluster, model: str, tmp_path: Path) -> None:
 
 
 def requests_of(report: dict) -> tuple[int, int]:
-    """Requests that guidellm counts as successful and as failed."""
+    """The numbers of requests that guidellm counts as successful and as failed."""
     totals = report["benchmarks"][0]["metrics"]["request_totals"]
     return totals["successful"], totals["errored"]
 

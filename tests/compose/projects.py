@@ -40,11 +40,11 @@ class Cluster:
     project: str
     file: str
     keys: Path
-    """The file with the key of clients."""
+    """The file with the clients' API key."""
 
     def compose(self, *args: str, timeout_s: float = 60.0) -> str:
-        """What `docker compose ARGS` prints; AssertionError with its complaint if it fails."""
-        # An .env of the developer's must not reach the test, nor may the ports collide.
+        """The output of `docker compose ARGS`; AssertionError with its error text if it fails."""
+        # A developer's .env must not affect the test, and ports must not collide.
         settings = {
             "API_KEYS_FILE": str(self.keys),
             "BIND": "127.0.0.1",
@@ -77,14 +77,14 @@ class Cluster:
         return facts
 
     def url(self, service: str) -> str:
-        """Where the host reaches port 8000 of `service`."""
+        """The URL at which the host reaches port 8000 of `service`."""
         return f"http://{self.compose('port', service, '8000').strip()}"
 
     def client(self, service: str) -> OpenAI:
         return OpenAI(base_url=f"{self.url(service)}/v1", api_key=API_KEY, max_retries=0)
 
     def healthy(self, engine: str) -> bool:
-        """Whether every scheduler believes that `engine` is up."""
+        """Whether every scheduler considers `engine` healthy."""
         return all(
             instance["healthy"]
             for scheduler in SCHEDULERS
@@ -93,7 +93,7 @@ class Cluster:
         )
 
     def snapshots_heard(self, predictor: str) -> float:
-        """Snapshots of its engine that `predictor` has received since it started."""
+        """The number of snapshots that `predictor` has received since its start."""
         return float(self.compose("exec", "-T", predictor, "python", "-c", SNAPSHOTS_HEARD))
 
     def _status(self, scheduler: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Cluster:
 
 
 def find_docker() -> str:
-    """The path of a `docker` that has an engine and Compose; skips the test otherwise."""
+    """The path of a `docker` with an engine and Compose; skips the test otherwise."""
     docker = shutil.which("docker")
     if docker is None:
         pytest.skip("no docker command on this machine")
@@ -126,9 +126,9 @@ def wait_until(condition: Callable[[], bool], what: str, within_s: float = 30.0)
 def started(
     request: pytest.FixtureRequest, file: str, *, provisioned: bool = False
 ) -> Iterator[Cluster]:
-    """The project of a compose file, built and up; it shows its logs if a test failed.
+    """The project of a compose file, built and up; its logs are printed if a test failed.
 
-    `provisioned`: its engines are only made, and a provisioner is to start them.
+    `provisioned`: its engines are only created, and a provisioner starts them.
     """
     docker = find_docker()
     keys = Path(tempfile.mkdtemp()) / "keys"
@@ -154,7 +154,7 @@ def started(
 
 
 def ask(client: OpenAI, **options: Any) -> Any:
-    """A chat request, answered raw so that a test sees the headers too."""
+    """Send a chat request; return the raw response, so that a test sees the headers, too."""
     model = client.models.list().data[0].id
     return client.chat.completions.with_raw_response.create(
         model=model, messages=[{"role": "user", "content": "Tell me a story."}], **options

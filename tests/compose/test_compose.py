@@ -76,7 +76,7 @@ def test_containers_are_confined(cluster: Cluster) -> None:
 
 
 def test_nothing_is_kept_but_in_volumes_with_names(cluster: Cluster) -> None:
-    """An anonymous volume would outlive an upgrade, with what an older release left in it."""
+    """An anonymous volume would outlive an upgrade, with an older release's content."""
     for service in SERVICES:
         facts = cluster.inspect(service)
         kept = {mount["Destination"] for mount in facts["Mounts"] if mount["Type"] == "volume"}
@@ -113,7 +113,7 @@ def test_a_killed_engine_is_survived_and_comes_back(cluster: Cluster) -> None:
 def test_prometheus_beside_it_hears_every_process(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The profile `observability`, with Debian's Prometheus: no registry can be asked here."""
+    """The profile `observability` with Debian's Prometheus: no registry can be reached here."""
     program = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
     if not program:
         pytest.skip("no program prometheus")

@@ -1,6 +1,6 @@
-"""Engines in containers come and go with the load, though the provisioner is killed at each step.
+"""Engines in containers start and stop with the load while the provisioner is killed at each step.
 
-Nothing is lost and nothing is left running.
+No request is lost, and no container is left running.
 """
 
 import json
@@ -57,11 +57,11 @@ def cluster(
 
 
 class Load:
-    """Clients that ask one after the other, of both schedulers in turn; every answer is kept."""
+    """Clients that ask the schedulers in turn, one request after the other, and record answers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.answers: list[tuple[int, int, str]] = []
-        """Status, tokens and engine of each."""
+        """Status, tokens and engine of each answer."""
         self.stop = Event()
         self._urls = cycle([cluster.url(scheduler) for scheduler in SCHEDULERS])
 
@@ -86,7 +86,7 @@ class Load:
 
 
 def phases(cluster: Cluster) -> dict[str, str]:
-    """The engines that are wanted, by their phases, as the provisioner keeps them."""
+    """The phase of each engine by name, from the provisioner's state file."""
     state: dict[str, Any] = json.loads(
         cluster.compose("exec", "-T", "scheduler-0", "cat", STATE) or "{}"
     )
@@ -94,7 +94,7 @@ def phases(cluster: Cluster) -> dict[str, str]:
 
 
 def running(cluster: Cluster) -> set[str]:
-    """The containers of engines and predictors that run."""
+    """The running containers of engines and predictors."""
     services = [name for engine in ENGINES for name in (engine, f"{engine}-predictor")]
     return {name for name in services if cluster.inspect(name)["State"]["Status"] in RUNNING}
 
@@ -104,7 +104,7 @@ def both(engines: Iterable[str]) -> set[str]:
 
 
 def kill_when(cluster: Cluster, condition: Callable[[dict[str, str]], bool]) -> None:
-    """SIGKILL the provisioner once its engines are so; another one follows."""
+    """SIGKILL the provisioner once the engines meet `condition`, and start it again."""
     wait_until(lambda: condition(phases(cluster)), "it comes to that", START_S)
     cluster.compose("kill", "--signal", "KILL", "provisioner")
     cluster.compose("start", "provisioner")
@@ -114,14 +114,14 @@ def test_engines_come_and_go_and_no_request_is_lost(cluster: Cluster) -> None:
     assert running(cluster) == set()
     load = Load(cluster)
     with ThreadPoolExecutor(WORKERS + 1) as pool:
-        first = pool.submit(load.once)  # from zero: it waits for an engine
+        first = pool.submit(load.once)  # scales from zero: waits for an engine
         kill_when(cluster, lambda found: "warming" in found.values())
         first.result(START_S)
         workers = [pool.submit(load.work) for _ in range(WORKERS)]
         try:
             kill_when(cluster, lambda found: len(found) == 2)
             wait_until(lambda: load.used() == set(ENGINES), "both get traffic", START_S)
-            whole = both(ENGINES)  # also where it was killed between an engine and its predictor
+            whole = both(ENGINES)  # even if it was killed between an engine and its predictor
             wait_until(lambda: running(cluster) == whole, "both run whole", START_S)
         finally:
             load.stop.set()

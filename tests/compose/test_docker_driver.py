@@ -1,4 +1,4 @@
-"""The Docker driver on a real Docker engine, with containers that do nothing."""
+"""The Docker driver on a real Docker engine, with idle containers."""
 
 import asyncio
 import os
@@ -72,7 +72,7 @@ async def test_containers_are_started_and_stopped_whatever_was_cut_short(project
         await driver.start("engine-0")
         assert project.running() == first
 
-        with suppress(TimeoutError):  # the caller is gone before the answer
+        with suppress(TimeoutError):  # the caller leaves before the answer
             async with asyncio.timeout(0.01):
                 await driver.end("engine-0")
         await driver.end("engine-0")

@@ -1,4 +1,4 @@
-"""The image runs as it is: nothing is compiled in it, and nothing is fetched."""
+"""The image runs without compiling or downloading anything."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ with subprocess.Popen(argv) as engine:
 
 @pytest.fixture(scope="module")
 def docker() -> str:
-    """A docker that has built the image, whose base has no compiler."""
+    """The path of a docker that has built the image."""
     found = find_docker()
     compose = [found, "compose", "-f", "deploy/docker-compose.emulated.yml", "build"]
     subprocess.run(compose, cwd=ROOT, check=True, timeout=BUILD_S)

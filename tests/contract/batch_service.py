@@ -21,7 +21,7 @@ COMPLETIONS = "/v1/completions"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing waits for others longer than a test likes."""
+    """Shorten the polling intervals and pauses of the batch service."""
     monkeypatch.setattr(executor, "_LOOK_S", 0.02)
     monkeypatch.setattr(executor, "_FIRST_PAUSE_S", 0.02)
     monkeypatch.setattr(batch_main, "LOOK_S", 0.02)
@@ -42,7 +42,7 @@ def lines(count: int, name: str = "c", **changes: Any) -> bytes:
 async def batches(
     folder: Path, made: Sequence[Engine] = (), **changes: Any
 ) -> AsyncIterator[Scheduler]:
-    """A scheduler with a batch service, before the engines that were `made`."""
+    """A scheduler with a batch service, in front of the engines in `made`."""
     secret = folder / "secret"
     secret.write_text("a shared secret\n")
     address = f"unix:{folder}/b.sock"
@@ -71,7 +71,7 @@ async def batches(
 async def batching(
     folder: Path, behaviour: Behaviour = answer
 ) -> AsyncIterator[tuple[Engine, Scheduler, AsyncOpenAI]]:
-    """One engine behind a scheduler with a batch service, and OpenAI's client of it."""
+    """One engine, a scheduler with a batch service before it, and OpenAI's client for it."""
     async with (
         engines(behaviour) as (engine,),
         batches(folder, [engine]) as scheduler,

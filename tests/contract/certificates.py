@@ -1,11 +1,11 @@
-"""Certificates that are their own authorities."""
+"""Self-signed certificates."""
 
 import subprocess
 from pathlib import Path
 
 
 def make_certificate(folder: Path, name: str = "foretell") -> tuple[str, str]:
-    """PEM files of a new certificate for 127.0.0.1 and of its key."""
+    """The PEM files of a new certificate for 127.0.0.1 and of its key."""
     certificate, key = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
     subprocess.run(
         [

@@ -1,4 +1,4 @@
-"""Contract tests run on the event loop that services run on: some faults show only there."""
+"""Runs contract tests on the event loop of the services: some faults show only there."""
 
 import asyncio
 from collections.abc import Callable

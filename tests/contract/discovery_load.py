@@ -1,7 +1,7 @@
-"""`python discovery_load.py PODS`: so many pods come and go before one scheduler's pool.
+"""`python discovery_load.py PODS`: one scheduler's pool follows PODS pods that come and go.
 
-Prints what it has cost: CPU seconds of the process that follows them, and how its memory grew from
-a tenth of the way to the end. The API server is a process of its own.
+Prints the costs: CPU seconds of the process that follows them, and how much its memory grew after
+the first tenth of the pods. The API server is a separate process.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ async def _serve(pods: int, ready: Connection) -> None:
 
 
 def numbered(of: dict[str, Any], index: int) -> dict[str, Any]:
-    """A pod of that kind, with name and address of its own."""
+    """A copy of the pod `of` with its own name and address."""
     address = f"10.{index >> 16 & 255}.{index >> 8 & 255}.{index & 255}"
     metadata = {**of["metadata"], "name": f"pod-{index}"}
     return {**of, "metadata": metadata, "status": {**of["status"], "podIP": address}}

@@ -35,12 +35,12 @@ class EmulatedEngine:
 
 
 class Snapshots:
-    """What a predictor would hear."""
+    """The snapshots that a predictor would receive."""
 
     def __init__(self, endpoint: str) -> None:
         self._log = LogReader(path_of(endpoint))
         self._log.reopen()
-        self._first = self._log.read()  # the idle engine; from there on it hears all
+        self._first = self._log.read()  # shows the idle engine; from here on no snapshot is missed
 
     async def next(self) -> EngineSnapshot:
         payload, self._first = self._first, None
@@ -51,7 +51,7 @@ class Snapshots:
         return snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(payload))
 
     async def until(self, wanted: Callable[[EngineSnapshot], bool]) -> list[EngineSnapshot]:
-        """All snapshots up to the first that is `wanted`."""
+        """All snapshots up to and with the first for which `wanted` holds."""
         heard = []
         async with asyncio.timeout(DEADLINE_S):
             while not heard or not wanted(heard[-1]):
@@ -63,7 +63,7 @@ class Snapshots:
 
 
 async def written(ready: Path, given_up: Callable[[], bool]) -> None:
-    """Wait until the engine has announced itself in `ready`, or has `given_up`."""
+    """Wait until the engine has written its `ready` file, or `given_up` holds."""
     give_up_s = time.monotonic() + DEADLINE_S
     while not (os.path.exists(ready) or given_up()):  # noqa: ASYNC240 - no disk is waited for
         assert time.monotonic() < give_up_s, "the engine does not start"
@@ -72,7 +72,7 @@ async def written(ready: Path, given_up: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def running_engine(folder: Path, **settings: Any) -> AsyncIterator[EmulatedEngine]:
-    """Serve an engine in this process until the block ends; fast unless `speedup` says else."""
+    """Serve an engine in this process until the block ends; `speedup` is 20 by default."""
     chosen = {"name": "engine-0", "speedup": 20.0, **settings}
     ready = folder / f"{chosen['name']}.json"
     endpoint = f"shm://{folder}/{chosen['name']}.snapshots"
@@ -99,7 +99,7 @@ async def running_engine(folder: Path, **settings: Any) -> AsyncIterator[Emulate
 
 
 def events(body: str) -> list[dict[str, Any]]:
-    """The JSON events of a server-sent stream that ended properly."""
+    """The JSON events of a server-sent stream, which must end with `[DONE]`."""
     *lines, done, rest = body.split("\n\n")
     assert (done, rest) == ("data: [DONE]", "")
     return [json.loads(line.removeprefix("data: ")) for line in lines]
@@ -109,7 +109,7 @@ def events(body: str) -> list[dict[str, Any]]:
 async def engine_with_sidecar(
     folder: Path, number: int, port: int
 ) -> AsyncIterator[EmulatedEngine]:
-    """An engine with one seat on that port, and its sidecar."""
+    """An engine with one seat (`max_num_seqs`) on `port`, and its sidecar."""
     name, stop = f"engine-{number}", asyncio.Event()
     settings = PredictorSettings(
         name=name,

@@ -59,7 +59,7 @@ class Exchange:
         await self.writer.drain()
 
     async def head(self, status: int, content_type: str, *, length: int | None = None) -> None:
-        """The status line and the headers; without `length` the body is chunked."""
+        """Send the status line and the headers; without `length` the body is chunked."""
         lines = [f"HTTP/1.1 {status} X", f"content-type: {content_type}"]
         lines += [f"{name}: {value}" for name, value in self.headers.items()]
         lines.append(
@@ -68,7 +68,7 @@ class Exchange:
         await self.write("\r\n".join([*lines, "", ""]).encode())
 
     async def chunk(self, data: bytes) -> None:
-        """One HTTP chunk; an empty one ends the body."""
+        """Send one HTTP chunk; an empty one ends the body."""
         await self.write(b"%x\r\n%s\r\n" % (len(data), data))
 
     async def whole(self, status: int, body: bytes) -> None:
@@ -76,7 +76,7 @@ class Exchange:
         await self.write(body)
 
     async def hang_up(self) -> None:
-        """What was written arrives, then the connection is closed."""
+        """Close the connection after everything written has been sent."""
         self.writer.close()
         with suppress(OSError):
             await self.writer.wait_closed()
@@ -86,7 +86,7 @@ Behaviour = Callable[[Exchange], Awaitable[None]]
 
 
 async def answer(exchange: Exchange) -> None:
-    """As a good engine does."""
+    """Answer as a healthy engine does."""
     if not exchange.received.body.get("stream"):
         await exchange.whole(200, WHOLE)
         return
@@ -138,7 +138,7 @@ async def break_within_the_first_event(exchange: Exchange) -> None:
 
 
 async def break_within_the_body(exchange: Exchange) -> None:
-    """An unstreamed answer of which half comes; a stream breaks in its first event."""
+    """Break off after half of an unstreamed answer, or within the first event of a stream."""
     if exchange.received.body.get("stream"):
         await break_within_the_first_event(exchange)
         return
@@ -148,7 +148,7 @@ async def break_within_the_body(exchange: Exchange) -> None:
 
 
 async def error_event(exchange: Exchange) -> None:
-    """vLLM, when its engine core has died behind the HTTP server."""
+    """Answer as vLLM does when its engine core has died behind the HTTP server."""
     await exchange.head(200, "text/event-stream")
     for byte in (b"dat", b'a: {"err', b'or":{"message":"EngineDeadError","code":500}}\n\n'):
         await exchange.chunk(byte)
@@ -170,7 +170,7 @@ def break_after(*chunks: bytes) -> Behaviour:
         await exchange.head(200, "text/event-stream")
         for chunk in chunks:
             await exchange.chunk(chunk)
-        # What arrives together with the break is lost in the HTTP client. Nothing tells an engine
+        # The HTTP client loses bytes that arrive together with the break, and an engine cannot know
         # when its last chunk was read.
         await asyncio.sleep(0.3)
         await exchange.hang_up()
@@ -179,7 +179,7 @@ def break_after(*chunks: bytes) -> Behaviour:
 
 
 def gated(gate: asyncio.Event, *, first: int = 1) -> Behaviour:
-    """A good answer of which `first` events come at once and the rest when `gate` is set."""
+    """A good answer: its `first` events come at once, and the rest when `gate` is set."""
 
     async def behaviour(exchange: Exchange) -> None:
         if not exchange.received.body.get("stream"):
@@ -198,17 +198,17 @@ def gated(gate: asyncio.Event, *, first: int = 1) -> Behaviour:
 
 
 class Engine:
-    """One scripted engine. Its fields may be changed at any time."""
+    """One scripted engine. Tests may change its fields at any time."""
 
     def __init__(self, instance_id: str, behaviour: Behaviour = answer) -> None:
         self.instance_id = instance_id
         self.behaviour = behaviour
         self.health_status: int | None = 200
-        """None: /health never answers."""
+        """The status of /health; None: it never answers."""
         self.models: object = {"object": "list", "data": [{"id": MODEL, "owned_by": "vllm"}]}
         self.metrics = ""
         self.states: dict[str, bool] = {}
-        """By path: whether it is asleep or paused; a wake-up is answered by `behaviour`."""
+        """Whether the engine is asleep or paused, by path; `behaviour` answers a wake-up."""
         self.headers: dict[str, str] = {}
         self.received: list[Received] = []
         self.probes = 0
@@ -225,12 +225,12 @@ class Engine:
         return {"instance_id": self.instance_id, "url": self.url, "predictor": predictor}
 
     async def start(self) -> None:
-        """Listen; the second time on the same port."""
+        """Listen; after a `stop`, on the same port again."""
         self._server = await asyncio.start_server(self._connected, self.host, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Refuse connections from now on and drop those there are."""
+        """Refuse new connections and drop the open ones."""
         if self._server is not None:
             self._server.close()
         for task in list(self._connections):
@@ -245,9 +245,9 @@ class Engine:
             while await self._serve_one(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError):
-            return  # the scheduler closed it
+            return  # the scheduler closed the connection
         except asyncio.CancelledError:
-            return  # stop(): the server has no use for the cancellation
+            return  # cancelled by stop(); the asyncio server need not see it
         finally:
             self._connections.discard(task)
             writer.transport.abort()
@@ -265,14 +265,14 @@ class Engine:
         closed = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait({work, closed}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done() or isinstance(work.exception(), OSError):  # it wrote into the void
+            if not work.done() or isinstance(work.exception(), OSError):  # the connection is closed
                 exchange.received.gone.set()
         finally:
             work.cancel()
             closed.cancel()
             await asyncio.wait({work, closed})
         if not work.cancelled():
-            work.result()  # a mistake in a test's script must not look like a fault it scripts
+            work.result()  # raise a bug of the script itself, which is no scripted fault
         return not exchange.received.gone.is_set() and not writer.is_closing()
 
     async def _respond(self, method: str, exchange: Exchange) -> None:
@@ -305,7 +305,7 @@ async def _chunked(reader: asyncio.StreamReader) -> bytes:
 
 @asynccontextmanager
 async def engines(*behaviours: Behaviour) -> AsyncIterator[list[Engine]]:
-    """Engines that behave so, listening; named engine-0, engine-1, ..."""
+    """Listening engines named engine-0, engine-1, ..., one for each behaviour."""
     made = [Engine(f"engine-{i}", behaviour) for i, behaviour in enumerate(behaviours)]
     for engine in made:
         await engine.start()

@@ -1,4 +1,4 @@
-"""What a gateway says to an endpoint picker."""
+"""The messages that a gateway exchanges with an endpoint picker."""
 
 import json
 from typing import Any
@@ -31,12 +31,12 @@ def asked(
 
 
 def endpoint_of(answer: pb.ProcessingResponse) -> str:
-    """Where a request is sent."""
+    """The endpoint that the picker's answer names."""
     options = answer.request_headers.response.header_mutation.set_headers
     found = {option.header.key: option.header.raw_value.decode() for option in options}
     return found["x-gateway-destination-endpoint"]
 
 
 def body_of(answer: pb.ProcessingResponse) -> Any:
-    """The JSON that a client gets at once."""
+    """The JSON body of an immediate response."""
     return json.loads(answer.immediate_response.body)

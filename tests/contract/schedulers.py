@@ -1,4 +1,4 @@
-"""The scheduler on a real socket in this process, and what one can ask of it."""
+"""The scheduler on a real socket in this process, and a client for it."""
 
 import asyncio
 import json
@@ -17,12 +17,11 @@ from foretell.placement import PlacementConfig
 from foretell.services.scheduler.__main__ import Tuning, serve
 
 WAIT_S = 60.0
-PATIENT_S = WAIT_S
-"""A deadline that no peer misses who answers at all, however busy the machine is."""
+"""A deadline that every peer that answers at all meets, however busy the machine is."""
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what has no event; fails after `WAIT_S`."""
+    """Poll until `condition` holds; fails after `WAIT_S`."""
     async with asyncio.timeout(WAIT_S):
         while not condition():  # noqa: ASYNC110 - what is waited for has no event
             await asyncio.sleep(0.005)
@@ -40,7 +39,7 @@ class Scheduler:
     async def complete(
         self, *, headers: dict[str, str] | None = None, **fields: Any
     ) -> httpx.Response:
-        """A completion request, read to its end."""
+        """Send a completion request and read the answer to its end."""
         body = json.dumps({"model": MODEL, "prompt": "hello", **fields})
         return await self.client.post("/v1/completions", content=body, headers=headers)
 
@@ -48,7 +47,7 @@ class Scheduler:
         return (await self.client.get("/metrics")).text
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of all samples called `name` that have these labels."""
+        """The sum of all samples of the metric `name` with these labels."""
         return sum(
             sample.value
             for family in text_string_to_metric_families(await self.metrics())
@@ -64,7 +63,7 @@ class Scheduler:
         return next(i for i in instances if i["instance_id"] == instance_id)
 
     async def until(self, condition: Callable[[dict[str, Any]], bool]) -> None:
-        """Wait until `condition` holds of /status."""
+        """Wait until `condition` holds for /status."""
         async with asyncio.timeout(WAIT_S):
             while not condition(await self.status()):  # noqa: ASYNC110 - asked over HTTP
                 await asyncio.sleep(0.01)
@@ -75,7 +74,7 @@ class Scheduler:
                 await asyncio.sleep(0.01)
 
     async def until_idle(self) -> None:
-        """Wait until nothing is in progress and nothing outstanding anywhere."""
+        """Wait until no request is in progress and none outstanding on any engine."""
         await self.until(
             lambda s: s["in_progress"] == 0 and not any(i["outstanding"] for i in s["instances"])
         )
@@ -90,7 +89,7 @@ def instances_json(engines: Sequence[Engine], predictors: Sequence[str] = ()) ->
 
 
 def tuned(values: dict[str, Any]) -> Tuning:
-    """The tuning values among `values`, which are taken out of them."""
+    """Remove the tuning values from `values`; return them."""
 
     def taken(kind: type[Any]) -> dict[str, Any]:
         return {name: values.pop(name) for name in kind.__dataclass_fields__ if name in values}
@@ -108,7 +107,7 @@ async def running(
     all_up: bool = True,
     **changes: Any,
 ) -> AsyncIterator[Scheduler]:
-    """A scheduler before `engines`, once it has found all of them up."""
+    """A scheduler in front of `engines`, once it knows all of them to be up."""
     ready_file = folder / "scheduler.ready"
     ready_file.unlink(missing_ok=True)
     values = {

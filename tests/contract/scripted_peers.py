@@ -1,4 +1,4 @@
-"""Scripted predictors and taggers: good ones, silent ones and liars, on real sockets."""
+"""Scripted predictors and taggers: good, silent and lying ones."""
 
 import asyncio
 import tempfile
@@ -24,7 +24,7 @@ UNDECODABLE = b"\xff\xff\xff\xff"
 
 @dataclass
 class Says:
-    """What a scripted predictor predicts."""
+    """The prediction of a scripted predictor."""
 
     ttft_s: float
     e2e_s: float
@@ -61,10 +61,9 @@ _SCRIPTED: dict[str, "Predictor"] = {}
 
 
 class Predictor:
-    """Makes schedulers predict as its fields say, and remembers what it was told.
+    """Makes schedulers predict what its fields say, and records its calls.
 
-    It stands in for the port of predictions (`foretell.placement.ports.Predict`): what a snapshot
-    leads to is said elsewhere.
+    It replaces the predictions' port (`foretell.placement.ports.Predict`): it uses no snapshots.
     """
 
     def __init__(
@@ -75,20 +74,20 @@ class Predictor:
     ) -> None:
         self.predicted = Says(e2e_s / 10, e2e_s, calibration_steps, approximations)
         self.predicted_alone: Says | None = None
-        """What it says of a request that is about to be sent."""
+        """The prediction for a request that is about to be sent."""
         self.with_quantiles: list[bool] = []
-        """Of each question for a prediction, whether it wanted quantiles."""
+        """For each prediction, whether quantiles were requested."""
         self.completed = predictor_pb2.Seen()
         self.silent = False
         self.asked: list[str] = []
         self.externality: list[bool] = []
-        """Of each question for a prediction, whether it asked for that too."""
+        """For each prediction, whether the externality was requested."""
         self.reserved: list[predictor_pb2.RequestSpec] = []
         self.ended: list[str] = []
 
 
 class ScriptedPredictors(Predictors):
-    """A scheduler's predictors, some of which tests script."""
+    """A scheduler's predictors, of which tests may script some."""
 
     def follow(self, instance_id: str) -> None:
         if self._scripted(instance_id) is None:
@@ -158,7 +157,7 @@ placer.Predictors = ScriptedPredictors  # type: ignore[misc]
 
 
 class Tagger(tagger_pb2_grpc.TaggerServicer):
-    """Answers `estimate`, and remembers what it was asked and taught."""
+    """Answers with `estimate`, and records requests and observations."""
 
     def __init__(self, expected_tokens: float = 42.0) -> None:
         self.estimate = tagger_pb2.LengthEstimate(expected_tokens=expected_tokens, source="model")
@@ -187,7 +186,7 @@ class _Undecodable(grpc.GenericRpcHandler):
 
 @asynccontextmanager
 async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
-    """The address at which `peer` answers; None answers every call with bytes of no message."""
+    """The address of `peer`; None answers every call with bytes that are no valid message."""
     if isinstance(peer, Predictor):
         address = f"unix:/scripted-{id(peer)}"
         _SCRIPTED[address] = peer
@@ -210,7 +209,7 @@ async def serving(peer: Predictor | Tagger | None) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def foreign(words: bytes = b"") -> AsyncIterator[str]:
-    """An address that speaks no gRPC: it accepts connections, says `words`, and listens on."""
+    """An address without gRPC: it accepts connections, sends `words`, and reads on."""
     tasks: set[asyncio.Task[None]] = set()
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -221,7 +220,7 @@ async def foreign(words: bytes = b"") -> AsyncIterator[str]:
             writer.write(words)
             await reader.read()
         except (OSError, asyncio.CancelledError):
-            return  # the other side, or the test, has had enough
+            return  # the other side has closed, or the test has ended
         finally:
             writer.transport.abort()
 

@@ -1,4 +1,4 @@
-"""Predictors without engines, and scheduler replicas that follow them."""
+"""Predictors without engines, and followers as in scheduler replicas."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -43,7 +43,7 @@ def request(request_id: str, **fields: object) -> RequestSpec:
 
 
 class Sidecar:
-    """The predictor's end: its service, fed by hand, and its stream on a unix socket."""
+    """The predictor's end: its service, fed by tests, and its stream on a unix socket."""
 
     def __init__(self, address: str, traffic: Traffic) -> None:
         self.address = address
@@ -82,7 +82,7 @@ async def sidecar(folder: Path, traffic: Traffic = OPEN) -> AsyncIterator[Sideca
 
 
 class Replica:
-    """The scheduler's end."""
+    """The scheduler's end: a snapshot cache that follows one predictor."""
 
     def __init__(self, address: str, traffic: Traffic = OPEN) -> None:
         self.cache = SnapshotCache(knots)

@@ -23,7 +23,7 @@ LENGTHS = MixedLengths(most_prompt=200, most_output=40, mean_output=15.0)
 
 @asynccontextmanager
 async def measurable(folder: Path, seats: int = 4) -> AsyncIterator[LiveOptions]:
-    """An engine with its predictor, which has heard of it, and what to send them."""
+    """The options of a measurement against an engine and its predictor, which already knows it."""
     address = f"unix:{folder}/predictor.sock"
     endpoint = f"shm://{folder}/engine-0.snapshots"
     stop = asyncio.Event()
@@ -65,7 +65,7 @@ async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) 
 
     recording.write(tmp_path / "run.zip")
     again = Recording.read(tmp_path / "run.zip")
-    # On a machine that is busy enough some snapshots are lost, and what they alone showed.
+    # On a busy machine some snapshots are lost, with what only they showed.
     assert 0 < len(list(states(again, snapshots_of(again)))) <= 28
 
 

@@ -1,4 +1,4 @@
-"""Files and batches with OpenAI's client, by way of a scheduler, and the worker behind them."""
+"""Files and batches with OpenAI's client, through a scheduler to the batch service's worker."""
 
 import asyncio
 import json

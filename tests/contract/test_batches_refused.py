@@ -39,7 +39,7 @@ async def test_lists_and_files(tmp_path: Path) -> None:
         assert (file.bytes, file.purpose) == (len(lines(1)), "batch")
         assert file.expires_at == file.created_at + 30 * 86_400
         assert (await sdk.files.content(file.id)).content == lines(1)
-        for _ in range(2):  # over one connection
+        for _ in range(2):  # twice over one connection
             head = await scheduler.client.head(f"/v1/files/{file.id}/content")
             assert (head.status_code, head.content) == (200, b"")
             assert head.headers["content-length"] == str(len(lines(1)))
@@ -96,7 +96,7 @@ async def test_bad_uploads(tmp_path: Path) -> None:
 
 async def test_a_large_file_passes_through(tmp_path: Path) -> None:
     async with batching(tmp_path) as (_, _, sdk):
-        data = hashlib.sha256(b"seed").digest() * 400_000  # 12.8 MB, far above any one buffer
+        data = hashlib.sha256(b"seed").digest() * 400_000  # 12.8 MB, far larger than any buffer
         file = await sdk.files.create(file=("in.jsonl", data), purpose="batch")
         assert file.bytes == len(data)
         assert (await sdk.files.content(file.id)).content == data
@@ -118,7 +118,7 @@ async def test_the_same_request_with_the_same_key(tmp_path: Path) -> None:
 async def test_callers_see_their_own_only_and_their_lines_are_theirs(tmp_path: Path) -> None:
     keys = tmp_path / "keys.yaml"
     digest = {name: hashlib.sha256(f"key-{name}".encode()).hexdigest() for name in ("a", "b")}
-    # One request a minute: lines of a batch do not spend what a caller may do at once.
+    # The caller may send one request a minute; batch lines do not count towards that limit.
     keys.write_text(
         f"ä b: {{sha256: {digest['a']}, requests_per_min: 1}}\nb: {{sha256: {digest['b']}}}\n"
     )

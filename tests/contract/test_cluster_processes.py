@@ -1,4 +1,4 @@
-"""Processes started by hand with one cluster file find each other; nothing else names an engine."""
+"""Processes started by hand with one cluster file find each other through that file alone."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def process(
 
 @pytest.fixture
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One with a short path: that of a socket may have some 100 bytes."""
+    """A folder with a short path: a socket's path is limited to some 100 bytes."""
     path = tmp_path_factory.mktemp("run")
     yield path
     assert processes_with(str(path)) == []

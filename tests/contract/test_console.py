@@ -1,4 +1,4 @@
-"""The console's page, and who may see what it shows."""
+"""The console's page, and who may see its data."""
 
 import hashlib
 import json
@@ -54,7 +54,7 @@ async def test_what_it_shows_is_for_admin_keys(tmp_path: Path) -> None:
         assert (await scheduler.complete()).status_code == 200
         answered = await scheduler.client.get(console.STATE)
         state = answered.json()
-    assert answered.headers["connection"] == "close"  # the next one may hear of another replica
+    assert answered.headers["connection"] == "close"  # the next request may reach another replica
     assert state["requests_total"] == 1
     (instance,) = state["instances"]
     assert instance["lanes"] == []  # no predictor is followed

@@ -1,4 +1,4 @@
-"""Discovery against a server that speaks the watch protocol, well and badly."""
+"""Discovery against a server that speaks the watch protocol, correctly and wrongly."""
 
 import asyncio
 import json
@@ -37,7 +37,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Found:
-    """What discovery told, and a way to wait for it."""
+    """The members that discovery reported, with a way to wait for them."""
 
     def __init__(self) -> None:
         self.members = Members()
@@ -126,7 +126,7 @@ async def test_many_pods_come_in_pages(credentials: Path) -> None:
 
 
 async def test_a_cut_at_every_byte_loses_nothing(credentials: Path) -> None:
-    """Of the list, and of the events of a watch."""
+    """Cuts within the list and within the events of a watch."""
     server = ApiServer()
     server.put(pod("a", "10.0.0.1"))
     whole = len(json.dumps(pod("a"))) + 400
@@ -246,7 +246,7 @@ async def test_a_wrong_answer_changes_nothing(credentials: Path, wrong: bytes) -
 async def test_a_server_that_says_nothing_is_left(
     credentials: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half-open connection: the watch ought to have ended."""
+    """The connection is half-open: the server should have ended the watch by then."""
     monkeypatch.setattr(discovering, "WATCH_S", 0.05)
     monkeypatch.setattr(discovering, "_SILENT_S", 0.05)
     server = ApiServer()

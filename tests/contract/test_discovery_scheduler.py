@@ -73,7 +73,7 @@ def test_outside_of_kubernetes_it_does_not_start(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ten_thousand_pods_come_and_go_and_nothing_stays() -> None:
-    """Each is added, ready, terminates and is gone; some 150 are there at a time."""
+    """Each is added, gets ready, terminates and is deleted; some 150 exist at a time."""
     done = subprocess.run(
         [sys.executable, str(LOAD), "10000"],
         env={**os.environ, "PYTHONPATH": str(LOAD.parent)},

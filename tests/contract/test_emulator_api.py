@@ -19,7 +19,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[EmulatedEngine]:
 
 
 async def complete(engine: EmulatedEngine, **fields: Any) -> Any:
-    """One completion without randomness, as JSON."""
+    """One greedy completion, as JSON."""
     body = {"prompt": "Once upon a time", "temperature": 0, "max_tokens": 12, "ignore_eos": True}
     answer = await engine.http.post("/v1/completions", json={**body, **fields})
     assert answer.status_code == 200, answer.text
@@ -100,7 +100,7 @@ async def test_response_ids_follow_the_request_id(engine: EmulatedEngine) -> Non
 async def test_stop_strings_end_the_text_before_themselves(engine: EmulatedEngine) -> None:
     text = (await complete(engine))["choices"][0]["text"]
     words = text.split()
-    # Across a word boundary, and the earlier of two.
+    # The earlier of two stop strings ends the text, and it spans a word boundary.
     stop = f"{words[4]} {words[5]}"
     for stream in (False, True):
         fields = {

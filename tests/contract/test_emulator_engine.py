@@ -1,4 +1,4 @@
-"""What the emulated engine does and tells a predictor, over real sockets."""
+"""What the emulated engine does and publishes to a predictor, over real sockets."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ async def test_snapshots_follow_a_request(tmp_path: Path) -> None:
     *steps, idle = heard
     rows = [s.running[0] for s in steps]
     assert [row.output_tokens for row in rows] == [0, 1, 2, 3, 4]
-    # The step in flight is counted: the whole prompt in the first, one token in each later.
+    # Includes the step in flight: the whole prompt in the first step, one token in each later.
     assert [row.computed_tokens for row in rows] == [40, 41, 42, 43, 44]
     assert [row.scheduled_tokens for row in rows] == [40, 1, 1, 1, 1]
     assert {(r.foretell_id, r.predicted_output_tokens, r.priority) for r in rows} == {
@@ -64,7 +64,7 @@ async def test_snapshots_follow_a_request(tmp_path: Path) -> None:
     assert rows[0].request_id.startswith("cmpl-")
     assert rows[0].arrival_unix_s <= steps[0].taken_unix_s <= time.time()
     assert (steps[0].steps_in_flight[0].shape.prefill_tokens, idle.steps_in_flight) == (40, ())
-    # Every step that was in flight is told as completed in the next snapshot, with its time.
+    # The next snapshot reports each step in flight as completed, with its duration.
     for before, after in pairwise(heard):
         (flying,), (completed,) = before.steps_in_flight, after.completed_steps
         assert (flying.step, flying.shape) == (completed.step, completed.shape)
@@ -129,7 +129,7 @@ async def test_a_full_queue_is_refused_and_recovers(
         refused = await post(engine)
         assert refused.status_code == 503
         assert refused.json()["error"]["type"] == "ServiceUnavailableError"
-        assert (await post(engine, prompt=["x"] * 3)).status_code == 400  # could never fit
+        assert (await post(engine, prompt=["x"] * 3)).status_code == 400  # can never fit
         for task in held:
             task.cancel()
         await asyncio.gather(*held, return_exceptions=True)
@@ -144,7 +144,7 @@ async def test_first_bytes_of_a_stream_come_with_the_first_token(tmp_path: Path)
         messages = [{"role": "user", "content": "hello"}]
         body = {"messages": messages, "max_tokens": 2, "stream": True}
         request = engine.http.stream("POST", "/v1/chat/completions", json=body)
-        async with request as answer:  # headers are here, the request still waits
+        async with request as answer:  # the headers have come; the request still waits
             *_, waiting = await engine.snapshots.until(lambda s: bool(s.waiting))
             first = asyncio.ensure_future(anext(aiter(answer.aiter_bytes())))
             await engine.snapshots.until(lambda s: s.sequence > waiting.sequence + 3)

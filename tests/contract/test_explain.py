@@ -1,4 +1,4 @@
-"""Why a request went where it went: what a replica tells, to whom, and how the command shows it."""
+"""Explanations of placements: what a replica tells, to whom, and how the command shows them."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ ID = {"x-request-id": "mine-1"}
 
 
 async def explained(scheduler: Scheduler, request_id: str = "mine-1") -> dict:
-    """What is told once the request has ended."""
+    """The explanation of a request once it has ended."""
     async with asyncio.timeout(20):
         while True:
             response = await scheduler.client.get(f"/explain/{request_id}")
@@ -28,7 +28,7 @@ async def explained(scheduler: Scheduler, request_id: str = "mine-1") -> dict:
 
 
 async def shown(*arguments: str) -> tuple[int, str]:
-    """What the command prints, beside the scheduler in this event loop."""
+    """Exit code and output of `foretell explain`, run in a thread beside the scheduler."""
     result = await asyncio.to_thread(
         CliRunner().invoke, app, ["explain", *arguments], env={"COLUMNS": "80"}
     )

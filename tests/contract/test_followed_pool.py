@@ -1,4 +1,4 @@
-"""The predictors that a scheduler follows, in a pool of several, over real sockets."""
+"""The predictors that a scheduler follows in a pool of several, over real sockets."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -22,7 +22,7 @@ from tests.contract.sidecars import Sidecar, request, sidecar, snapshot, until
 
 
 async def started(stack: AsyncExitStack, tmp_path: Path, count: int) -> tuple[Any, list[Sidecar]]:
-    """A pool of instances e0, e1, ..., and their predictors."""
+    """A pool of instances e0, e1, ..., and their sidecars."""
     pool, sidecars = SimpleNamespace(instances={}, traffic=OPEN), []
     for number in range(count):
         folder = tmp_path / str(number)
@@ -36,7 +36,7 @@ async def started(stack: AsyncExitStack, tmp_path: Path, count: int) -> tuple[An
 def predictors_of(
     stack: AsyncExitStack, pool: Any, heard: list[events.InstanceFollowed]
 ) -> predictors.Predictors:
-    """A scheduler's, which draws the last of several; `heard` gets what its core is told."""
+    """A scheduler's predictors; random choices take the last. `heard` gets their events."""
     found = predictors.Predictors(
         pool,
         SchedulerMetrics(CollectorRegistry()),
@@ -69,7 +69,7 @@ async def test_an_engine_is_at_work_from_its_first_step_until_it_is_not_followed
 async def test_in_a_large_pool_replicas_meet_at_the_same_predictors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What one replica tells all goes by a predictor that all follow, whom else they follow."""
+    """A replica reaches others through a predictor that all follow, whatever else they follow."""
     monkeypatch.setattr(predictors, "MOST_FOLLOWED", 2)
     heard: dict[str, list[int]] = {"one": [], "other": []}
     async with AsyncExitStack() as stack:
@@ -109,5 +109,5 @@ async def test_in_a_large_pool_others_are_followed_in_turn(
         await until(lambda: len(heard) == 2)
         assert {each.instance_id for each in heard} == {"e0", "e1"}
         followed.reserve(request("a"), "e0", 0.0)
-        assert events.InstanceFollowed("e1", followed=False) in heard  # the fullest
+        assert events.InstanceFollowed("e1", followed=False) in heard  # the one with the most load
         await until(lambda: events.InstanceFollowed("e2") in heard)

@@ -1,6 +1,6 @@
-"""Whatever comes over the wire: the scheduler answers as HTTP wants it, and goes on.
+"""Whatever bytes arrive, the scheduler answers as HTTP requires, and keeps serving.
 
-`FUZZ_EXAMPLES` is how many cases each test tries.
+`FUZZ_EXAMPLES` is the number of cases of each test.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from foretell.wire.published import Reader
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 DEADLINE_S = 30.0
-"""Longer than a client gets to send a request's head: nobody may wait longer for an answer."""
+"""Longer than the timeout of a request's head, so every answer must have come by then."""
 MOST_GROWTH_BYTES = 256 << 20
 fuzzed = settings(
     max_examples=EXAMPLES,
@@ -96,7 +96,7 @@ VALUES = st.text(st.characters(min_codepoint=32, max_codepoint=255), max_size=40
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A request that is whole: its sender waits for an answer."""
+    """A complete request, whose sender waits for an answer."""
 
     method: str
     data: bytes
@@ -122,7 +122,7 @@ def requests(draw: st.DrawFn) -> Raw:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
-    """A scheduler before an engine that answers well, on a thread of its own."""
+    """The address of a scheduler with a healthy engine, in a separate thread."""
     folder: Path = tmp_path_factory.mktemp("scheduler")
     found: list[tuple[str, int]] = []
     up, over = threading.Event(), threading.Event()
@@ -151,7 +151,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int
 
 
 class _Kept:
-    """A socket of which several answers are read one after the other."""
+    """A socket from which several answers are read one after the other."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -161,7 +161,7 @@ class _Kept:
 
 
 class _Raw(io.RawIOBase):
-    """Reads no further than it is asked to."""
+    """Reads one byte at a time, so it never reads beyond the current answer."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self._file = file
@@ -176,7 +176,7 @@ class _Raw(io.RawIOBase):
 
 
 def answers(file: io.BufferedReader, asked: list[Raw]) -> list[tuple[int, bytes]]:
-    """Statuses and bodies of the answers, up to the one with which the server closes."""
+    """Statuses and bodies of the answers, up to the one after which the server closes."""
     found = []
     for raw in asked:
         response = http.client.HTTPResponse(_Kept(file), method=raw.method)  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def test_every_whole_request_is_answered(
             for at in range(0, len(sent), size):
                 sock.sendall(sent[at : at + size])
         except (BrokenPipeError, ConnectionResetError):
-            return  # it was told to go away, and goes on talking
+            return  # the server closed the connection while this client was still sending
         with sock.makefile("rb") as file:
             try:
                 found = answers(file, asked)
@@ -232,7 +232,7 @@ def test_bytes_that_are_no_requests_stop_nobody(
 
 
 def alive(address: tuple[str, int]) -> None:
-    """The scheduler answers others."""
+    """Check that the scheduler answers other clients."""
     client = http.client.HTTPConnection(*address, timeout=DEADLINE_S)
     client.request("GET", "/health")
     assert client.getresponse().status == 200
@@ -240,7 +240,7 @@ def alive(address: tuple[str, int]) -> None:
 
 
 def test_memory_is_bounded(address: tuple[str, int]) -> None:
-    """Heads and bodies without an end, on many connections at once."""
+    """Endless heads and bodies on many connections at once."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     socks = [socket.create_connection(address, timeout=DEADLINE_S) for _ in range(40)]
     post = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\n"
@@ -257,7 +257,7 @@ def test_memory_is_bounded(address: tuple[str, int]) -> None:
             for _ in range(200):
                 sock.sendall(more)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # as it should be
+            pass  # the server is right to close it
     alive(address)
     for sock in socks:
         sock.close()
@@ -268,7 +268,7 @@ def test_memory_is_bounded(address: tuple[str, int]) -> None:
 @fuzzed
 @given(st.data())
 def test_framings_take_any_bytes_in_any_pieces(data: st.DataObject) -> None:
-    """They raise nothing, end once, and hand out nothing that had not come."""
+    """They raise nothing, end once, and return only bytes that were received."""
     mutated = bytearray(STREAM)
     for _ in range(data.draw(st.integers(0, 8))):
         at = data.draw(st.integers(0, len(mutated) - 1))
@@ -295,7 +295,7 @@ def test_framings_take_any_bytes_in_any_pieces(data: st.DataObject) -> None:
 @fuzzed
 @given(st.binary(max_size=400))
 def test_snapshots_of_any_bytes_are_refused(data: bytes) -> None:
-    """Nothing but the two errors that followers expect."""
+    """Only the two errors that followers expect may be raised."""
     try:
         message = predictor_pb2.Published.FromString(data)
         Reader(lambda profile: (_ for _ in ()).throw(ValueError(profile)), NO_TABLES).read(message)

@@ -1,4 +1,4 @@
-"""One active provisioner by a Lease, against an API server of the official client's models."""
+"""One active provisioner by a Kubernetes Lease, against a fake API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -20,7 +20,7 @@ class Clock:
 
 
 class Replicas:
-    """Replicas with clocks of their own, and the API server between them."""
+    """Replicas with separate clocks, and their common API server."""
 
     def __init__(self, server: FakeKubernetes, api: KubernetesApi) -> None:
         self.server = server

@@ -1,4 +1,4 @@
-"""The launcher as a process: an engine with its sidecar, whatever happens to either."""
+"""The launcher as a process: an engine with its sidecar, and failures of either."""
 
 import asyncio
 import json
@@ -17,8 +17,8 @@ import pytest
 from foretell.tools.follower import Follower
 from tests.processes import is_running, processes_with, read_facts, wait_until
 
-# Stands for vLLM's server: the same flags and endpoints, and a helper process that, like the
-# engine core, is a child of its own and, to be worse than that, does not mind SIGTERM.
+# Stands in for vLLM's server: it has the same flags and endpoints, and a child process like the
+# engine core. Unlike vLLM's, this child ignores SIGTERM.
 _FAKE_VLLM = """
 import argparse, json, os, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -46,9 +46,7 @@ HTTPServer((args.host, int(args.port)), Handler).serve_forever()
 def launcher(
     run_dir: Path, *flags: str, env: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """`python -m foretell.services.backend`; at the end nothing that names `run_dir` may be
-    left.
-    """
+    """Run `python -m foretell.services.backend`; at the end no process may name `run_dir`."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-P", "-m", "foretell.services.backend", f"--run-dir={run_dir}"),
@@ -75,7 +73,7 @@ async def served(run_dir: Path) -> dict[str, Any]:
 
 
 async def stopped(process: subprocess.Popen[str]) -> str:
-    """Wait for its end; what it wrote to stderr."""
+    """Wait until the process has ended; return its stderr."""
     await wait_until(lambda: process.poll() is not None)
     assert process.stderr
     return process.stderr.read()
@@ -87,7 +85,7 @@ def get(url: str) -> Any:
 
 
 async def known_by(predictor: str) -> str:
-    """The engine that it knows, once it knows any."""
+    """The instance id of the predictor's engine, once it knows one."""
     follower = Follower(predictor)
     async with asyncio.timeout(20):
         await follower.known()
@@ -200,7 +198,7 @@ async def test_vllm_gets_the_plugin_and_takes_its_core_with_it(
         endpoint = server["env"]["FORETELL_PLUGIN_SNAPSHOT_ENDPOINT"]
         snapshots = Path(endpoint.removeprefix("shm://"))
         assert snapshots.name == "v1.snapshots"
-        assert snapshots.parent.samefile(tmp_path)  # by a short path, where the folder is deep
+        assert snapshots.parent.samefile(tmp_path)  # may be a short alias if the path is long
         assert server["env"]["HF_HUB_OFFLINE"] == "1"
 
         process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""An engine that lives and does not answer ends with its launcher, and another one is started."""
+"""An engine that runs without answering ends with its launcher, and another one is started."""
 
 import asyncio
 import os

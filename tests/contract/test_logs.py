@@ -1,4 +1,4 @@
-"""The log of a scheduler as JSON lines: whose request each is about, and what is never in it."""
+"""A scheduler's log as JSON lines: which request each line is about, and what is never logged."""
 
 import json
 import logging

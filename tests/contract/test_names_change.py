@@ -1,6 +1,6 @@
-"""Engines and predictors whose names get other addresses, as those of containers do, are found.
+"""Engines and predictors are found again when their names get new addresses, as containers' do.
 
-The names are resolved here; the servers are real, and both have the same port of another address.
+The tests resolve the names. The servers are real; both have the same port on different addresses.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ NAME, BEFORE, AFTER = "engine.test", "127.0.0.2", "127.0.0.3"
 
 @pytest.fixture
 def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What names resolve to, in event loops of Python."""
+    """The addresses that names resolve to in Python's event loops; tests change them."""
     known = {NAME: BEFORE}
     resolve = socket.getaddrinfo
 
@@ -44,7 +44,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def engines() -> AsyncIterator[tuple[Engine, Engine]]:
-    """The engine before its name changes, and the one after it."""
+    """The engines at the old and at the new address."""
     first, second = Engine("e"), Engine("e")
     first.host, second.host = BEFORE, AFTER
     await first.start()
@@ -62,7 +62,7 @@ async def refuse(engine: Engine) -> None:
 
 
 async def fall_silent(engine: Engine) -> None:
-    """As where a host has lost its network: nothing is closed, and nobody answers."""
+    """Behave like a host without network: no connection is closed, and nothing is answered."""
     engine.health_status, engine.behaviour = None, hang
 
 

@@ -107,7 +107,7 @@ async def test_a_long_body_goes_back_in_small_chunks(tmp_path: Path) -> None:
 async def test_what_is_kept_is_asked_for_where_it_is_kept(tmp_path: Path) -> None:
     async with engines(*[answer] * 4) as four, picker(tmp_path, four) as (scheduler, channel):
         for number, engine in enumerate(four):
-            names = f"engine-{number}", ""  # of the engine and the tenant
+            names = f"engine-{number}", ""  # names of the engine and the tenant
             tags = "_".join(hashlib.sha256(each.encode()).hexdigest()[:10] for each in names)
             named = {":method": "GET", ":path": f"/v1/responses/resp_{tags}_{'0' * 32}"}
             headers, *_ = asked(b"x", **named)
@@ -214,7 +214,7 @@ async def test_what_a_gateway_sent_elsewhere_is_explained_as_such(tmp_path: Path
 
 
 async def test_the_first_request_may_be_tried_elsewhere(tmp_path: Path) -> None:
-    """Engines have names, which nobody has looked up before."""
+    """Engines are given by host name, and no earlier request has resolved the names."""
     async with engines(answer, answer) as two:
         named = [each.config() | {"url": f"http://localhost:{each.port}"} for each in two]
         instances = json.dumps(named)
@@ -229,7 +229,7 @@ async def test_the_first_request_may_be_tried_elsewhere(tmp_path: Path) -> None:
 
 
 async def test_a_gateways_own_answer_goes_on(tmp_path: Path) -> None:
-    """As to an upgrade that it does not allow: no request was told of before."""
+    """For example the refusal of an upgrade, of whose request the picker has got no message."""
     async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
         for value in ("403", "none"):
             call = process(channel)

@@ -112,7 +112,7 @@ async def test_a_client_cannot_choose_where_its_request_goes(tmp_path: Path) -> 
             headers = {"x-gateway-destination-endpoint": f"127.0.0.1:{both[0].port}"}
             assert (await envoy.complete(headers=headers)).status_code == 200
         assert [len(engine.received) for engine in both] == [2, 2]
-        # Nor can it reach what is no engine.
+        # A client cannot name an address that is no engine, either.
         headers = {"x-gateway-destination-endpoint": f"127.0.0.1:{envoy.scheduler.port}"}
         answered = await envoy.client.get("/metrics", headers=headers)
         assert answered.status_code == 404
@@ -138,7 +138,7 @@ async def test_another_engine_answers_where_the_chosen_one_fails(tmp_path: Path)
                 response = await envoy.complete()
                 assert (response.status_code, response.content) == (200, WHOLE)
                 assert response.headers["x-foretell-instance"] == "engine-1"
-            failed = len(both[0].received)  # others are preferred for as long as an attempt took
+            failed = len(both[0].received)  # then it is avoided for as long as an attempt took
             assert 1 <= failed <= 2
             retried = {"instance_id": "engine-0"}
             assert await envoy.scheduler.metric("foretell_retries_total", **retried) == failed
@@ -216,7 +216,7 @@ async def test_a_giant_body_is_refused_before_it_has_come(tmp_path: Path) -> Non
 
 
 def scheduler(folder: Path, engines: Sequence[Engine], number: int, policy: str) -> list[str]:
-    """The command of a scheduler process that is a picker."""
+    """The command line of a scheduler process that is a picker."""
     return [
         *(sys.executable, "-m", "foretell.services.scheduler", f"--policy={policy}"),
         f"--instances={instances_json(engines)}",
@@ -227,7 +227,7 @@ def scheduler(folder: Path, engines: Sequence[Engine], number: int, policy: str)
 async def until_answered(
     client: httpx.AsyncClient, fits: Callable[[httpx.Response], bool]
 ) -> httpx.Response:
-    """The first answer that fits."""
+    """Repeat a request until an answer `fits`; return that answer."""
     async with asyncio.timeout(WAIT_S):
         while True:
             with suppress(httpx.ConnectError):  # Envoy does not serve yet
@@ -246,7 +246,7 @@ async def test_a_scheduler_that_has_just_died_costs_no_new_request(tmp_path: Pat
             if (log := tmp_path / f"scheduler-{i}.log")
         ]
         try:
-            asked = set()  # by Envoy
+            asked = set()  # the policies of the pickers that Envoy has used
             while asked < set(policies):
                 found = await until_answered(client, lambda found: found.status_code == 200)
                 asked.add(found.headers["x-foretell-policy"])

@@ -1,4 +1,4 @@
-"""The endpoint picker's server: who may call it, and how its connections end."""
+"""The endpoint picker's server: which clients it accepts, and how its connections end."""
 
 import asyncio
 import socket
@@ -72,7 +72,7 @@ async def test_with_a_secret_only_who_knows_it_is_answered(tmp_path: Path) -> No
 async def test_where_the_network_is_trusted_gateways_prove_nothing(
     tmp_path: Path, encrypted: bool
 ) -> None:
-    """As gateways of Kubernetes do, which can show neither a secret nor a certificate."""
+    """Kubernetes gateways can present neither a secret nor a certificate."""
     (port,) = free_ports("127.0.0.1", 1)
     address = f"127.0.0.1:{port}"
     changes: dict[str, Any] = {}
@@ -108,8 +108,8 @@ async def test_its_connections_have_ended_once_it_has(tmp_path: Path) -> None:
     async with engines(answer) as (engine,):
         async with running(tmp_path, [engine], **changes):
             client = await asyncio.to_thread(connect)
-            await asyncio.to_thread(client.recv, 1)  # and never answers that it is closed
-        with socket.socket(fileno=client.detach()) as plain:  # no turn of the loop is left
+            await asyncio.to_thread(client.recv, 1)  # this client never answers the closing
+        with socket.socket(fileno=client.detach()) as plain:  # the server's event loop runs no more
             plain.settimeout(10)
             while plain.recv(4096):
                 pass
@@ -127,7 +127,7 @@ async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> Non
             writer.write(noise)
             await asyncio.wait_for(reader.read(), 10)
             writer.close()
-        call = process(channel)  # others are not disturbed
+        call = process(channel)  # other calls are not disturbed
         for message in asked(PROMPT):
             await call.write(message)
         assert endpoint_of(await call.read())
@@ -135,7 +135,7 @@ async def test_bytes_that_are_no_http2_end_the_connection(tmp_path: Path) -> Non
 
 
 async def test_a_gateway_may_leave_each_call_once_it_is_answered(tmp_path: Path) -> None:
-    """As Envoy does: more calls than one connection's credit would last for."""
+    """Envoy cancels calls that way; here more than one connection's credit would cover."""
     async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
 
         async def ask(calls: int) -> None:

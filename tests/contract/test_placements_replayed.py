@@ -1,10 +1,10 @@
-"""What a live scheduler decided, it decides again in virtual time from what it was told.
+"""A replay of a live scheduler's inputs in virtual time gives the same decisions.
 
-What it was told are the events of its driver and the messages of predictors, with their times. They
-are told again to the same driver, core and snapshot cache, before a clock that is made up.
+The inputs are the events of its driver and the messages of predictors, with their times. The same
+driver, core and snapshot cache get them again, with a virtual clock.
 
-The cluster is real but for its engines, which are emulated: sidecars that calibrate and foretell,
-the tagger, a scheduler on a socket, clients that leave, and an engine that stops in the midst.
+The cluster is real except for its emulated engines: it has calibrating sidecars, the tagger, a
+scheduler on a socket, clients that disconnect, and an engine that stops during the run.
 """
 
 import asyncio
@@ -43,17 +43,17 @@ ENGINES, REQUESTS = 3, 60
 
 @dataclass
 class Recording:
-    """All that a scheduler was told, in order, each with its time; and what it decided."""
+    """All inputs of a scheduler, in order and with their times, and its decisions."""
 
     told: list[tuple[float, Callable[["Replay"], None]]] = field(default_factory=list)
     draws: list[float] = field(default_factory=list)
     costs: list[float] = field(default_factory=list)
-    """Seconds that each prediction took."""
+    """The time that each prediction took, in seconds."""
     decided: list[str] = field(default_factory=list)
     config: PlacementConfig = field(default_factory=PlacementConfig)
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Record whatever schedulers do from now on."""
+        """Record what schedulers started from now on do."""
         recording, loop_time = self, lambda: asyncio.get_running_loop().time()
 
         class Cached(CachedPredictions):
@@ -111,7 +111,7 @@ class Recording:
         monkeypatch.setattr(predictors, "SnapshotCache", Cache)
         monkeypatch.setattr(predictors, "CachedPredictions", Cached)
         monkeypatch.setattr(main, "Placer", Placer)
-        # What is learned of the ways back is looked at whenever somebody predicts.
+        # Every prediction reads the learned answer delay, whose changes are not recorded.
         monkeypatch.setattr(Instance, "learn_answer_delay", lambda *_: None)
 
     def note_draw(self, draw: float) -> float:
@@ -123,7 +123,7 @@ class Recording:
 
 
 class Replay:
-    """The same driver, core and cache in virtual time. Implements the ports."""
+    """The same driver, core and cache in virtual time. Implements the core's ports."""
 
     def __init__(self, recording: Recording) -> None:
         self.time_s = 0.0
@@ -153,10 +153,10 @@ class Replay:
         return self.time_s
 
     def at(self, at_s: float, action: Callable[[], None]) -> "Replay":
-        return self  # the times that came are among what was recorded
+        return self  # the timer events that occurred were recorded
 
     def cancel(self) -> None:
-        """Nothing was begun."""
+        """Do nothing: `at` starts no timer."""
 
     def predict(self, *args: Any, **options: Any) -> Predicted:
         return self._cached.predict(*args, **options)._replace(took_s=next(self._costs))
@@ -171,14 +171,14 @@ class Replay:
         self.decided.append(str(effect))
 
     def nothing(self, effect: effects.Effect) -> None:
-        """What follows from it is among what was recorded."""
+        """Do nothing: the effect's consequences were recorded."""
 
     recall = give_up = revise = degraded = nothing
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack]]:
-    """A scheduler before `ENGINES` engines; and the stack that stops the last of them."""
+    """A scheduler with `ENGINES` engines, and the stack that stops the last engine."""
     async with AsyncExitStack() as stack:
         stop = asyncio.Event()
         stack.callback(stop.set)
@@ -216,7 +216,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, AsyncExitStack
 
 
 async def send(scheduler: Scheduler, number: int, draws: Random) -> None:
-    """One request; some clients leave before it has been answered."""
+    """Send one request; some clients disconnect before it has been answered."""
     await asyncio.sleep(draws.uniform(0.0, 0.8))
     body = {"model": MODEL, "prompt": "hello " * draws.randint(1, 200), "max_tokens": 30}
     headers = {"x-foretell-ttft-target-ms": "300"} if number % 3 == 0 else {}

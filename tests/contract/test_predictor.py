@@ -74,7 +74,7 @@ def request(request_id: str, output: float = 10.0) -> RequestSpec:
 
 
 class Harness:
-    """A predictor, the publisher it listens to, who sends requests, and who only looks."""
+    """A predictor, its engine's publisher, a follower that reserves, and one that only watches."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Harness:
 
 
 def load_of(watcher: Follower) -> Load:
-    """The load that a predictor tells; of nothing before it tells any."""
+    """The load that the predictor tells; -1 in every field before it has told any."""
     return watcher.engine.believed.load() if watcher.engine.snapshot else Load(*[-1] * 7)
 
 
@@ -158,7 +158,7 @@ async def test_before_any_snapshot_it_says_so(harness: Harness) -> None:
 async def test_a_late_subscriber_learns_from_the_heartbeat(tmp_path: Path) -> None:
     endpoint = f"shm://{tmp_path}/snapshots"
     publisher = SnapshotPublisher(endpoint, heartbeat_s=0.05)
-    publisher.publish(wire.snapshot_to_proto(snapshot(1)))  # nobody listens yet
+    publisher.publish(wire.snapshot_to_proto(snapshot(1)))  # before any subscriber
     settings = PredictorSettings(listen=f"unix:{tmp_path}/p.sock", snapshot_endpoint=endpoint)
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, stop))
@@ -200,7 +200,7 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
         async def heard(steps: int = learned) -> bool:
             return harness.watcher.snapshot.calibration_steps >= steps
 
-        if learned % 16 == 0:  # a publisher drops what a slow reader leaves in the queue
+        if learned % 16 == 0:  # a full queue of a slow reader drops messages
             await until(heard)
 
     async def told() -> bool:
@@ -217,7 +217,7 @@ async def test_it_learns_step_time_and_predicts_with_it(harness: Harness) -> Non
 
 
 async def reserved(harness: Harness, count: int) -> None:
-    """Until the predictor counts so many reservations."""
+    """Wait until the predictor has `count` reservations."""
 
     async def counted() -> bool:
         return harness.load().reserved == count
@@ -236,7 +236,7 @@ async def test_reservations_count_until_a_snapshot_shows_them(harness: Harness) 
     await reserved(harness, 6)
     await hear(harness, snapshot(2, running=tuple(running(f"r{i}") for i in range(6))))
     assert harness.load().reserved == 0
-    # The engine has shown it: a reservation that comes late must not count it twice.
+    # A snapshot has shown r0 already: its late reservation must not count it twice.
     harness.follower.reserve(request("r0", 50.0))
     harness.follower.reserve(request("r9", 50.0))
     await reserved(harness, 1)
@@ -265,7 +265,7 @@ async def test_an_older_snapshot_changes_nothing_but_a_restart_starts_anew(
     harness.publish(snapshot(3))
     await hear(harness, snapshot(10, running=(running("a"), running("b"))))
     harness.publish(snapshot(4, running=()))
-    await asyncio.sleep(0.3)  # nothing may happen: there is no condition to wait for
+    await asyncio.sleep(0.3)  # nothing must happen, so there is no condition to wait for
     assert harness.load().running == 2
     await hear(harness, snapshot(1, engine_run_id="another run"))
     assert harness.load().running == 0

@@ -54,7 +54,7 @@ async def test_it_advises_by_what_is_in_progress_and_says_why(tmp_path: Path) ->
             assert {(await each).status_code for each in answers} == {200}
             await provisioner.until_desired(1, "bounds")
             assert (await provisioner.metrics())["foretell_provisioner_arrivals_total",] == 5
-            assert second.received == []  # advice is all that it gives
+            assert second.received == []  # it only advises
     assert {1, 3} <= {decision["desired"] for decision in decisions_in(tmp_path)}
 
 
@@ -72,7 +72,7 @@ async def test_without_numbers_it_holds_and_says_so(tmp_path: Path) -> None:
             assert decision["age_s"] is None
             assert (await provisioner.metrics())["foretell_desired_reason", "stale"] == 1
         async with running(tmp_path, [engine]) as scheduler:
-            both = f"{scheduler.url},{gone}"  # of one replica nothing is known: the same
+            both = f"{scheduler.url},{gone}"  # one replica's state is unknown: the same
             async with provisioning(tmp_path, "q", schedulers=both, **values) as provisioner:
                 await provisioner.until_desired(1, "stale")
 
@@ -104,7 +104,7 @@ async def test_of_two_replicas_one_decides_and_the_other_takes_over(tmp_path: Pa
             third = provisioning(tmp_path, "c", **values)
             async with third as standby:
                 assert (await standby.status())["active"] is False
-        # The file of the lease outlives all of them.
+        # The lease's file outlives all of them.
         async with provisioning(tmp_path, "d", **values) as after:
             await after.until_desired(1, "bounds")
             assert (await after.status())["epoch"] == 2
@@ -132,7 +132,7 @@ async def test_keda_scales_by_what_all_five_methods_say(tmp_path: Path) -> None:
             active = scaler.StreamIsActive(ref)
             assert not (await active.read()).result
             answers = [asyncio.create_task(scheduler.complete()) for _ in range(3)]
-            assert (await active.read()).result  # is told by itself
+            assert (await active.read()).result  # comes without another call
             await provisioner.until_desired(2)
             (value,) = (await scaler.GetMetrics(asked)).metricValues
             assert (value.metricValue, value.metricValueFloat) == (2, 2.0)
@@ -159,6 +159,6 @@ async def test_keda_is_not_served_to_other_hosts_without_certificates(tmp_path: 
         gatherer = Gatherer([], client, OPEN, api_key="")
         record = DecisionRecord(tmp_path)
         loop = Loop(lease, pytest.fail, gatherer, record, metrics, every_s=1.0)
-        with pytest.raises(SystemExit, match="other hosts can reach"):  # KEDA knows no secret
+        with pytest.raises(SystemExit, match="other hosts can reach"):  # KEDA cannot send a secret
             async with external_scaler(loop, "0.0.0.0:0", Traffic(secret="shared")):
                 pass

@@ -1,4 +1,4 @@
-"""Engines in containers: started and stopped through Docker's API, whatever breaks in between."""
+"""Engines in containers, started and stopped through Docker's API, with failures at every step."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -104,7 +104,7 @@ async def test_what_docker_refuses_is_told(tmp_path: Path) -> None:
 
 
 class Life:
-    """One provisioner's life on a folder and a Docker; another one may follow it at any time."""
+    """One provisioner on a folder and a Docker API; a successor may follow at any time."""
 
     def __init__(self, docker: FakeDocker, folder: Path) -> None:
         self.docker, self.folder = docker, folder
@@ -121,7 +121,7 @@ class Life:
         await self.fleet.act(Decision(0.0, 1, "strategy", "", None, 0.0, **what), 0.0)
 
     async def until_there_are(self, count: int) -> dict[str, str]:
-        """Turns until so many engines are wanted and run, and nothing else does; their phases."""
+        """Take turns until exactly `count` engines are wanted and run; return their phases."""
         async with asyncio.timeout(30):
             while True:
                 seen = await self.fleet.look(0.0)
@@ -135,13 +135,13 @@ class Life:
                 await asyncio.sleep(0.01)
 
     async def kill(self) -> None:
-        """What is underway breaks off, and nothing is put in order."""
+        """Break off what is in progress, without any cleanup."""
         await self.orders.close()
         self.lease.release()
 
 
 async def whole_life(life: Life) -> None:
-    """Engines come, one goes, it comes again, all go."""
+    """Start two engines, drain one, start it again, and drain all."""
     await life.until_there_are(2)
     await life.act(drain=("engine-0",))
     await life.until_there_are(1)
@@ -155,7 +155,7 @@ async def whole_life(life: Life) -> None:
 async def test_killed_at_any_order_nothing_is_orphaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, when: str
 ) -> None:
-    """One order is not answered, and has its effect or not: then the provisioner is killed."""
+    """The provisioner is killed when one order is not answered, whether or not it took effect."""
     docker = created()
 
     async def answers(client: object, url: str) -> bool:
@@ -187,7 +187,7 @@ async def test_what_runs_where_nothing_is_known_is_taken_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docker = created()
-    docker.states["p-engine-1-False"] = "running"  # its predictor does not
+    docker.states["p-engine-1-False"] = "running"  # its predictor does not run
 
     async def answers(client: object, url: str) -> bool:
         return True

@@ -56,11 +56,11 @@ async def test_the_number_of_pods_follows_and_the_official_client_sees_it(tmp_pa
         await asyncio.gather(driver.start("vllm-1"), driver.start("vllm-0"))
         assert await driver.find() == {"vllm-0": True, "vllm-1": True}
         assert await asyncio.to_thread(seen) == 2
-        await driver.end("vllm-0")  # which is not the last
+        await driver.end("vllm-0")  # no change: it is not the last pod
         assert api.replicas == 2
         await driver.end("vllm-1")
         assert await asyncio.to_thread(seen) == 1
-        await driver.end("vllm-1")  # it has ended
+        await driver.end("vllm-1")  # has ended already
         await driver.end("vllm-0")
         assert (api.replicas, api.refused) == (0, 0)
 
@@ -119,7 +119,7 @@ async def test_the_list_is_published_when_it_differs(tmp_path: Path) -> None:
 
 
 class Life:
-    """A provisioner whose pods answer as a test says."""
+    """A provisioner; the test decides what its pods answer."""
 
     def __init__(self, driver: KubernetesDriver, folder: Path, lease: Lease | None = None) -> None:
         self.folder = folder
@@ -164,7 +164,7 @@ async def test_the_last_pod_goes_first_and_schedulers_are_told(
         life = Life(driver, tmp_path / "state")
         await life.turn(start=3)
         await life.until(api, 3)
-        await life.turn(drain=("vllm-0",))  # it has the least to do
+        await life.turn(drain=("vllm-0",))  # the least loaded, but only the last pod can go
         draining = [e.instance_id for e in parse_members(life.listed()).instances if e.draining]
         assert draining == ["vllm-2"]
         assert api.replicas == 3
@@ -173,7 +173,7 @@ async def test_the_last_pod_goes_first_and_schedulers_are_told(
         told = json.loads(api.members or "")["instances"]
         assert [each["instance_id"] for each in told] == ["vllm-0", "vllm-1"]
 
-        # One that never gets ready is given up, but a later one serves.
+        # An engine that never gets ready is given up, but stays while a later one serves.
         answering.discard("vllm-0")
         (life.folder / "engines.json").write_text(
             '{"vllm-0": {"phase": "warming", "since_s": 1}, "vllm-1": {"phase": "ready"}}'
@@ -182,7 +182,7 @@ async def test_the_last_pod_goes_first_and_schedulers_are_told(
         state = json.loads((life.folder / "engines.json").read_text())
         assert state["vllm-0"] == {"phase": "warming", "since_s": 900.0}
         assert state["vllm-1"]["phase"] == "ready"
-        # The last one that does not answer yet is not drained: it goes.
+        # If the last engine does not answer yet, it is stopped without draining.
         await life.turn(drain=("vllm-1",))
         await life.until(api, 1)
         await life.turn(drain=("vllm-0",))
@@ -213,7 +213,7 @@ async def test_a_successor_without_a_file_takes_over_what_runs(
 async def test_a_file_from_before_another_replica_was_active_is_not_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """Another was active meanwhile, has a folder of its own, and has started a third engine."""
+    """Another replica with its own folder was active meanwhile, and started a third engine."""
     api = FakeKubernetes()
     where, folder = tmp_path / "leases.sqlite", tmp_path / "state"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The autoscaler hook: what is posted, and every way in which its answer can be wrong."""
+"""The autoscaler hook: what is posted, and every kind of wrong answer."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def signed(
 
 
 class Hook:
-    """An autoscaler that answers as its field says, and remembers what was posted."""
+    """An autoscaler that gives a scripted answer, and records what was posted."""
 
     def __init__(self) -> None:
         self.answer: Answer = _taken
@@ -150,7 +150,7 @@ async def test_a_hook_that_hangs_or_is_not_there_costs_a_bounded_time(
             patch.setattr(webhook, "TUNING", Tuning(webhook_answer_s=0.1))
             assert await fleet.act(decision(2), NOW_S) == 1
         hook.answer = _taken
-        assert await fleet.act(decision(4), NOW_S) == 0  # another number does not wait
+        assert await fleet.act(decision(4), NOW_S) == 0  # another number is posted at once
         assert hook.posted[-1]["desired"] == 4
         await hook.leave()
-        assert await fleet.act(decision(1), NOW_S) == 1  # nobody listens any more
+        assert await fleet.act(decision(1), NOW_S) == 1  # the hook no longer listens

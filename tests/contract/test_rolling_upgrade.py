@@ -1,4 +1,4 @@
-"""Schedulers one version older and one newer than their predictors serve beside each other."""
+"""Schedulers one version older and one version newer than their predictors serve side by side."""
 
 import asyncio
 import json
@@ -20,19 +20,19 @@ ENGINES, REQUESTS = 2, 60
 
 
 class Older(Reader):
-    """Knows nothing of a column that has come since."""
+    """A reader that does not know a column added since."""
 
     version = VERSION - 1
 
 
 class Newer(Reader):
-    """Knows a column that predictors do not write yet."""
+    """A reader that knows a column which predictors do not write yet."""
 
     version = VERSION + 1
 
 
 def as_written_now(snapshot: object) -> predictor_pb2.Snapshot:
-    """With a column that the older one does not know, without one that the newer one expects."""
+    """Add a column that the older reader does not know; the newer reader's column is missing."""
     told = snapshot_to_proto(snapshot)  # type: ignore[arg-type]
     told.requests.columns.add(name="added_since", kind=1, values=bytes(8 * told.requests.rows))
     return told

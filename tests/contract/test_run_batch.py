@@ -1,4 +1,4 @@
-"""`foretell run-batch` against a scheduler: answers in order, no line done twice for nothing."""
+"""`foretell run-batch` against a scheduler: answers in order, no line repeated without need."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ async def test_an_endpoint_that_is_no_scheduler_gets_many_requests_at_once(tmp_p
 
 @contextmanager
 def _ordering(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
-    """Sets the event, of the running loop, when an order has been found or not."""
+    """An event of the running loop, set when the search for an order has ended."""
     loop, said = asyncio.get_running_loop(), asyncio.Event()
     order = Ordering._order
 
@@ -121,13 +121,13 @@ def _ordering(monkeypatch: pytest.MonkeyPatch) -> Iterator[asyncio.Event]:
 
     monkeypatch.setattr(Ordering, "_order", noticed)
     yield said
-    said.set()  # or a test that fails would wait for its answers
+    said.set()  # or a failing test would wait for its answers
 
 
 async def test_requests_that_begin_alike_are_sent_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request goes before the order is known, the others one text after the other."""
+    """One request is sent before the order is known; the others go one text after the other."""
     texts = [f"On text {text}: " + f"w{text} " * 200 for text in range(3)]
     asked = [f"{texts[number % 3]}why {number}?" for number in range(2 * FEWEST_LINES)]
     found, sent = await _ordered(tmp_path, monkeypatch, asked, "")
@@ -154,14 +154,14 @@ async def test_an_input_that_cannot_be_ordered_is_answered_as_it_stands(
 
 
 def _unseen(what: str, done: int, total: int) -> None:
-    """No bar of progress."""
+    """Show no progress bar."""
 
 
 async def _ordered(
     folder: Path, monkeypatch: pytest.MonkeyPatch, prompts: Sequence[object], profile: str
 ) -> tuple[Outcome, list[Any]]:
-    """What comes of `prompts`, and the order in which they were sent one by one, the first being
-    held until their order was found or not."""
+    """The outcome of `prompts`, and the order in which they were sent, one at a time. The first
+    answer is held until the search for an order has ended."""
     write_input(folder / "in.jsonl", prompts)
     with _ordering(monkeypatch) as said:
 
@@ -180,7 +180,7 @@ async def _ordered(
 
 
 async def test_pace_sharing_and_end_are_shown(tmp_path: Path) -> None:
-    """The last request is held until the end is predicted, for which a few seconds suffice."""
+    """The last request is held until an end time is shown, which takes a few seconds."""
     write_input(tmp_path / "in.jsonl", [f"p{number}" for number in range(16)])
     shown: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Audio comes as a form, whose model is read and which is passed on byte for byte."""
+"""Audio comes as a form: the scheduler reads its model and passes it on byte for byte."""
 
 import os
 from pathlib import Path
@@ -52,7 +52,7 @@ async def test_a_form_is_passed_on_as_it_came(tmp_path: Path, path: str) -> None
 async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     async with engines(text) as (engine,), running(tmp_path, [engine]) as scheduler:
         model = field("model", MODEL.encode())
-        assert (await post(scheduler, PATHS[0], form(SOUND)))[0] == 200  # the only model is meant
+        assert (await post(scheduler, PATHS[0], form(SOUND)))[0] == 200  # means the only model
         for body, kind, code in (
             (form(field("model", b"other")), TYPE, 404),
             (form(model), "application/json", 400),

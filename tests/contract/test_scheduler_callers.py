@@ -1,4 +1,4 @@
-"""What callers may take from each other, see of each other, and send from a browser."""
+"""Callers: what they may take and see of each other, and what they may send from a browser."""
 
 import asyncio
 import json
@@ -58,7 +58,7 @@ def test_without_keys_all_places_are_for_who_comes() -> None:
 
 
 async def dripped(scheduler: Scheduler, path: str, pause_s: float) -> bytes:
-    """What a client is told whose body comes byte by byte, and would take for ever."""
+    """The status line that a client gets while it sends an endless body byte by byte."""
     reader, writer = await asyncio.open_connection(scheduler.host, scheduler.port)
     writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n\r\n".encode())
     try:
@@ -82,7 +82,7 @@ async def test_a_body_that_comes_too_slowly_is_given_up_in_time(
     async with running(tmp_path, [engine], batches="127.0.0.1:1") as scheduler:
         told = await dripped(scheduler, "/v1/completions", 0.02)
         assert told.startswith(b"HTTP/1.1 408")
-        monkeypatch.setattr(f"{LIMITS}.LEAST_BODY_BYTES_PER_S", 20)  # half of what comes
+        monkeypatch.setattr(f"{LIMITS}.LEAST_BODY_BYTES_PER_S", 20)  # half the rate of this client
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1.5):
                 await dripped(scheduler, "/v1/completions", 0.02)
@@ -102,7 +102,7 @@ async def test_a_list_of_keys_is_read_again_and_that_is_logged(
         file.write_text("second\n")
         await until(lambda: "API keys read again" in caplog.text)
         assert (await scheduler.complete(headers=bearer("first"))).status_code == 401
-        file.write_text("")  # nobody would be asked for a key any more
+        file.write_text("")  # without keys, all callers would be let in
         await until(lambda: "not taken in" in caplog.text)
         assert (await scheduler.complete(headers=bearer("first"))).status_code == 401
         named = {"a": {"sha256": sha256(b"third").hexdigest()}}
@@ -178,7 +178,7 @@ def test_the_folder_of_batches_is_its_owners_alone(tmp_path: Path) -> None:
 async def test_a_model_is_known_from_answers_that_have_an_end(
     tmp_path: Path, engine: Engine
 ) -> None:
-    """What probes hold of an engine's answer is bounded."""
+    """Probes keep only a bounded part of an engine's answer."""
     many = [{"id": MODEL, "owned_by": "vllm"}, {"id": "x" * (5 << 20)}]
     engine.models = {"object": "list", "data": many}
     async with running(tmp_path, [engine], all_up=False) as scheduler:

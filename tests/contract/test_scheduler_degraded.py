@@ -1,4 +1,4 @@
-"""Without predictors and tagger, or with lying ones, placements get worse and requests do not."""
+"""Without predictors or a tagger, or with lying ones, placements get worse but requests succeed."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from scripted_peers import LOAD, Predictor, Tagger, foreign, serving
 from foretell.services.scheduler.placing.lengths import open_model
 from foretell.v1 import predictor_pb2, tagger_pb2
 
-DEAD = "127.0.0.1:1"  # nothing listens there
+DEAD = "127.0.0.1:1"  # where nothing listens
 
 
 def silent_predictor() -> Predictor:
@@ -50,7 +50,7 @@ SILENT = {
 
 
 async def spread(scheduler: Scheduler, gate: asyncio.Event, count: int) -> Counter[str]:
-    """Where `count` requests go that are all in progress together."""
+    """The number of requests per engine, of `count` requests in progress at the same time."""
     work = [asyncio.create_task(scheduler.complete()) for _ in range(count)]
     await scheduler.until(lambda s: sum(i["outstanding"] for i in s["instances"]) == count)
     gate.set()
@@ -127,7 +127,7 @@ async def test_who_never_can_is_not_chosen_and_poisons_no_metric(tmp_path: Path)
             assert headers["x-foretell-instance"] == "engine-1"
         both[1].health_status = 500
         await scheduler.until(lambda s: not s["instances"][1]["healthy"])
-        response = await scheduler.complete()  # better there than nowhere
+        response = await scheduler.complete()  # the bad engine is better than none
         assert response.headers["x-foretell-instance"] == "engine-0"
         await scheduler.until_metric("foretell_e2e_seconds_count", 5)
         assert await scheduler.metric("foretell_e2e_prediction_error_ratio_count") == 4
@@ -193,7 +193,7 @@ async def test_a_request_is_placed_at_once_and_the_tagger_corrects_its_length(
         learned = tagger.observed[0]
         assert learned.request_id == tagger.asked[0].request_id
         assert (learned.model_name, learned.prompt_tokens) == ("test-model", 7)
-        assert (learned.output_tokens, learned.censored) == (20, True)  # 20 of 20: cut off
+        assert (learned.output_tokens, learned.censored) == (20, True)  # cut off at max_tokens
 
         await scheduler.complete(vllm_xargs={"foretell_output_tokens": 9})
         await until(lambda: len(sidecar.reserved) == 2)
@@ -267,7 +267,7 @@ async def test_the_tagger_is_told_bounds_and_kind_and_not_asked_what_is_certain(
         tokens = [each.body["vllm_xargs"]["foretell_predicted_tokens"] for each in engine.received]
         assert tokens[0] == 64.0
         assert 8 <= tokens[1] <= 64
-        await until(lambda: len(tagger.observed) == 1)  # of the first nothing is learnt
+        await until(lambda: len(tagger.observed) == 1)  # nothing is learnt from the first
         structured = tagger_pb2.REQUEST_KIND_STRUCTURED
         assert tagger.asked[0].kind == tagger.observed[0].kind == structured
 

@@ -1,4 +1,4 @@
-"""A client that leaves takes its request with it: nothing goes on computing for nobody."""
+"""When a client disconnects, its request is cancelled on the engine."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from foretell.v1 import predictor_pb2
 async def send_raw(
     scheduler: Scheduler, *, stream: bool
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A request on a connection that the test can cut at will."""
+    """Send a request on a connection that the test can cut."""
     body = json.dumps({"model": MODEL, "prompt": "x", "stream": stream}).encode()
     reader, writer = await asyncio.open_connection(scheduler.host, scheduler.port)
     head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -67,7 +67,7 @@ async def test_the_engine_is_left_too(
 async def test_a_client_that_closes_is_noticed_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before there is a token, too, when nothing is sent that could fail to arrive."""
+    """Also before the first token, when no failed write could show that the client has gone."""
     at_once = connection._PROBES_S[:3]
     assert sum(at_once) < 0.2
     monkeypatch.setattr(connection, "_PROBES_S", (*at_once, 1000.0))

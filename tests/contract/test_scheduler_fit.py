@@ -1,4 +1,4 @@
-"""An engine that cannot serve a request is no candidate, and one that says so is not blamed."""
+"""An engine that cannot serve a request is no candidate, and one that refuses is not avoided."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def long_for(engine: Engine, length: int) -> None:
 
 
 def refusing(code: int, body: bytes, field: str = "messages") -> Behaviour:
-    """As an engine that cannot serve requests with `field`."""
+    """Refuse requests with `field`, as an engine that cannot serve them."""
 
     async def behaviour(exchange: Exchange) -> None:
         if field in exchange.received.body:
@@ -56,14 +56,14 @@ async def test_what_is_too_long_for_an_engine_goes_to_a_longer_one(
             ids = list(range(SMALL))
             assert await used(scheduler, 6, prompt=ids) == [(200, "engine-1")] * 6
             assert await used(scheduler, 6, max_tokens=SMALL) == [(200, "engine-1")] * 6
-            # What fits anywhere goes anywhere, also where the prompt is cut to fit.
+            # What fits everywhere may go anywhere, also if its prompt is truncated to fit.
             if policy == "round_robin":
                 for fields in ({"prompt": ids[:50]}, {"prompt": ids, "truncate_prompt_tokens": 9}):
                     assert len(set(await used(scheduler, 6, **fields))) == 2
-            # Nobody is long enough: the engine judges, and the longest gets it.
+            # If no engine's context is long enough, the engine with the longest decides.
             too_long = list(range(LARGE))
             assert await used(scheduler, 2, prompt=too_long) == [(200, "engine-1")] * 2
-            # A larger engine that fails is no reason to send it to a small one.
+            # If the large engine fails, the request must not go to the small one.
             await large.stop()
             await until(lambda: large.port > 0)
             assert await scheduler.metric("foretell_retries_total") == 0
@@ -72,13 +72,13 @@ async def test_what_is_too_long_for_an_engine_goes_to_a_longer_one(
 async def test_a_prompt_that_was_longer_than_thought_goes_on_to_a_longer_engine(
     tmp_path: Path,
 ) -> None:
-    """What an estimate gets wrong costs a moment, and no engine its reputation."""
+    """A wrong estimate of the prompt costs one refused attempt, and no engine is avoided for it."""
     async with engines(refusing(400, TOO_LONG, "prompt"), answer) as (small, large):
         long_for(small, SMALL)
         long_for(large, LARGE)
         async with running(tmp_path, [small, large], health_interval_s=FOREVER_S) as scheduler:
             assert await used(scheduler, 4) == [(200, "engine-1")] * 4
-            assert len(small.received) > 1  # it is not avoided by others
+            assert len(small.received) > 1  # other requests do not avoid it
             assert await scheduler.metric("foretell_retries_total") == 0
             large.behaviour = refusing(400, TOO_LONG, "prompt")
             sent = len(large.received)
@@ -111,7 +111,7 @@ async def test_pictures_go_to_an_engine_that_takes_them(tmp_path: Path) -> None:
             response = await scheduler.client.post("/v1/chat/completions", json=picture())
             assert (response.status_code, response.content) == (200, WHOLE)
         refused = [len(engine.received) for engine in three[:2]]
-        assert max(refused) <= 1  # each says so once
+        assert max(refused) <= 1  # each refuses once
         assert {name for _, name in await used(scheduler, 3)} == {f"engine-{i}" for i in range(3)}
         assert await scheduler.metric("foretell_retries_total") == 0
         three[2].behaviour = refusing(400, NO_IMAGES)
@@ -135,7 +135,7 @@ async def test_an_engine_that_has_lost_an_adapter_is_asked_what_it_serves(tmp_pa
 
 
 def keeping(name: str, *, own_ids: bool = False) -> Behaviour:
-    """An engine of the Responses API that keeps what it has answered."""
+    """Answer as an engine of the Responses API that keeps its responses."""
     kept = set[str]()
 
     async def behaviour(exchange: Exchange) -> None:
@@ -244,7 +244,7 @@ async def test_an_id_that_a_tenant_chose_is_replaced_so_that_no_replica_tells_ot
 
 
 def stored_at(*names: str) -> Behaviour:
-    """As an engine that keeps these responses, and says so of them alone."""
+    """Answer as an engine that keeps exactly these responses."""
 
     async def behaviour(exchange: Exchange) -> None:
         received = exchange.received

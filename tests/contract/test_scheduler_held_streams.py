@@ -1,4 +1,4 @@
-"""Streams whose clients leave, or lose their connection, and come back with `Last-Event-ID`."""
+"""Streams whose clients lose their connection or leave, and return with `Last-Event-ID`."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ RESUMABLE = {"x-foretell-resumable": "true"}
 
 
 class Slow:
-    """An engine that says the next event when it is let, or all where the prompt is "quick"."""
+    """An engine that sends an event per `say`, or all at once if the prompt is "quick"."""
 
     def __init__(self) -> None:
         self._may = asyncio.Semaphore(0)
@@ -43,7 +43,7 @@ class Slow:
 
 
 class Client:
-    """One connection of a client, and the events that came over it."""
+    """One connection of a client, and the events received over it."""
 
     def __init__(self, response: httpx.Response) -> None:
         self.response = response
@@ -52,13 +52,13 @@ class Client:
         self._parts = response.aiter_raw()
 
     async def read(self, events: int) -> "Client":
-        """Until so many events have come."""
+        """Read until so many events have come."""
         while len(self.ids) < events:
             self._take(await anext(self._parts))
         return self
 
     async def rest(self) -> "Client":
-        """Until the answer ends."""
+        """Read until the answer ends."""
         async for part in self._parts:
             self._take(part)
         return self
@@ -277,7 +277,7 @@ async def test_a_replica_holds_so_many_streams(
             assert response.content == STREAM
             slow.say(len(EVENTS))
             await first.rest()
-        async with asking(scheduler) as second:  # in place of one that has ended
+        async with asking(scheduler) as second:  # takes the place of a stream that has ended
             slow.say(len(EVENTS))
             await second.rest()
         await refusal(scheduler, first.ids[0])
@@ -298,6 +298,6 @@ async def test_events_are_held_up_to_so_many_bytes(
         slow.say(1)
         async with asking(scheduler) as client:
             await client.read(1)
-        slow.say(len(EVENTS))  # more than is held, while nobody is there
+        slow.say(len(EVENTS))  # more than is held, while the client is away
         await scheduler.until_idle()
         await refusal(scheduler, client.ids[0])

@@ -1,4 +1,4 @@
-"""The scheduler's HTTP/1.1 server: what it speaks, and what it bounds."""
+"""The scheduler's HTTP/1.1 server: the protocol and its limits."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def test_a_client_may_ask_whether_its_body_is_wanted(
         assert (await client.response())[2] == WHOLE
         client.send(head.replace(b"content-length: ", b"content-length: 9") + b"\r\n\r\n")
         status, headers, _ = await client.response()
-        # Its body may come or not: what comes next could be either.
+        # The body may come or not, so the next bytes could be a body or a request: it must close.
         assert (status, headers["connection"]) == (413, "close")
 
 

@@ -1,4 +1,4 @@
-"""What clients may hold of a scheduler: bytes, time, and answers that they do not read."""
+"""Limits on what clients may occupy: bytes, time, and answers that they do not read."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ async def test_a_head_is_limited_in_bytes_and_headers(
     async with running(tmp_path, [engine]) as scheduler:
         for head in (long, long + b"\r\n\r\n", many, url):
             client = await connect(scheduler)
-            for i in range(0, len(head), 16_384):  # never whole, and never at once
+            for i in range(0, len(head), 16_384):  # piece by piece
                 client.send(head[i : i + 16_384])
                 await asyncio.sleep(0.002)
             status, _, body = await client.response()
@@ -149,7 +149,7 @@ async def test_a_client_that_reads_slowly_gets_all(tmp_path: Path, connect: Conn
 async def test_answers_that_are_not_read_hold_up_the_requests_behind_them(
     tmp_path: Path, connect: Connect, engine: Engine
 ) -> None:
-    """What is read later is all there, also where the client has closed its side."""
+    """A client that reads later gets all of it, even after it has closed its sending side."""
     page = HEALTH.replace(b"/health", b"/console/requests.js")
     async with running(tmp_path, [engine]) as scheduler:
         size = len((await scheduler.client.get("/console/requests.js")).content)
@@ -177,7 +177,7 @@ async def test_idle_connections_end_with_the_server(
 async def test_a_server_that_ends_answers_what_is_on_its_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A request on an idle connection, and a connection that waits to be accepted."""
+    """These are a request on an idle connection, and a connection that waits to be accepted."""
     monkeypatch.setattr(f"{CONNECTION}.RETIRE_S", 1000.0)
     ready, stop = asyncio.Event(), asyncio.Event()
     sock = socket.socket()
@@ -196,7 +196,7 @@ async def test_a_server_that_ends_answers_what_is_on_its_way(
     idle.send(HEALTH)
     assert (await idle.response())[0] == 200
     with socket.create_connection(sock.getsockname()) as late:
-        stop.set()  # nothing of the server has run since `late` was connected
+        stop.set()  # the event loop has not run since `late` was connected
         late.setblocking(False)
         new = Client(*await asyncio.open_connection(sock=late))
         for client in (idle, new):

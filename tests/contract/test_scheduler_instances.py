@@ -15,7 +15,7 @@ from foretell.services.scheduler.__main__ import serve
 
 
 class InstancesFile:
-    """Written as operators' tools do: in place or by a rename, always with a new mtime."""
+    """A file written as operators' tools do: in place or by a rename, always with a new mtime."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -42,7 +42,7 @@ async def test_instances_are_added_and_removed(tmp_path: Path, file: InstancesFi
             await scheduler.complete()
             file.write(instances_json([first, second]))
             await scheduler.until(lambda s: [i["healthy"] for i in s["instances"]] == [True, True])
-            # The one that stayed has not been forgotten and found anew.
+            # The engine that stayed in the list has kept its state.
             assert (await scheduler.instance("engine-0"))["dispatched_total"] == 1
             used = {(await scheduler.complete()).headers["x-foretell-instance"] for _ in range(2)}
             assert used == {"engine-0", "engine-1"}
@@ -58,7 +58,7 @@ async def test_instances_are_added_and_removed(tmp_path: Path, file: InstancesFi
             probes = first.probes
             seen = second.probes
             await until(lambda: second.probes >= seen + 3)
-            assert first.probes <= probes + 1  # one may have been under way
+            assert first.probes <= probes + 1  # one probe may have been in progress
 
 
 BROKEN = {
@@ -95,7 +95,7 @@ async def test_a_broken_file_keeps_the_old_list(
             await until(lambda: "not taken in" in caplog.text)
             probes = first.probes
             await until(lambda: first.probes >= probes + 5)
-            assert caplog.text.count("not taken in") == 1  # told once, not at every probe
+            assert caplog.text.count("not taken in") == 1  # logged once, not at every probe
             file.write(instances_json([first, second]))
             await scheduler.until(lambda s: len(s["instances"]) == 2)
 
@@ -120,7 +120,7 @@ async def test_a_request_outlives_the_removal_of_its_instance(
             )
             gate.set()
             assert (await work).content == WHOLE
-            await until(lambda: len(sidecar.ended) == 1)  # its reservation is released all the same
+            await until(lambda: len(sidecar.ended) == 1)  # its reservation is released nevertheless
             await scheduler.until_metric("foretell_e2e_seconds_count", 1, instance_id="engine-0")
 
 
@@ -169,7 +169,7 @@ async def test_an_engine_that_lies_about_its_models_stops_no_probing(
 
 
 async def test_a_health_answer_that_never_ends_counts_as_none(tmp_path: Path) -> None:
-    """Each byte in time, the whole never: a limit per read would wait for it for ever."""
+    """Each byte comes in time but the answer never ends, so a timeout per read would not help."""
 
     class Dripping(Engine):
         async def _respond(self, method: str, exchange: Exchange) -> None:
@@ -201,7 +201,7 @@ async def test_health_is_shown_for_what_the_engine_turned_out_to_be(tmp_path: Pa
             engine.health_status = 200
             await scheduler.until_metric("foretell_instance_healthy", 1, engine="emulated")
             text = await scheduler.metrics()
-            assert text.count("foretell_instance_healthy{") == 1  # not one more, forever at 0
+            assert text.count("foretell_instance_healthy{") == 1  # no stale series remains at 0
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ async def test_what_drains_ends_what_it_has_and_gets_nothing_new(
             assert used == {"engine-1"}
             found = await scheduler.instance("engine-0")
             assert (found["draining"], found["outstanding"]) == (True, 1)
-            file.write(instances_json([first]))  # it is taken back, with what it has
+            file.write(instances_json([first]))  # listed again, it keeps its request
             await scheduler.until(lambda s: [i["draining"] for i in s["instances"]] == [False])
             gated_too = asyncio.create_task(scheduler.complete())
             await until(lambda: len(first.received) == 2)
@@ -249,7 +249,7 @@ async def test_what_drains_ends_what_it_has_and_gets_nothing_new(
             assert (await gated_too).status_code == 200
             assert (await begun).status_code == 200
             await scheduler.until_idle()
-        # A replica that is started meanwhile sends nothing there either.
+        # A replica that starts meanwhile sends it nothing, either.
         async with running(tmp_path, instances=str(file.path)) as scheduler:
             await scheduler.until(lambda s: [i["healthy"] for i in s["instances"]] == [True, True])
             await scheduler.complete()
@@ -279,7 +279,7 @@ async def test_from_zero_the_first_request_waits_and_is_answered(
 
 
 async def test_a_model_whose_engine_has_not_been_up_yet_waits_for_it(tmp_path: Path) -> None:
-    """As a cluster file names it: engines load their weights one after the other."""
+    """A cluster file names the model of an engine that is still loading its weights."""
     async with engines(answer, answer) as (first, late):
         late.models = {"data": [{"id": "other"}]}
         late.health_status = 503
@@ -299,7 +299,7 @@ async def test_a_model_whose_engine_has_not_been_up_yet_waits_for_it(tmp_path: P
             await scheduler.until(lambda s: s["demand"]["held"] == 1)
             late.health_status = 200
             assert (await waiting).headers["x-foretell-instance"] == late.instance_id
-            late.models = {"data": [{"id": "renamed"}]}  # what it says itself counts from then on
+            late.models = {"data": [{"id": "renamed"}]}  # now the engine's own answer counts
         async with running(tmp_path, instances=listed) as scheduler:
             await scheduler.until(lambda s: all(i["healthy"] for i in s["instances"]))
             assert (await scheduler.complete(model="other")).status_code == 404

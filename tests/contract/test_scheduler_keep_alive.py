@@ -1,4 +1,4 @@
-"""Streams that have nothing to say say so, where that is wanted, from their request on."""
+"""Streams without events send keep-alive comments, where configured, from the request on."""
 
 import asyncio
 import json
@@ -113,7 +113,7 @@ async def test_what_fails_behind_the_headers_is_told_in_the_stream(tmp_path: Pat
     ):
         assert (await ended_with_error(scheduler, gate))["message"] == "bad sampling"
         assert await scheduler.metric("foretell_requests_total", status="400") == 1
-        assert (await scheduler.complete(stream=True)).status_code == 400  # it was quick
+        assert (await scheduler.complete(stream=True)).status_code == 400  # before any comment
 
 
 async def test_while_it_waits_for_an_engine_too(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Engines that are not vLLM's get requests as they are; ranks of one server are instances."""
+"""Engines other than vLLM get requests unchanged; the ranks of one server are instances."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from schedulers import running
 
 
 async def strict(exchange: Exchange) -> None:
-    """As TensorRT-LLM's server: it refuses fields that it does not know."""
+    """Answer as TensorRT-LLM's server, which refuses fields that it does not know."""
     known = {"model", "prompt", "stream", "max_tokens", "messages"}
     if unknown := exchange.received.body.keys() - known:
         await exchange.whole(400, json.dumps({"error": f"extra: {sorted(unknown)}"}).encode())

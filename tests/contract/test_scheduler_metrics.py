@@ -1,4 +1,4 @@
-"""What the scheduler tells of its work: metrics, the request log, and every policy by name."""
+"""The scheduler's metrics and request log, with every policy."""
 
 import asyncio
 import json
@@ -76,7 +76,7 @@ async def test_metrics_and_log_hold_predicted_against_actual(tmp_path: Path) -> 
 async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path) -> None:
     async def wordless(exchange: Any) -> None:
         sidecar.completed = predictor_pb2.Seen(ttft_s=0.001, output_tokens=11, prompt_tokens=5)
-        await asyncio.sleep(0.002)  # the first token comes before the end
+        await asyncio.sleep(0.002)  # the first token comes before the answer ends
         await exchange.whole(200, b"{}")
 
     sidecar = Predictor()
@@ -94,7 +94,7 @@ async def test_the_sidecar_fills_in_what_an_answer_does_not_tell(tmp_path: Path)
 
 
 async def test_the_way_of_the_answer_is_learned_from_streams(tmp_path: Path) -> None:
-    """A stream's first byte comes later than the engine's first token by what predictions lack."""
+    """Predictions include the delay from the engine's first token to the stream's first byte."""
 
     async def slow_to_speak(exchange: Any) -> None:
         await asyncio.sleep(0.05)
@@ -168,7 +168,7 @@ async def test_unknown_models_make_no_new_series(tmp_path: Path) -> None:
 async def run_together(
     scheduler: Scheduler, gate: asyncio.Event, count: int
 ) -> list[dict[str, Any]]:
-    """`count` requests in progress together; the instances' state then."""
+    """Have `count` requests in progress at the same time; return the instances' state then."""
     work = []
     for i in range(count):
         work.append(asyncio.create_task(scheduler.complete()))
@@ -182,7 +182,7 @@ async def run_together(
 
 
 async def test_what_is_told_is_what_reserve_foretells(tmp_path: Path) -> None:
-    """Instances are compared as if nobody else came; the prediction that is told knows better."""
+    """Candidates are compared as if no other requests came; the told prediction counts them."""
     predictor, gate = Predictor(e2e_s=1.0), asyncio.Event()
     predictor.predicted_alone = replace(predictor.predicted, ttft_s=2.0, e2e_s=3.0)
     async with AsyncExitStack() as stack:
@@ -222,7 +222,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
             "llumnix_minus": "load",
         }
         if policy in asked:
-            assert placed == [0, 6]  # the scripted sidecars never change their minds
+            assert placed == [0, 6]  # the scripted predictions never change
         elif policy == "random":
             assert sum(placed) == 6
         else:
@@ -230,7 +230,7 @@ async def test_every_policy_works_by_its_name(tmp_path: Path, policy: str) -> No
         assert set(fast.asked) == ({asked[policy]} if policy in asked else set())
         assert set(fast.externality) <= {policy == "slo"}
         assert set(fast.with_quantiles) <= {False}
-        # Every policy keeps the ledger.
+        # Reservations are made under every policy.
         await until(lambda: len(slow.reserved) + len(fast.reserved) == 6)
         assert (await scheduler.status())["policy"] == policy
         response = await scheduler.complete()
@@ -250,7 +250,7 @@ async def test_what_the_others_would_pay_decides(tmp_path: Path) -> None:
     ):
         headers = (await scheduler.complete()).headers
         assert headers["x-foretell-instance"] == "engine-1"
-        assert 3.0 <= float(headers["x-foretell-predicted-e2e-s"]) < 5.0  # its own alone
+        assert 3.0 <= float(headers["x-foretell-predicted-e2e-s"]) < 5.0  # its own only
         assert dear.externality == cheap.externality == [True]
 
 
@@ -264,7 +264,7 @@ async def test_dispatches_are_remembered_for_a_minute_only(
     ):
         for _ in range(12):
             await scheduler.complete()
-        # With nothing remembered all choices are ties, which the seed decides.
+        # With no dispatch remembered all choices are ties, which the seeded draws decide.
         totals = [i["dispatched_total"] for i in (await scheduler.status())["instances"]]
         assert sum(totals) == 12
         assert totals != [6, 6]

@@ -1,4 +1,4 @@
-"""Engines that publish nothing: what a predictor makes of their streams and metrics."""
+"""Observed engines: what a predictor learns from their streams and metrics."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ sglang:context_len{model_name="m"} 4096.0
 
 @asynccontextmanager
 async def observing(folder: Path, url: str, args: str = "") -> AsyncIterator[str]:
-    """A predictor that observes the engine at `url`; its address."""
+    """The address of a predictor that observes the engine at `url`."""
     address, ready, stop = f"unix:{folder}/observer", folder / "observer.ready", asyncio.Event()
     settings = PredictorSettings(
         name="engine-0", listen=address, engine_url=url, engine_args=args, ready_file=str(ready)

@@ -1,4 +1,4 @@
-"""The largest requests get a lower priority for a while, at engines that know priorities."""
+"""The largest requests get a lower priority for a while, on engines that support priorities."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from schedulers import running, until
 from scripted_peers import LOAD, Predictor, serving
 
 SMALL, LARGE = [7], [7] * 3000
-"""Prompts as tokens: of text, it is learned from answers how many it has."""
+"""Prompts as token ids: their length is known, while that of text is learned from answers."""
 HEADER = "x-vllm-priority"
 LATE_BINDING = {"policy": "predicted_latency", "policy_parameters": {"late_binding": True}}
 
@@ -17,7 +17,7 @@ LATE_BINDING = {"policy": "predicted_latency", "policy_parameters": {"late_bindi
 async def test_hints_of_dynamos_clients_reach_engines_that_know_priorities(
     tmp_path: Path, by_priority: bool
 ) -> None:
-    """Others would refuse them."""
+    """Other engines would refuse them."""
     sidecar = Predictor()
     sidecar.predicted.load = LOAD._replace(by_priority=by_priority)
     async with (
@@ -35,7 +35,7 @@ async def test_hints_of_dynamos_clients_reach_engines_that_know_priorities(
 
 
 TOLD = {"vllm_xargs": {"foretell_output_tokens": 9}}
-"""Lengths that are known: others are learned as answers end."""
+"""A hint: a known output length. Other lengths are learned as answers end."""
 
 
 @pytest.mark.parametrize("by_priority", [True, False])

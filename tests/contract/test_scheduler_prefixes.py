@@ -1,4 +1,4 @@
-"""Schedulers name the beginnings of prompts to predictors, and log what came of it."""
+"""Schedulers tell predictors the prefixes of prompts, and log how much of them was cached."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The scheduler as its own process: it starts, says where, and ends without losing anything."""
+"""The scheduler as a process: it starts, writes its address, and ends without losing anything."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from schedulers import WAIT_S, Scheduler, instances_json, until
 async def process(
     folder: Path, made: Sequence[Engine], *flags: str
 ) -> AsyncIterator[tuple["subprocess.Popen[bytes]", Scheduler]]:
-    """`python -m foretell.services.scheduler`, ready; it must have ended by itself in the end."""
+    """Run `python -m foretell.services.scheduler` until it is ready; it is killed at the end."""
     ready_file = folder / "ready"
     command = [sys.executable, "-m", "foretell.services.scheduler", "--ready-file", str(ready_file)]
     command += ["--instances", instances_json(made), *flags]
@@ -65,12 +65,12 @@ async def test_a_running_stream_ends_well_after_sigterm(tmp_path: Path) -> None:
         assert (await whole).content == WHOLE
         await until(lambda: child.poll() is not None)
         assert child.returncode == 0
-    assert len(log.read_text().splitlines()) == 2  # recorded although the server was ending
+    assert len(log.read_text().splitlines()) == 2  # recorded although the server was shutting down
     assert "Traceback" not in (tmp_path / "stderr").read_text()
 
 
 async def until_not_ready(scheduler: Scheduler) -> None:
-    """503, or nobody listening any more: a balancer takes both for the same."""
+    """Wait for status 503 or a refused connection, which mean the same to a load balancer."""
     async with asyncio.timeout(WAIT_S), httpx.AsyncClient(trust_env=False) as fresh:
         while True:
             try:
@@ -89,7 +89,7 @@ async def test_replicas_share_a_port(tmp_path: Path) -> None:
         first.mkdir()
         second.mkdir()
         async with process(first, [engine], "--name", "one") as (_, one):
-            # Any free port will do: the one that the operating system hands out next.
+            # Any free port will do.
             probe = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
             port = probe.sockets[0].getsockname()[1]
             probe.close()
@@ -105,7 +105,7 @@ async def test_replicas_share_a_port(tmp_path: Path) -> None:
                 names = set()
                 async with asyncio.timeout(WAIT_S):
                     while names != {"two", "three"}:
-                        headers = {"connection": "close"}  # a new connection each: a new choice
+                        headers = {"connection": "close"}  # may reach either replica
                         url = f"http://127.0.0.1:{port}/status"
                         names.add((await client.get(url, headers=headers)).json()["replica_id"])
                 assert (await two.complete()).content == WHOLE

@@ -1,4 +1,4 @@
-"""Limits of callers that two replicas keep together, by way of a real predictor's stream."""
+"""Callers' limits that two replicas enforce together, through a real predictor's stream."""
 
 import asyncio
 import hashlib
@@ -48,7 +48,7 @@ async def replica(folder: Path, engine: Engine, predictor: str) -> AsyncIterator
 
 
 async def status(scheduler: Scheduler) -> int:
-    """Of a request; 0: it is in progress for long."""
+    """The status of a new request; 0 if it is still in progress after a second."""
     with suppress(TimeoutError):
         async with asyncio.timeout(1.0):
             return (await scheduler.complete()).status_code
@@ -76,7 +76,7 @@ async def test_what_one_replica_serves_another_counts(tmp_path: Path, folders: l
             await left(one)
         asked = 1
         async with asyncio.timeout(WAIT_S):
-            while await left(other) >= 60 - asked:  # no more than it has served itself
+            while await left(other) >= 60 - asked:  # it counts only its own requests yet
                 asked += 1
                 await asyncio.sleep(0.02)
 

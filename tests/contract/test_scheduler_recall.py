@@ -1,4 +1,4 @@
-"""What waits in an engine's queue goes to an engine that can serve it sooner, unnoticed.
+"""A request in an engine's queue is recalled, unnoticed, to one that can serve it sooner.
 
 Emulated engines with one seat, real sidecars, a real scheduler.
 """
@@ -17,7 +17,7 @@ from foretell.services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 LONG, SHORT = 3000, 4
-"""Output tokens: a minute of an emulated engine, and next to nothing."""
+"""Output tokens: about a minute on an emulated engine, and next to no time."""
 
 
 def body(text: str, tokens: int, **more: object) -> dict[str, object]:

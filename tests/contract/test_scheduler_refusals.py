@@ -1,4 +1,4 @@
-"""What the scheduler refuses, how it says so, and that no engine hears of it."""
+"""What the scheduler refuses and how, without sending it to any engine."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
 async def test_what_the_engine_judges_is_the_engines_to_refuse(
     tmp_path: Path, engine: Engine
 ) -> None:
-    """A picture of 5 MB, prompts that are only echoed, and no model where there is one."""
+    """A picture of 5 MB, a prompt that is only echoed, and no model where there is only one."""
     url = "data:image/png;base64," + "A" * 7_000_000
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}
     async with running(tmp_path, [engine]) as scheduler:
@@ -253,7 +253,7 @@ async def test_beyond_the_limit_there_is_429_until_one_ends(tmp_path: Path) -> N
 async def test_the_limit_counts_requests_whose_bodies_are_on_the_way(
     tmp_path: Path, engine: Engine
 ) -> None:
-    """However many arrive together: their bodies take memory before any of them is relayed."""
+    """Bodies that are still arriving take memory before any of them is relayed."""
     async with running(tmp_path, [engine], max_concurrent_requests=3) as scheduler:
         writers = []
         for _ in range(3):
@@ -280,7 +280,7 @@ async def test_request_ids_are_honoured_or_replaced_never_injected(
             assert response.headers["x-request-id"] == given
             assert engine.received[-1].headers["x-request-id"] == given
             ids.append(engine.received[-1].body["vllm_xargs"]["foretell_id"])
-        assert len(set(ids)) == len(ids)  # the ledger's ids are ours, and never the same twice
+        assert len(set(ids)) == len(ids)  # attempts' ids are the scheduler's own and unique
         for given in ("", "a" * 129, "two words", 'q"', "caf\u00e9", "a,b", "{}"):
             response = await scheduler.complete(headers={"x-request-id": given.encode()})
             own = response.headers["x-request-id"]
@@ -323,7 +323,7 @@ async def test_models_are_those_of_all_engines(tmp_path: Path) -> None:
             cards = {m.id: m.owned_by async for m in await sdk.models.list()}
             await sdk.close()
             assert cards == {MODEL: "foretell", "other": "foretell-emulated"}
-            for _ in range(4):  # round robin: but only one engine serves this model
+            for _ in range(4):  # round robin, but only one engine serves this model
                 assert (await scheduler.complete()).status_code == 200
             assert emulated.received == []
             healthy = await scheduler.metric(

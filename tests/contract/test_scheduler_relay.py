@@ -1,4 +1,4 @@
-"""What passes through the scheduler, and that it passes unchanged."""
+"""Requests and answers pass through the scheduler unchanged."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ async def test_cut_anywhere_the_events_stay_the_same(tmp_path: Path, cut: int) -
     body = STREAM.replace(b"\n\n", b"\r\n\r\n") + b"no line end"
     async with engines(crumble) as (engine,), running(tmp_path, [engine]) as scheduler:
         content = (await scheduler.complete(stream=True)).content
-        assert content == STREAM + b"no line end"  # its line ends may become those of vLLM
+        assert content == STREAM + b"no line end"  # line ends may become vLLM's
 
 
 async def test_an_event_is_passed_on_when_it_comes(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ async def test_an_emulated_engine_says_so_to_the_client(tmp_path: Path) -> None:
 async def test_an_engines_refusal_is_the_answer(
     tmp_path: Path, code: int, attempts: int, stream: bool
 ) -> None:
-    """At once where it is about the request, otherwise where all engines refuse it alike."""
+    """At once if it is about the request, otherwise if all engines refuse it alike."""
     refusing = status(code, REFUSAL)
     async with engines(refusing, refusing) as both, running(tmp_path, both) as scheduler:
         for engine in both:
@@ -215,7 +215,7 @@ async def test_a_failure_after_the_first_token_is_told_in_the_stream(
 
 
 async def test_an_engines_own_error_in_mid_answer_passes_unchanged(tmp_path: Path) -> None:
-    """As vLLM told it when its engine core was killed; its HTTP server lived on."""
+    """The recorded answer of a vLLM whose engine core was killed while its HTTP server lived on."""
     told = Path(__file__).parents[1] / "data/vllm_answers/completion-engine-died.sse"
     log = tmp_path / "log"
 
@@ -254,7 +254,7 @@ async def test_an_answer_that_cannot_be_held_is_refused_and_not_repeated(
 
 
 async def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
-    """An engine must not be able to send a prompt elsewhere."""
+    """An engine must not be able to have a prompt sent elsewhere."""
     async with engines(status(307, b""), answer) as (engine, other):
         engine.headers = {"location": f"{other.url}/v1/completions"}
         async with running(tmp_path, [engine]) as scheduler:
@@ -273,7 +273,7 @@ async def test_a_client_that_half_reads_does_not_stop_others(tmp_path: Path) -> 
         async with scheduler.client.stream(
             "POST", "/v1/completions", json={"model": MODEL, "prompt": "x", "stream": True}
         ) as slow:
-            await anext(slow.aiter_raw())  # and no more
+            await anext(slow.aiter_raw())  # reads the first piece only
             engine.behaviour = answer
             assert (await scheduler.complete(stream=True)).content == STREAM
         await scheduler.until_idle()

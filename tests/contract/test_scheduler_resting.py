@@ -1,4 +1,4 @@
-"""Engines asleep or paused are no candidates; adapters loaded while engines run are."""
+"""Sleeping or paused engines are no candidates; adapters can be loaded while engines run."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Before the first token every failure of an engine is repaired without the client noticing."""
+"""Before the first token, every failure of an engine is retried without the client noticing."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def truncated_event(exchange: Exchange) -> None:
 
 
 PATIENT_S = 1000.0
-FOREVER_S = 1000.0  # between health probes: what a request finds out, no probe repairs
+FOREVER_S = 1000.0  # between health probes, so that no probe changes what a request found out
 
 EVERY_KIND = {
     "close_before_headers": close_before_headers,
@@ -75,7 +75,7 @@ STREAMED_KINDS = {
 
 
 async def asked_of_both(scheduler: Scheduler, *, stream: bool) -> None:
-    """One request for each engine in turn, so that the bad one is among them: both are perfect."""
+    """Send one request to each engine in turn, also the bad one; both must get a perfect answer."""
     for _ in range(2):
         response = await scheduler.complete(stream=stream)
         assert response.status_code == 200
@@ -141,7 +141,7 @@ async def test_a_silent_engine_is_left_when_its_time_is_up(
 async def test_a_request_leaves_an_engine_whose_health_stops(
     tmp_path: Path, behaviour: Behaviour, stream: bool
 ) -> None:
-    """The engine hangs as a whole: connections are accepted, nothing is ever said."""
+    """The whole engine hangs: it accepts connections and never answers."""
     async with (
         engines(behaviour, answer) as (bad, good),
         running(tmp_path, [bad, good], health_timeout_s=0.1) as scheduler,
@@ -182,7 +182,7 @@ async def test_attempts_are_bounded_and_their_end_is_a_503(tmp_path: Path, strea
 
 
 async def test_a_request_that_fails_everywhere_does_not_close_the_cluster(tmp_path: Path) -> None:
-    """A poisonous request must cost itself only, also until the next health probe."""
+    """A request that makes every engine fail must not affect others, even before the next probe."""
 
     async def poisoned(exchange: Exchange) -> None:
         bad = exchange.received.body["prompt"] == "poison"
@@ -198,7 +198,7 @@ async def test_a_request_that_fails_everywhere_does_not_close_the_cluster(tmp_pa
 
 
 async def test_a_lone_engine_gets_a_second_chance(tmp_path: Path) -> None:
-    """A connection that broke, as idle ones do, is no reason to refuse a request."""
+    """One broken connection, as of an idle one that was closed, must not fail the request."""
     async with (
         engines(close_before_headers) as (engine,),
         running(tmp_path, [engine], health_interval_s=FOREVER_S) as scheduler,
@@ -240,7 +240,7 @@ async def test_every_attempt_is_reserved_and_released_where_it_was_made(tmp_path
         await until(lambda: bool(good_sidecar.ended and bad_sidecar.ended))
         for sidecar in (bad_sidecar, good_sidecar):
             assert [spec.request_id for spec in sidecar.reserved] == sidecar.ended
-        # Each attempt has an id of its own: one's release must not touch the other's reservation.
+        # Each attempt has its own id: releasing one must not release the other's reservation.
         assert bad_sidecar.ended != good_sidecar.ended
         await until(lambda: len(log.read_text().splitlines()) == 2)
         lines = [json.loads(line) for line in log.read_text().splitlines()]
@@ -290,7 +290,7 @@ async def test_a_hanging_engine_delays_no_news_of_the_others(tmp_path: Path) -> 
 
 
 async def test_requests_wait_for_an_engine_as_long_as_they_may(tmp_path: Path) -> None:
-    """For the first one since the start, and for one that is down for a while."""
+    """For the first engine after the start, and for one that is down for a while."""
     async with engines(answer) as (engine,):
         engine.health_status = 500
         async with running(tmp_path, [engine], all_up=False, engine_wait_s=PATIENT_S) as scheduler:
@@ -310,7 +310,7 @@ async def test_requests_wait_for_an_engine_as_long_as_they_may(tmp_path: Path) -
 async def test_a_hung_engine_is_left_after_a_few_times_its_predicted_ttft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its health is good, and it answered before; the one that is only busy is not left."""
+    """Its health is good, and it answered before; an engine that is only busy is not left."""
     monkeypatch.setattr("foretell.placement.silence.LEAST_S", 0.2)
     hung, other = Predictor(e2e_s=0.1), Predictor(e2e_s=9.0)
     async with (

@@ -18,7 +18,7 @@ from foretell.services.process.folders import free_ports
 
 pytestmark = pytest.mark.timeout(600)
 LONG, SHORT = 40, 4
-"""Output tokens: a second of the engine, and next to nothing."""
+"""Output tokens: about a second on the engine, and next to no time."""
 
 
 async def ask(scheduler: Scheduler, tenant: str, tokens: int) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""In a large pool a placement asks a few predictors, chosen by what earlier answers said."""
+"""In a large pool a placement predicts for a few engines, chosen by their last known loads."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ POOL = 5
 
 @pytest.fixture(autouse=True)
 def never_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler that is late asks fewer, and other work may make this one late."""
+    """Keep other work from making the scheduler late, since a late one asks fewer predictors."""
     monkeypatch.setattr(budget, "LATE_S", inf)
 
 
@@ -33,7 +33,7 @@ def predictor(running_requests: int) -> Predictor:
 async def placing(
     tmp_path: Path, predictors: list[Predictor], **settings: object
 ) -> AsyncIterator[Scheduler]:
-    """A scheduler that asks `predictors`, each beside an engine that answers."""
+    """A scheduler with `predictors`, each for a healthy engine."""
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(engines(*[answer] * len(predictors)))
         addresses = [await stack.enter_async_context(serving(p)) for p in predictors]
@@ -48,7 +48,7 @@ async def placing(
 
 
 async def asked_of(scheduler: Scheduler, predictors: list[Predictor], requests: int) -> list[int]:
-    """How many questions each of them got about these, one request after the other."""
+    """Send requests one after the other; return how often each predictor was asked."""
     before = [len(p.asked) for p in predictors]
     for _ in range(requests):
         assert (await scheduler.complete()).status_code == 200
@@ -67,7 +67,7 @@ async def test_the_busy_are_left_in_peace(tmp_path: Path) -> None:
     pool = [predictor(40), predictor(1), predictor(30), predictor(2), predictor(50)]
     async with placing(tmp_path, pool, policy="predicted_latency", candidates=2) as scheduler:
         async with asyncio.timeout(WAIT_S):
-            while not all(p.asked for p in pool):  # at first nobody knows who is busy
+            while not all(p.asked for p in pool):  # loads are unknown at first
                 await asked_of(scheduler, pool, 1)
         asked = await asked_of(scheduler, pool, 20)
     assert asked[1] + asked[3] > 30

@@ -1,4 +1,4 @@
-"""An engine that falls silent in mid-stream, and whose health probes are fine all the same."""
+"""An engine that falls silent in mid-stream while its health probes succeed."""
 
 import json
 import re

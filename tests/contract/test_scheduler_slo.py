@@ -1,4 +1,4 @@
-"""Targets in, and what comes of them: outcomes, refusals, and service where nobody predicts."""
+"""Requests with targets: outcomes, refusals, and service without predictions."""
 
 import asyncio
 import json

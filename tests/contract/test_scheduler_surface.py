@@ -1,4 +1,4 @@
-"""The endpoints beside completions: what passes, where it goes, and how errors look."""
+"""The endpoints other than completions: what passes, where it goes, and the form of errors."""
 
 import asyncio
 import hashlib
@@ -69,7 +69,7 @@ def event(kind: str, **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("path", BODIES)
 async def test_what_an_engine_offers_passes(tmp_path: Path, path: str) -> None:
-    """Bodies come back byte for byte, and one engine's failure is another's request."""
+    """Bodies come back byte for byte, and a request that one engine fails goes to another."""
     body = {"model": MODEL, **BODIES[path], "unheard_of": {"deep": [None]}}
     reply = b'{ "object": "anything", "usage": {"prompt_tokens": 3} }'
     async with (
@@ -84,7 +84,7 @@ async def test_what_an_engine_offers_passes(tmp_path: Path, path: str) -> None:
         received = both[1].received[0].body
         xargs = received.pop("vllm_xargs", None)
         assert (xargs is not None) == (path in GENERATING)
-        named = received.pop("request_id", None)  # by which its response names its engine
+        named = received.pop("request_id", None)  # the response's id names its engine
         assert (named is not None) == (path == "/v1/responses")
         assert {**received, "vllm_xargs": None} == {**body, "vllm_xargs": None}
         wrong = await scheduler.client.post(path, json={**body, "model": "no"})
@@ -140,12 +140,12 @@ async def test_the_sdk_embeds_and_responds(tmp_path: Path) -> None:
         assert kinds == ["response.created", "response.output_text.delta", "response.completed"]
         await sdk.close()
         await until(lambda: bool(log.read_text()))
-        (line,) = map(json.loads, log.read_text().splitlines())  # none of the embedding
+        (line,) = map(json.loads, log.read_text().splitlines())  # the embedding has no line
         assert (line["prompt_tokens"], line["output_tokens"]) == (5, 3)
 
 
 async def test_a_response_that_fails_before_its_first_token_is_repeated(tmp_path: Path) -> None:
-    """Its first events come before there is a token."""
+    """Its first events come before the first token."""
     created = event("response.created", response={"id": "r"})
     delta = event("response.output_text.delta", delta="hello")
 

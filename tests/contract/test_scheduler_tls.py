@@ -1,4 +1,4 @@
-"""TLS towards clients: what they verify, a certificate that is renewed, and what they do wrong."""
+"""TLS towards clients: verification, renewed certificates, and misbehaving clients."""
 
 import asyncio
 import shutil
@@ -42,7 +42,7 @@ def trusting(files: Files) -> ssl.SSLContext:
 
 @asynccontextmanager
 async def encrypted(folder: Path, engine: Engine, files: Files) -> AsyncIterator[str]:
-    """The address where a scheduler before an engine serves with TLS."""
+    """The HTTPS URL of a scheduler with one engine."""
     certificate, key = files
     flags = {"https_certificate": certificate, "https_key": key, "https_listen": "127.0.0.1:0"}
     async with running(folder, [engine], **flags) as scheduler:
@@ -51,7 +51,7 @@ async def encrypted(folder: Path, engine: Engine, files: Files) -> AsyncIterator
 
 
 async def common_name(address: tuple[str, int], files: Files) -> str:
-    """The name in the certificate that a server shows to a client that trusts `files`."""
+    """The common name in the server's certificate, seen by a client that trusts `files`."""
     _, writer = await asyncio.open_connection(*address, ssl=trusting(files))
     shown = writer.get_extra_info("peercert")["subject"]
     writer.close()
@@ -129,7 +129,7 @@ async def test_a_renewed_certificate_is_shown_to_new_clients_without_a_restart(
 async def answering(
     body: bytes, files: Files
 ) -> AsyncIterator[tuple[Server, tuple[str, int], asyncio.Event]]:
-    """A server that answers everything with `body`, its address, and what ends it."""
+    """A server that answers everything with `body`, its address, and the event that stops it."""
     ready, stop = asyncio.Event(), asyncio.Event()
     sock = socket.create_server(("127.0.0.1", 0))
     sock.setblocking(False)
@@ -151,7 +151,7 @@ async def test_a_client_that_does_not_read_is_given_up_and_one_that_reads_gets_a
 ) -> None:
     assert _SHUTDOWN_S > STALL_S, "or the event loop would cut slow readers off"
     monkeypatch.setattr("foretell.services.http.server._SWEEP_S", 0.01)
-    body = b"x" * (16 << 20)  # more than the kernel keeps
+    body = b"x" * (16 << 20)  # more than the kernel buffers
     async with answering(body, old) as (server, address, _):
 
         async def ask() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -174,7 +174,7 @@ async def test_a_client_that_does_not_read_is_given_up_and_one_that_reads_gets_a
 async def test_a_server_that_ends_serves_those_who_wait_for_a_handshake(old: Files) -> None:
     async with answering(b"here", old) as (_, address, stop):
         late = socket.create_connection(address)
-        stop.set()  # nothing of the server has run since `late` was connected
+        stop.set()  # the event loop has not run since `late` was connected
         late.setblocking(False)
         reader, writer = await asyncio.open_connection(
             sock=late, ssl=trusting(old), server_hostname="127.0.0.1"

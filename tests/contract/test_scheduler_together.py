@@ -25,7 +25,7 @@ WORDS = ("attempt 1 goes to engine-0", "on its way to engine-0", "ended on engin
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
-    """One engine, its sidecar and the tagger behind a scheduler; the sidecar's address too."""
+    """A scheduler with one engine, its sidecar and the tagger; and the sidecar's address."""
     stop = asyncio.Event()
     ready = {name: folder / f"{name}.ready" for name in ("predictor", "tagger")}
     async with running_engine(folder, noise_ratio=0.0) as engine:
@@ -53,7 +53,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
                 explain_ratio=1.0,
             ) as scheduler:
                 await scheduler.until(lambda s: s["instances"][0]["healthy"])
-                # Otherwise nothing would be kept for hindsight.
+                # Without calibrated predictions, nothing would be kept for the explanation.
                 await scheduler.until(lambda s: s["instances"][0]["calibration_steps"] is not None)
                 yield scheduler, address
         finally:
@@ -62,7 +62,7 @@ async def cluster(folder: Path) -> AsyncIterator[tuple[Scheduler, str]]:
 
 
 async def explained(scheduler: Scheduler, request_id: str) -> dict[str, Any]:
-    """What is told of a request once its end is known."""
+    """The explanation of a request once it has ended."""
     async with asyncio.timeout(WAIT_S):
         while True:
             told = (await scheduler.client.get(f"/explain/{request_id}")).json()
@@ -131,7 +131,7 @@ async def test_the_lines_of_every_service_about_a_request_have_its_id(
     formats = (JsonLines(), _Text())
 
     def found() -> set[str]:
-        """Where each format has the id in a line with one of the words."""
+        """The loggers and words of records that show word and request id in both formats."""
         told = [(r.name, [each.format(r) for each in formats]) for r in caplog.records]
         return {
             f"{name}: {word}"

@@ -1,4 +1,4 @@
-"""Clients are told a value to plan with and a P90, and in long streams what is left."""
+"""Clients are told a planning value and a P90, and in long streams the remaining time."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ from foretell.services.scheduler.placing.tagging import TaggerClient
 
 
 async def _first_byte(scheduler: Scheduler, body: dict[str, Any]) -> None:
-    """Ask, and leave with the first byte of the answer."""
+    """Send a request, and disconnect after the first byte of the answer."""
     async with scheduler.client.stream("POST", "/v1/completions", json=body) as response:
         await anext(response.aiter_raw())
 
@@ -65,11 +65,11 @@ async def test_headers_the_log_and_a_metric_tell_it(tmp_path: Path) -> None:
     line = json.loads(log.read_text())
     assert (line["told_e2e_s"], line["told_e2e_p90_s"]) == (2.0, 16.0)
     assert (line["told_ttft_s"], line["told_ttft_p90_s"]) == (0.5, 4.0)
-    assert line["predicted_e2e_s"] == 6.0  # the mean stays inside
+    assert line["predicted_e2e_s"] == 6.0  # the mean is only logged
 
 
 async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
-    """Answers here take milliseconds: the P90 that is told comes down to the least it may."""
+    """Answers here take milliseconds, so the told P90 falls to its lower bound."""
     async with (
         engines(answer) as (engine,),
         serving(uncertain()) as address,
@@ -84,7 +84,7 @@ async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def tagged(folder: Path, engine: Engine, **settings: object) -> AsyncIterator[Scheduler]:
-    """A scheduler before `engine`, with a tagger that believes in answers of one token."""
+    """A scheduler with `engine`, and a tagger that estimates one token for every answer."""
     async with (
         serving(uncertain()) as address,
         serving(Tagger(expected_tokens=1.0)) as tagger,
@@ -99,7 +99,7 @@ async def tagged(folder: Path, engine: Engine, **settings: object) -> AsyncItera
 async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
     tmp_path: Path, stream: bool
 ) -> None:
-    """A length of one token is as good as none: what clients get comes down to the TTFT."""
+    """With an estimate of one token, the told end-to-end latency falls to the TTFT."""
     gate, log = asyncio.Event(), tmp_path / "log"
     async with (
         engines(gated(gate, first=0)) as (engine,),
@@ -117,7 +117,7 @@ async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
     line = json.loads(log.read_text())
     logged = line["told_e2e_s"], line["told_e2e_p90_s"]
     assert logged == pytest.approx((e2e_s, e2e_p90_s), abs=1e-3)
-    assert line["predicted_e2e_s"] == 6.0  # by which it was placed
+    assert line["predicted_e2e_s"] == 6.0  # the prediction used for the placement
 
 
 async def test_what_headers_have_told_stays_and_comments_know_better(

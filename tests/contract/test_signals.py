@@ -1,4 +1,4 @@
-"""SIGTERM ends a process at any moment of its start, and at once."""
+"""SIGTERM ends a process at once, at any moment of its start."""
 
 import signal
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from tests.sweeps import cases
 
 MOMENTS = cases(8, 2)
-"""Moments of a start, evenly spread, at which each service gets the signal."""
+"""The number of moments, evenly spread over a start, at which each service gets the signal."""
 WAIT_S = 60.0
 ENDED_S = 10.0
 SERVICES = {
@@ -63,7 +63,7 @@ def ended(process: "subprocess.Popen[bytes]") -> int:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder for sockets, whose paths must be short."""
+    """A folder with a short path, for sockets."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -71,7 +71,7 @@ def short_path() -> Iterator[Path]:
 @pytest.mark.sweep
 @pytest.mark.parametrize("module", SERVICES)
 def test_a_service_obeys_at_any_moment(module: str, short_path: Path) -> None:
-    """Before its first import nothing of ours runs: then the signal itself ends it."""
+    """Before its first import no handler is installed, so the signal's default action ends it."""
     folder = short_path / "whole"
     folder.mkdir()
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The stream of snapshots over real sockets: both its ends, and what may fail."""
+"""The snapshot stream over real sockets: both its ends, and failures."""
 
 import asyncio
 from dataclasses import replace
@@ -14,7 +14,7 @@ from foretell.v1 import predictor_pb2 as pb
 
 
 async def test_an_idle_engine_is_not_believed_to_be_slow_for_ever(tmp_path: Path) -> None:
-    """No snapshot comes, and no request: its follower hears that its slow steps are forgotten."""
+    """Without snapshots and requests, the follower still hears that slow steps are forgotten."""
     probe = BatchShape(1, 100, 5050, 0, 0)
 
     def believed_s(one: Replica) -> float:
@@ -41,10 +41,10 @@ async def test_a_follower_hears_of_snapshots_and_is_told_of_the_end(tmp_path: Pa
         await until(lambda: here.reserved() == 1)
         here.service.hear(snapshot(running=5, sequence=2))
         await until(lambda: one.running() == 5)
-        assert one.reserved() == 1  # and once only
+        assert one.reserved() == 1  # counted once
         seen = one.following.complete(request("a"), answered=True)
         assert seen is not None
-        assert one.reserved() == 1  # the predictor still tells of it
+        assert one.reserved() == 1  # the predictor still reports it
         assert isinstance(await asyncio.wait_for(seen, WAIT_S), pb.Seen)
         await until(lambda: one.reserved() == 0 and here.reserved() == 0)
 
@@ -53,7 +53,7 @@ async def test_a_follower_hears_why_an_engine_is_not_predicted(tmp_path: Path) -
     async with sidecar(tmp_path) as here, replica(here.address) as one:
         here.service.hear_nothing("vLLM 9.9: not verified")
         await until(lambda: one.following.unpredicted == "vLLM 9.9: not verified")
-        here.service.hear(snapshot(running=4))  # its successor is
+        here.service.hear(snapshot(running=4))  # the next engine is predicted
         await until(lambda: one.running() == 4 and one.following.unpredicted == "")
 
 
@@ -89,11 +89,11 @@ async def test_prefixes_are_told_as_they_come_and_go(tmp_path: Path) -> None:
         here.service.hear(snapshot(caching=True))
         here.service.reserve(request("first", prefix=prefix[:1], prefix_chunk_tokens=40.0))
         async with replica(here.address) as one:
-            await until(lambda: one.is_fresh() and cached(one) == 32)  # what was there before
+            await until(lambda: one.is_fresh() and cached(one) == 32)  # cached before it followed
             here.service.reserve(request("second", prefix=prefix, prefix_chunk_tokens=40.0))
             here.service.changed()
             await until(lambda: cached(one) == 80)
-            # Another run of the engine begins with an empty cache.
+            # A new run of the engine begins with an empty cache.
             again = replace(snapshot(caching=True, sequence=1), engine_run_id="another")
             here.service.hear(again)
             await until(lambda: cached(one) == 0)
@@ -109,9 +109,9 @@ async def test_a_predictor_that_comes_back_is_told_what_is_on_its_way(tmp_path: 
         assert waiting is not None
         await here.stop()
         assert await asyncio.wait_for(waiting, WAIT_S) in (None, pb.Seen())
-        assert not one.following.reserve(request("c"))  # so it has to be called, if it can
+        assert not one.following.reserve(request("c"))  # the predictor cannot be notified
         assert one.following.complete(request("nobody"), answered=True) is None
-        assert one.running() == 4  # believed for as long as it is not stale
+        assert one.running() == 4  # the last snapshot counts until it is stale
         fresh = Sidecar(here.address, OPEN)
         await fresh.start()
         fresh.service.hear(snapshot(running=2))

@@ -1,4 +1,4 @@
-"""What a stream of snapshots refuses, and what it costs at most."""
+"""What a snapshot stream refuses, and the limits of its costs."""
 
 import asyncio
 import socket
@@ -37,7 +37,7 @@ async def test_the_secret_is_demanded(tmp_path: Path) -> None:
 
 
 class _Client(FrameStream):
-    """A follower by hand."""
+    """A follower that records frames."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ async def test_a_predictor_ends_streams_that_make_no_sense(
         for frame in frames:
             client.send(frame)
         await asyncio.wait_for(client.over.wait(), WAIT_S)
-        await until(one.is_fresh)  # others do not notice
+        await until(one.is_fresh)  # other followers are not affected
 
 
 async def test_followers_are_bounded(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_followers_are_bounded(tmp_path: Path) -> None:
 
 
 class _Liar(FrameStream):
-    """A predictor's end that sends what a test gives it."""
+    """A predictor's end that answers with the payloads of a test."""
 
     payloads: list[bytes]
 
@@ -162,7 +162,7 @@ def test_notices_of_several_followers_on_the_loop_that_services_run_on(tmp_path:
         ):
             here.service.hear(snapshot(running=4))
             await until(lambda: one.running() == other.running() == 4)
-            for number in range(10):  # whatever the time since the last snapshot
+            for number in range(10):  # at different times since the last snapshot
                 await asyncio.sleep(1.3 * URGENT_INTERVAL_S)
                 one.following.reserve(request(f"{number}-a"))
                 one.following.reserve(request(f"{number}-b"))
@@ -176,7 +176,7 @@ def test_notices_of_several_followers_on_the_loop_that_services_run_on(tmp_path:
 async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/p"
     prefix = tuple(range(2000))
-    with socket.socket(socket.AF_UNIX) as hung:  # takes connections and never reads
+    with socket.socket(socket.AF_UNIX) as hung:  # accepts connections and never reads
         hung.bind(frames_address(address).removeprefix("unix:"))
         hung.listen()
         hung.setblocking(False)
@@ -196,7 +196,7 @@ async def test_notices_to_a_predictor_that_hangs_cost_no_memory(tmp_path: Path) 
                 told += 1
                 assert told < 1000, "everything was kept for a predictor that does not read"
                 await asyncio.sleep(0)
-            assert not one.following.is_open  # so it is called, and followed again once it reads
+            assert not one.following.is_open  # the stream is given up, and opened again
             await until(lambda: followed(2))
         for each in streams:
             each.close()

@@ -1,4 +1,4 @@
-"""The tagger over a real socket: what it answers, how it batches, how it yields."""
+"""The tagger over a real socket: its answers, batches and fallbacks."""
 
 import asyncio
 import json
@@ -93,7 +93,7 @@ async def running_model(
     limits: TaggerLimits = LIMITS,
     **changes: Any,
 ) -> AsyncIterator[Tagger]:
-    """The same with a model of any kind."""
+    """A tagger in this process with any kind of model."""
     ready_file = folder / "ready"
     values = {"listen": f"unix://{folder}/s", "metrics_port": 0, **changes}
     settings = TaggerSettings(ready_file=str(ready_file), **values)
@@ -140,7 +140,7 @@ async def test_censored_observations_count_as_longer(tmp_path: Path) -> None:
         await tagger.observe(100, times=10)
         await tagger.observe(300, times=10, censored=True)
         answer = await tagger.tag(max_tokens=300)
-        # S is 1 up to 100 and 1/2 up to 300.
+        # The survival function S is 1 up to 100 and 1/2 up to 300.
         assert answer.expected_tokens == pytest.approx(200.0)
         assert (await tagger.tag()).expected_tokens > 300.0
 

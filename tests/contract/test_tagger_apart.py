@@ -1,4 +1,4 @@
-"""The encoder in its own process, and how much is learnt."""
+"""The encoder in its own process, and how much the tagger learns."""
 
 import os
 import signal
@@ -61,7 +61,7 @@ def test_an_encoder_that_is_killed_or_hangs_is_replaced(monkeypatch: pytest.Monk
 
 
 def test_who_waits_for_an_encoder_that_gets_no_processor_is_released() -> None:
-    """As at the end of the tagger's process, which waits for its threads."""
+    """The tagger's process waits for such threads when it ends."""
     encoder = EncoderApart(folder_of("shipped"))
     os.kill(encoder.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:

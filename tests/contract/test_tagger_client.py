@@ -1,4 +1,4 @@
-"""The tagger's client: order, refusals, and a tagger that breaks in the midst."""
+"""The tagger's client: order, refusals, and a tagger that fails in between."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ def request(prompt: str, **fields: object) -> tagger_pb2.TagRequest:
 
 
 class Client:
-    """A `TaggerClient` and what it was told, by key."""
+    """A `TaggerClient` and the estimates that it received, by key."""
 
     def __init__(self, asking: TaggerClient) -> None:
         self.asking = asking
@@ -46,7 +46,7 @@ class Client:
         self.asking.ask(key, partial(request, prompt, **fields))
 
     async def answered(self, prompt: str) -> LengthEstimate:
-        """The estimate, however often the tagger is away before."""
+        """The estimate for `prompt`, requested until the tagger answers."""
         keys = list[str]()
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -76,7 +76,7 @@ async def client(address: str) -> AsyncIterator[Client]:
 async def test_nobody_gets_anothers_estimate_and_the_latest_get_theirs(
     tmp_path: Path, seed: int
 ) -> None:
-    """Hints, history and the model answer at different times; only the model is believed."""
+    """Hints, history and the model answer at different times; only the model's are passed on."""
     rng, expected = Random(seed), dict[str, float]()
     async with running(tmp_path, FakeRegressor()) as tagger, client(tagger.ready["address"]) as own:
         await own.answered("hello")
@@ -134,7 +134,7 @@ async def test_an_oversized_batch_is_refused(
 async def test_who_waits_is_answered_once_and_hears_at_once_that_nothing_comes(
     tmp_path: Path,
 ) -> None:
-    """With a bound that no test reaches."""
+    """The timeout is too long to be reached here."""
     regressor = FakeRegressor()
     async with running(tmp_path, regressor) as tagger, client(tagger.ready["address"]) as own:
         own.asking.wait_s = 10 * WAIT_S

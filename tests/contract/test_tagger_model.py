@@ -1,4 +1,4 @@
-"""A length model behind the real service: recall, adaptation, and what cannot be loaded."""
+"""A length model behind the real service: inputs, adaptation, and models that cannot be loaded."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ from foretell.v1 import tagger_pb2
 
 
 class FakeEncoder:
-    """Sure that an answer has about as many tokens as the prompt has characters."""
+    """Predicts confidently that an answer has about as many tokens as the prompt has characters."""
 
     def __init__(self) -> None:
         self.asked: list[Conversation] = []
@@ -66,7 +66,7 @@ async def test_the_conversation_reaches_the_model(tmp_path: Path) -> None:
 
 
 async def test_what_was_answered_moves_what_is_expected(tmp_path: Path) -> None:
-    """A serving model that answers three times as long as the encoder has learnt."""
+    """The serving model's answers are three times as long as the encoder predicts."""
     encoder = FakeEncoder()
     async with running_model(tmp_path, EncoderModel(encoder)) as tagger:
         before = median(await tagger.tag("x" * 200, model_name="other"))
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_serve_ends_the_start(flags: list[str], said: str) -
 
 
 async def test_applications_are_told_apart_by_their_system_prompt(tmp_path: Path) -> None:
-    """The encoder expects the same of both; one application's answers are short, one's long."""
+    """The encoder predicts the same for both, but one has short answers and one has long ones."""
     async with running_model(tmp_path, EncoderModel(FakeEncoder())) as tagger:
         for number in range(80):
             for system, tokens in (("Be brief.", 20), ("Tell all.", 900)):

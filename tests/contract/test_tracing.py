@@ -1,4 +1,4 @@
-"""Traces reach a collector by OTLP, and engines go on with them."""
+"""Traces reach a collector by OTLP, and engines continue them."""
 
 import asyncio
 from collections.abc import AsyncIterator

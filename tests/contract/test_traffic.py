@@ -1,4 +1,4 @@
-"""Calls between hosts: refused without the shared secret, and encrypted where that is wanted."""
+"""Calls between hosts: refused without the shared secret, and encrypted where configured."""
 
 import asyncio
 import json
@@ -75,7 +75,7 @@ def test_what_only_this_host_reaches() -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 that is its own authority, and its key."""
+    """A self-signed certificate for 127.0.0.1, and its key."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
@@ -94,7 +94,7 @@ async def test_certificates_on_both_sides_replace_the_secret(
 
 
 class _End(FrameStream):
-    """One end of a stream of frames, which remembers what comes."""
+    """One end of a stream of frames, which records the frames it receives."""
 
     heard: list[bytes]
 
@@ -126,7 +126,7 @@ async def test_frames_are_encrypted_for_those_with_certificates_only(
         stream.close()
     server.close()
     await server.wait_closed()
-    await asyncio.sleep(0.1)  # for transports of TLS to close
+    await asyncio.sleep(0.1)  # lets TLS transports close
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0"])

@@ -1,8 +1,8 @@
 """An event loop whose clock jumps: sockets are real, waiting takes no time.
 
-The clock stands while anything can run and jumps to the next timer when nothing can. What takes an
-emulated engine a minute then takes as long as its computing does, and no other process's load shows
-in any measured time.
+The clock stands still while anything can run, and jumps to the next timer when nothing can. A
+minute of an emulated engine then takes only its computing time, and no other process's load
+affects a measured time.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-# Loopback delivers at once, nearly always. Before a jump that may be a time-out, better be sure.
+# Loopback nearly always delivers at once. Before a jump to a possible timeout, wait to be sure.
 _LONG_S, _PATIENCE_S = 0.5, 0.2
 
 
@@ -21,7 +21,7 @@ class _JumpingSelector(selectors.DefaultSelector):
         self.now_s = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
-        if timeout is None:  # no timer: only a socket can go on
+        if timeout is None:  # no timer: only a socket can wake the loop
             return super().select(None)
         ready = super().select(0)
         if ready or timeout <= 0:
@@ -33,7 +33,7 @@ class _JumpingSelector(selectors.DefaultSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For `asyncio.Runner(loop_factory=VirtualTimeLoop)`."""
+    """An event loop for `asyncio.Runner(loop_factory=VirtualTimeLoop)`."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -43,7 +43,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         return self._jumping.now_s
 
     def as_time_module(self) -> SimpleNamespace:
-        """What stands in for the module `time` where clocks are read."""
+        """A replacement for the module `time` in modules that read clocks."""
         return SimpleNamespace(
             monotonic=self.time,
             perf_counter=self.time,

@@ -1,4 +1,4 @@
-"""Starts `foretell up`, reads its state file, kills its components, waits until it is whole."""
+"""Runs `foretell up`: reads its state file, kills components, waits until all are ready again."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ class Cluster:
     endpoint: str
 
     def state(self) -> dict[str, Any]:
-        """What the supervisor says of itself; empty before it has said anything."""
+        """The supervisor's state file; empty before it has been written."""
         path = self.run_dir / "cluster.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
@@ -38,19 +38,19 @@ class Cluster:
         return found
 
     def kill(self, name: str) -> None:
-        """SIGKILL one component: no goodbye to anyone."""
+        """SIGKILL one component."""
         os.kill(self.component(name)["pid"], signal.SIGKILL)
 
     def pause(self, name: str) -> None:
-        """SIGSTOP one component: it neither answers nor goes."""
+        """SIGSTOP one component: it hangs without ending."""
         os.kill(self.component(name)["pid"], signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT one that is stopped."""
+        """SIGCONT a paused component."""
         os.kill(self.component(name)["pid"], signal.SIGCONT)
 
     async def pause_for(self, name: str, seconds: float) -> None:
-        """Stop one for a moment; a process of its own lets it go on, for this one may be late."""
+        """Pause a component for a time. A child process resumes it, as this one may be late."""
         pid = self.component(name)["pid"]
         script = f"kill -STOP {pid}; sleep {seconds}; kill -CONT {pid}"
         pausing = await asyncio.create_subprocess_exec("sh", "-c", script)
@@ -75,7 +75,7 @@ class Cluster:
         self.await_ready()
 
     def logs(self) -> str:
-        """The last lines of every log, for a failure's message."""
+        """The last lines of every log, for failure messages."""
         parts = []
         for path in sorted(self.run_dir.glob("*.log")):
             lines = path.read_text(errors="replace").splitlines()[-15:]

@@ -1,4 +1,4 @@
-"""Traffic from the official SDK, with every request's fate on record."""
+"""Traffic from the official SDK that records the outcome of every request."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,13 +17,13 @@ class Fate:
     stream: bool
     text: str = ""
     begun: bool = False
-    """The headers of a stream had come."""
+    """Whether the headers of a stream have come."""
     tokens: int = 0
     error: str = ""
 
     @property
     def lost(self) -> bool:
-        """It failed although the client had not seen a token yet."""
+        """Whether it failed before the client had seen a token."""
         return bool(self.error) and self.tokens == 0
 
 
@@ -61,9 +61,9 @@ async def run(
     over_s: float = 3.0,
     retries: int = 2,
 ) -> list[Fate]:
-    """`requests` spread over so many seconds, with `mishap` in their midst.
+    """Spread `requests` over `over_s` seconds, with `mishap` at half that time.
 
-    `retries` is how often the SDK asks again where no answer has begun; 2 is its own default.
+    `retries`: how often the SDK repeats a request whose answer has not begun; its default is 2.
     """
     rng = Random(seed)
     fates = [

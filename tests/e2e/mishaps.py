@@ -1,4 +1,4 @@
-"""Mishaps of a cluster under load, and what clients may see of them."""
+"""Failures in a cluster under load, and what clients may notice of them."""
 
 import asyncio
 from contextlib import suppress
@@ -19,7 +19,7 @@ def model_of(running: Cluster) -> str:
 
 
 def truth(running: Cluster, fates: list[load.Fate]) -> list[str]:
-    """What an engine answers directly; an emulated engine's text depends on the prompt alone."""
+    """An engine's direct answers; the text of an emulated engine depends on the prompt alone."""
     url = running.component("engine-3")["address"]
     bodies = [{"prompt": f.prompt, "max_tokens": f.max_tokens, "temperature": 0} for f in fates]
     model = model_of(running)
@@ -35,11 +35,11 @@ def truth(running: Cluster, fates: list[load.Fate]) -> list[str]:
 
 
 _asked: set[asyncio.Task[None]] = set()
-"""Requests that nobody waits for: the loop itself keeps no task alive."""
+"""Requests whose answers are ignored; the event loop itself holds only weak references to tasks."""
 
 
 async def ask(url: str, body: dict[str, Any]) -> None:
-    """Send one request; with a client of its own, which is closed when the loop ends, too."""
+    """Send one request with its own client, which is also closed if the loop ends."""
     async with httpx.AsyncClient(timeout=60) as client:
         with suppress(httpx.HTTPError):
             await client.post(url, json=body)
@@ -59,7 +59,7 @@ async def busy(running: Cluster, victim: str) -> None:
                 return True
         return False
 
-    # Where the machine is so busy that the load was over before this could look, there is more.
+    # On a busy machine the load may be over before this looks, so send some more.
     body = {"model": model_of(running), "prompt": "more", "max_tokens": 120, "temperature": 0}
     async with httpx.AsyncClient(timeout=RECOVERY_S) as client:
         for number in range(600):
@@ -75,7 +75,7 @@ async def busy(running: Cluster, victim: str) -> None:
 
 
 async def until_unbelieved(running: Cluster, predictor: str) -> None:
-    """Wait until no scheduler believes any more what a predictor that is stopped said last."""
+    """Wait until no scheduler uses the last snapshot of a stopped predictor any more."""
     urls = [running.component(f"scheduler-{i}")["address"] for i in range(2)]
     instance_id = predictor.removesuffix(".predictor")
     async with httpx.AsyncClient() as client, asyncio.timeout(RECOVERY_S):
@@ -90,9 +90,9 @@ async def until_unbelieved(running: Cluster, predictor: str) -> None:
 def drive(
     running: Cluster, victim: str, seed: int, *, retries: int = 2, with_headers: bool = False
 ) -> list[load.Fate]:
-    """Load the cluster, kill `victim` in the midst of it, and wait until all is well again.
+    """Load the cluster, kill `victim` meanwhile, and wait until all components are ready again.
 
-    `with_headers`: answers begin with the engine's headers, not with its first token.
+    `with_headers`: an answer counts as begun with the engine's headers, not with its first token.
     """
     before = running.component(victim)
 
@@ -119,7 +119,7 @@ def drive(
 
 
 def degraded(running: Cluster, missing: str) -> float:
-    """Answers that placements of both schedulers had to do without."""
+    """The number of placements, of both schedulers, that lacked the component `missing`."""
     total = 0.0
     for name in ("scheduler-0", "scheduler-1"):
         text = httpx.get(f"{running.component(name)['address']}/metrics").text

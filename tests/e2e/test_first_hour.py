@@ -23,23 +23,23 @@ WAIT_S = 240.0
 DEMO = f"{INSTALLED} demo"
 RENDER = f"{INSTALLED} render compose"
 COMMANDS = {
-    "git clone REPOSITORY foretell && cd foretell",  # readers have done it
+    "git clone REPOSITORY foretell && cd foretell",  # readers have done this already
     "make run",
     DEMO,
     RENDER,
-    "docker compose up --build --detach --wait",  # tests/compose
+    "docker compose up --build --detach --wait",  # tested in tests/compose
 }
-"""Of the first page. What it marks as `sh run` is run by test_docs_commands.py."""
+"""The commands of the first page. test_docs_commands.py runs those marked `sh run`."""
 COLUMNS = {80: "share", 120: "placed", 200: "address"}
-"""What a table of that width has, and a narrower one has not."""
+"""By width of the terminal: a column that the table shows, and a narrower table does not."""
 
 
-# Readline tells all children of this process how wide its own terminal is.
+# Readline exports the size of its own terminal to all child processes.
 _OURS = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
 
 
 class Terminals:
-    """Windows of a tmux server of its own."""
+    """Terminal windows in a separate tmux server."""
 
     def __init__(self, folder: Path) -> None:
         self._socket = str(folder / "tmux.sock")
@@ -50,7 +50,7 @@ class Terminals:
         return done.stdout
 
     def run(self, name: str, width: int, command: str) -> None:
-        """Run a command in a terminal of `width` columns, which stays when it has ended."""
+        """Run a command in a terminal of `width` columns, which stays open afterwards."""
         text = f"FORETELL_EMULATOR_SPEEDUP=5 {command}; echo ended with $?; exec sleep infinity"
         size = ("-x", str(width), "-y", "60")
         self.tmux("new-session", "-d", "-s", name, *size, "-c", os.getcwd(), text)
@@ -59,7 +59,7 @@ class Terminals:
         self.tmux("resize-window", "-t", name, "-x", str(width))
 
     def shown(self, name: str) -> str:
-        """What is on the screen."""
+        """The visible text of the terminal."""
         return self.tmux("capture-pane", "-p", "-t", name)
 
     def text(self, name: str) -> str:
@@ -83,7 +83,7 @@ def as_installed(command: str) -> str:
 
 
 def what_make_runs(target: str, *variables: str) -> str:
-    """The last command of a target, which its set-up comes before."""
+    """The last command of a make target; the commands before it are set-up."""
     done = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", target, *variables],
         cwd=ROOT,

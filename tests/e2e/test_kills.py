@@ -1,4 +1,4 @@
-"""Two schedulers, four emulated engines, load, and SIGKILL.
+"""SIGKILL under load, with two schedulers and four emulated engines.
 
 Only streams that a killed scheduler had begun are lost.
 """
@@ -16,7 +16,7 @@ from mishaps import REQUESTS, await_predictions, busy, drive, model_of, truth, u
 from foretell.services.process.hang import HangLimits
 
 PAUSE_S = HangLimits().missed * HangLimits().answer_s / 4
-"""Far shorter than what the supervisor takes for a hang."""
+"""Far shorter than the pause that the supervisor considers a hang."""
 pytestmark = pytest.mark.timeout(240)
 
 

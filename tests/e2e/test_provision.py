@@ -1,4 +1,4 @@
-"""Engines come and go with the load, and nothing is cut, though the provisioner is killed."""
+"""Engines start and stop with the load; no request fails although the provisioner is killed."""
 
 import json
 from collections.abc import Callable
@@ -32,7 +32,7 @@ WORKERS = 5
 
 
 class Load:
-    """Clients that ask one after the other; every answer is kept."""
+    """Clients that send one request after the other and record every answer."""
 
     def __init__(self, endpoint: str) -> None:
         self.answers: list[tuple[int, str]] = []
@@ -41,7 +41,7 @@ class Load:
         self._endpoint = endpoint
 
     def once(self) -> int:
-        """One answer's status."""
+        """Send one request; return the answer's status."""
         body = {"model": "Llama-2-7b-hf", "prompt": "Once upon a time", "max_tokens": 400}
         url = f"{self._endpoint}/v1/completions"
         answer = httpx.post(url, json=body, timeout=START_S, trust_env=False)
@@ -61,14 +61,14 @@ class Load:
 
 
 def engines(found: Cluster) -> dict[str, str]:
-    """The phases of the engines, by their names, as the provisioner keeps them."""
+    """The phase of each engine by name, from the provisioner's state file."""
     path = found.run_dir / "provisioner" / "engines.json"
     state: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return {name: engine["phase"] for name, engine in state.items()}
 
 
 def kill_when(found: Cluster, condition: Callable[[dict[str, str]], bool]) -> None:
-    """SIGKILL the provisioner once its state is so, and wait for its next life."""
+    """SIGKILL the provisioner once the engines meet `condition`, and wait for its restart."""
     until(lambda: condition(engines(found)), START_S)
     before = found.component("provisioner")["pid"]
     found.kill("provisioner")
@@ -84,13 +84,13 @@ def test_engines_come_and_go_and_no_request_is_lost(tmp_path: Path) -> None:
         assert engines(found) == {}
         load = Load(found.endpoint)
         with ThreadPoolExecutor(WORKERS + 1) as pool:
-            first = pool.submit(load.once)  # from zero: it waits for an engine
+            first = pool.submit(load.once)  # scales from zero: waits for an engine
             kill_when(found, lambda phases: "warming" in phases.values())
             assert first.result(START_S) == 200
             workers = [pool.submit(load.work) for _ in range(WORKERS)]
             try:
                 kill_when(found, lambda phases: len(phases) == 2)
-                until(lambda: len(load.used()) == 2, START_S)  # traffic reaches the second
+                until(lambda: len(load.used()) == 2, START_S)  # the second engine gets traffic
             finally:
                 load.stop.set()
             kill_when(found, lambda phases: len(phases) < 2 or "draining" in phases.values())

@@ -1,4 +1,4 @@
-"""The wheel that `make wheel` builds has all that the checkout has, and its commands run."""
+"""The wheel that `make wheel` builds has all files of the checkout, and its commands run."""
 
 import os
 import shutil
@@ -21,14 +21,14 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("foretell",)
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 COMPILED = Path("foretell", "kernel", "src")
-"""What the extension module is built from: it is not in the wheel."""
+"""The sources of the extension module, which are not in the wheel."""
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which the wheel is installed, without what it depends on.
+    """The folder into which the wheel is installed, without its dependencies.
 
-    No compiler is on the PATH: pip fetches one as a wheel.
+    The build finds no compiler on the PATH: pip fetches one as a wheel.
     """
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
@@ -49,7 +49,7 @@ def pip(*arguments: str | Path, **environment: str) -> None:
 
 @pytest.fixture
 def taken(tmp_path: Path) -> Path:
-    """A folder that has packages of those names itself."""
+    """A folder with packages named `services`, `tools` and `cli`."""
     for name in ("services", "tools", "cli"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise SystemExit('not ours')\n")
@@ -57,7 +57,7 @@ def taken(tmp_path: Path) -> Path:
 
 
 def files_of(root: Path) -> set[str]:
-    """Those of the packages, relative to `root`; folders that are links are followed."""
+    """The packages' files, relative to `root`; links to folders are followed."""
     found = (
         Path(folder, name)
         for package in PACKAGES
@@ -124,6 +124,6 @@ def test_a_cluster_runs_and_is_asked(
 
 
 def test_one_package_is_installed(installed: Path) -> None:
-    """Names such as `services` and `tools` are everybody's."""
+    """Names such as `services` and `tools` could collide with other packages."""
     packages = [each.name for each in installed.iterdir() if (each / "__init__.py").exists()]
     assert packages == ["foretell"]

@@ -1,6 +1,6 @@
-"""One cluster for most tests: engines take half a minute to start.
+"""One cluster for most tests, because engines take half a minute to start.
 
-`make test-vllm` names vLLM's Python and the tiny model in the environment.
+`make test-vllm` sets vLLM's Python and the tiny model in the environment.
 """
 
 from collections.abc import Iterator

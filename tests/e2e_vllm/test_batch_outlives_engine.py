@@ -1,4 +1,4 @@
-"""A real engine is killed beside a batch: no line and no online request is lost, or comes twice."""
+"""A real engine is killed during a batch: no line or online request is lost or answered twice."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ LINES, CLIENTS = 200, 4
 MOST_ONLINE = 1200
 LONG_TOKENS = 96
 VICTIM = f"engine-{ENGINES - 1}"
-"""It serves offline requests beside online ones, so most lines are on their way to it."""
+"""It serves offline requests beside online ones, so it gets most lines."""
 WAIT_S = 200.0
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 async def keep_asking(
     sdk: AsyncOpenAI, model: str, todo: list[Call], done: list[Call], over: asyncio.Event
 ) -> None:
-    """A client that asks one thing after the other, and nothing twice."""
+    """Send one call after the other, each once."""
     while todo and not over.is_set():
         call = todo.pop()
         await send(sdk, model, call)
@@ -35,7 +35,7 @@ async def keep_asking(
 
 
 async def kill_amidst_work(running: Cluster) -> float:
-    """Kill an engine that works on lines when a part of them has ended; when, Unix seconds."""
+    """Kill the victim while it works and a tenth of the lines has ended; return the Unix time."""
     async with httpx.AsyncClient(base_url=running.endpoint, timeout=300.0) as client:
         async with asyncio.timeout(WAIT_S):
             while True:
@@ -54,7 +54,7 @@ async def kill_amidst_work(running: Cluster) -> float:
 async def beside(
     running: Cluster, model: str, lines: list[dict[str, Any]], todo: list[Call]
 ) -> tuple[Any, list[dict[str, Any]], list[Call], float]:
-    """The batch, its output, the online requests that were answered, when the engine died."""
+    """The batch, its output, the answered online requests, and the Unix time of the kill."""
     over, done = asyncio.Event(), list[Call]()
     async with (
         AsyncOpenAI(
@@ -71,7 +71,7 @@ async def beside(
 
 
 def cut_off(running: Cluster, killed_unix_s: float) -> set[str]:
-    """Requests of which an attempt was under way on the engine when it died."""
+    """Ids of requests with an attempt in progress on the engine when it died."""
     lines = [
         json.loads(line)
         for path in running.run_dir.glob("*.requests.jsonl")

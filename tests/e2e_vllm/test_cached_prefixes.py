@@ -1,7 +1,7 @@
-"""A prompt that begins like an earlier one goes to the engine that has it cached.
+"""A prompt that shares a prefix with an earlier one goes to the engine that has it cached.
 
-And the request log says what was predicted and what was found. It runs before the tests that send
-bursts: predictors expect more of the kind for a while.
+The request log shows how much was predicted to be cached and how much was. These tests run before
+those that send bursts, after which predictors expect more bursts for a while.
 """
 
 import socket
@@ -23,12 +23,12 @@ from tests.e2e_vllm.vllm_engines import ENGINES, model_of, recorded
 
 CHATS, TURNS = 4, 4
 WORDS = ["the", "model", "server", "request", "every", "engine", "answers", "waits", "for", "it"]
-BLOCK_TOKENS = 128  # of vLLM on a CPU
+BLOCK_TOKENS = 128  # vLLM's block size on a CPU
 pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 Chat = list[dict[str, str]]
 SNAPSHOT_S = 1.0
-"""Time until every scheduler has surely heard what a predictor was told by others."""
+"""Time after which every scheduler has certainly got what others told a predictor."""
 
 
 def text_of(draws: Random, words: int) -> str:
@@ -36,7 +36,7 @@ def text_of(draws: Random, words: int) -> str:
 
 
 def calibrate(running: Cluster, model: str) -> None:
-    """Let both predictors learn prefills and decodes, whichever engine requests then go to."""
+    """Let both predictors learn step times of prefills and decodes, before any placement."""
     draws = Random(1)
     for index in range(ENGINES):
         url = running.component(f"engine-{index}")["address"]
@@ -47,7 +47,7 @@ def calibrate(running: Cluster, model: str) -> None:
 
 
 def ask(client: httpx.Client, model: str, name: str, chat: Chat, **more: Any) -> str:
-    """Who answered; the answer is added to `chat`."""
+    """The instance that answered; the answer is appended to `chat`."""
     answer = client.post(
         "/v1/chat/completions",
         json={"model": model, "messages": chat, "max_tokens": 4, "temperature": 0, **more},
@@ -59,7 +59,7 @@ def ask(client: httpx.Client, model: str, name: str, chat: Chat, **more: Any) ->
 
 @contextmanager
 def reserved(running: Cluster, instance: str) -> Iterator[None]:
-    """To its predictor, an engine is about to get a lot; so the scheduler goes elsewhere."""
+    """Hold large reservations on an engine, so that the scheduler chooses the other one."""
     address = running.component(f"{instance}.predictor")["address"]
     names = [f"never-{index}" for index in range(6)]
     secret = (running.run_dir / "secret").read_bytes().strip()
@@ -85,7 +85,7 @@ def _send(stream: socket.socket, messages: list[Any]) -> None:
 
 
 def talk(running: Cluster, model: str, chats: list[Chat]) -> list[list[str]]:
-    """Who answered each turn of each chat; of the first turns each engine gets its share."""
+    """The instance that answered each turn, by chat; each engine gets half of the first turns."""
     draws, went = Random(2), []
     with httpx.Client(base_url=running.endpoint, timeout=120) as client:
         for half, instance in enumerate(("engine-1", "engine-0")):
@@ -114,12 +114,12 @@ def test_later_turns_go_where_the_earlier_ones_are_cached(running: Cluster) -> N
             assert line["cached_tokens"] >= line["prompt_tokens"] - 2 * BLOCK_TOKENS, line
             error = line["predicted_cached_tokens"] - line["cached_tokens"]
             assert abs(error) <= 2 * BLOCK_TOKENS, line
-    # By chance three of four would move; whatever else the machine does may move one.
+    # Random placement would move three of four; other load on the machine may move one.
     assert sum(len(set(instances)) > 1 for instances in went) <= 1, went
 
 
 def single_tokens(running: Cluster, model: str) -> list[int]:
-    """Words that are the same token when they are read again, unlike most of what it would say."""
+    """The words of one token each: as text in the next prompt they are the same tokens again."""
     url, found = running.component("engine-0")["address"], []
     for word in WORDS:
         body = {"model": model, "prompt": f" {word}", "add_special_tokens": False}
@@ -136,13 +136,13 @@ def test_a_turn_finds_the_answer_before_it(running: Cluster) -> None:
         for turn in range(TURNS):
             chat.append({"role": "user", "content": text_of(draws, 40)})
             name = f"answered-{turn}"
-            # 300 steps of one engine and of the other may differ by more than this prefix spares.
+            # The engines' times of 300 steps may differ by more than this prefix saves.
             with reserved(running, "engine-1"):
                 went = ask(client, model, name, chat, max_tokens=300, ignore_eos=True, **words)
             assert went == "engine-0"
     lines = recorded(running, [f"answered-{turn}" for turn in range(TURNS)])
     for line in lines[1:]:
-        # All but the new question; without answers it would be 300 tokens less.
+        # All but the new question is cached; without the answer it would be 300 tokens less.
         assert line["cached_tokens"] >= line["prompt_tokens"] - 2 * BLOCK_TOKENS, line
         error = line["predicted_cached_tokens"] - line["cached_tokens"]
         assert abs(error) <= BLOCK_TOKENS, line

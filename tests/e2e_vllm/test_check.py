@@ -56,7 +56,7 @@ def test_every_stage_leaves_its_result_and_one_page_tells_of_all(tmp_path: Path)
     assert found["cost"]["pairs"] > 1
     assert found["truth"]["load"]["measured"] > 0
     assert found["truth"]["as_deployed"]["foretell"]["tpot"]["count"] > 0
-    for stage in ("cluster", "beside"):  # on a busy machine some have no time
+    for stage in ("cluster", "beside"):  # on a busy machine a stage may get no time
         assert {"runs", "left_out", "failed"} & set(found[stage])
     page = (tmp_path / "report.md").read_text()
     assert "laboratory" in page
@@ -68,7 +68,7 @@ def test_every_stage_leaves_its_result_and_one_page_tells_of_all(tmp_path: Path)
 def test_a_kill_leaves_what_was_measured_and_no_process(tmp_path: Path) -> None:
     with running(tmp_path, "--minutes=5", "--stages=attach,cost,truth") as process:
         until((tmp_path / "cost.json").exists)
-        time.sleep(1.0)  # in the midst of the next stage
+        time.sleep(1.0)  # during the next stage
         started = descendants(process.pid)
         process.send_signal(signal.SIGKILL)
         process.wait()

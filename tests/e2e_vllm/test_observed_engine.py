@@ -1,4 +1,4 @@
-"""A real vLLM that somebody else has started, without our plugin: it is observed and predicted."""
+"""A real vLLM that foretell did not start, without the plugin, is observed and predicted."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def answers(url: str) -> bool:
 
 @contextmanager
 def stock_vllm(folder: Path) -> Iterator[str]:
-    """vLLM as its own command starts it; its URL."""
+    """The URL of a vLLM started by its own command."""
     python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
     (port,) = free_ports("127.0.0.1", 1)
     place = ("--host", "127.0.0.1", "--port", str(port), "--model", model)
@@ -83,7 +83,7 @@ def test_it_is_observed_and_predicted(tmp_path: Path) -> None:
         with cluster(tmp_path, f"--cluster={file}", "--no-restart") as running:
             until(lambda: bool(engine_of(running)["approximations"]), 30.0)
             asyncio.run(ask(running, 3 * SEATS, 60))
-            # Where the machine is busy a tiny model's steps come in bursts, and few are told apart.
+            # On a busy machine a tiny model's steps arrive in bursts, and few can be distinguished.
             until(lambda: engine_of(running)["calibration_steps"] > 0, 30.0)
             assert engine_of(running)["approximations"] == ["observed from outside"]
             (headers,) = asyncio.run(ask(running, 1, 5))

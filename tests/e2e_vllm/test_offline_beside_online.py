@@ -1,4 +1,4 @@
-"""A real engine with offline requests beside online ones says what it says without them."""
+"""A real engine gives the same answers with offline requests beside online ones as without."""
 
 import asyncio
 from random import Random
@@ -20,7 +20,7 @@ ONLINE_FIELDS: dict[str, Any] = {"vllm_xargs": {"slo_ttft_ms": 2000.0, "slo_tpot
 
 
 def prompts() -> list[str]:
-    """Some share the beginning with others; together they are more than the KV cache holds."""
+    """Prompts of which some share prefixes; together they exceed the KV cache."""
     draws = Random(5)
     books = [" ".join(draws.choices(WORDS, k=150)) for _ in range(6)]
     return [
@@ -36,7 +36,7 @@ async def ask(client: httpx.AsyncClient, model: str, prompt: str, **more: Any) -
 
 
 async def both(url: str, stock_url: str, model: str) -> tuple[list[str], list[str]]:
-    """The answers of the engine with both classes at once, and of the other engine."""
+    """The answers of the engine that serves both classes at once, and those of the other engine."""
     asked = [(prompt, 8 + index % 40) for index, prompt in enumerate(prompts())]
     async with (
         httpx.AsyncClient(base_url=url, timeout=300.0) as client,
@@ -49,7 +49,7 @@ async def both(url: str, stock_url: str, model: str) -> tuple[list[str], list[st
         online = []
         for index, (text, count) in enumerate(asked[:ONLINE]):
             fields = ONLINE_FIELDS if index % 2 else {}
-            # One after the other, and in the end all at once: a burst.
+            # First one after the other, then all at once as a burst.
             task = asyncio.create_task(ask(client, model, text, max_tokens=count, **fields))
             online.append(task)
             if index < ONLINE // 2:

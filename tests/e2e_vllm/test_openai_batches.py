@@ -1,4 +1,4 @@
-"""A greedy batch of OpenAI's client on real engines: every answer is the engine's own."""
+"""A greedy batch from OpenAI's client on real engines; every answer equals a direct one."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 
 async def batch_of(url: str, lines: list[dict[str, Any]]) -> tuple[Any, list[dict[str, Any]]]:
-    """The batch, once it has ended, and the lines of its output."""
+    """The ended batch, and the lines of its output."""
     async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as sdk:
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         file = await sdk.files.create(file=("input.jsonl", data), purpose="batch")
@@ -35,7 +35,7 @@ async def batch_of(url: str, lines: list[dict[str, Any]]) -> tuple[Any, list[dic
 
 
 def completions(count: int, seed: int) -> list[Call]:
-    """Calls that can stand in a batch."""
+    """Calls that can be lines of a batch."""
     found = [call for call in calls(2 * count, seed) if not call.chat]
     for call in found:
         call.stream = False
@@ -62,7 +62,7 @@ def lines_of(model: str, asked: list[Call]) -> list[dict[str, Any]]:
 def check_batch(
     running: Cluster, batch: Any, found: list[dict[str, Any]], asked: list[Call]
 ) -> None:
-    """Each line is there once, and says what an engine says that is asked directly."""
+    """Check that each line is in the output once, with the text that an engine gives directly."""
     assert batch.request_counts.completed == batch.request_counts.total == len(asked)
     assert [each["custom_id"] for each in found] == [call.request_id for call in asked]
     url = running.component("engine-0")["address"]

@@ -1,6 +1,6 @@
 """The official SDK through the scheduler to two real vLLM engines on the CPU.
 
-Run by `make test-vllm`, which names vLLM's Python and the tiny model in the environment.
+`make test-vllm` runs it and sets vLLM's Python and the tiny model in the environment.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 @dataclass
 class Call:
-    """One request, and what came back."""
+    """One request and its answer."""
 
     chat: bool
     stream: bool
@@ -71,7 +71,7 @@ def calls(count: int, seed: int) -> list[Call]:
 
 
 async def send(client: AsyncOpenAI, model: str, call: Call) -> None:
-    """Send `call` and note text, instance and prediction."""
+    """Send `call` and record the answer's text, instance and prediction in it."""
     options: dict[str, Any] = {
         "model": model,
         "max_tokens": call.max_tokens,
@@ -110,7 +110,7 @@ async def send_all(base_url: str, model: str, todo: list[Call]) -> None:
 
 
 def direct(running: Cluster, asked: list[Call]) -> list[Call]:
-    """The same calls, each sent straight to the engine that answered it before."""
+    """The same calls, each sent directly to the engine that answered it before."""
     again = [
         Call(c.chat, c.stream, c.prompt, c.max_tokens, f"direct-{c.request_id}") for c in asked
     ]
@@ -127,8 +127,8 @@ def direct(running: Cluster, asked: list[Call]) -> list[Call]:
 
 
 async def show_speeds(running: Cluster) -> None:
-    """All engines answer some requests side by side: one that was last busy while something else
-    kept the host from its work would be believed to be slow, and rightly be spared."""
+    """Have all engines answer some requests at once. Otherwise an engine last measured while the
+    host was busy with other work would count as slow and rightly get fewer requests."""
     model = model_of(running)
     urls = [running.component(f"engine-{i}")["address"] for i in range(ENGINES)]
     await asyncio.gather(*(send_all(url, model, calls(24, seed=3)) for url in urls))
@@ -137,7 +137,7 @@ async def show_speeds(running: Cluster) -> None:
 def print_errors(title: str, lines: list[dict[str, Any]]) -> None:
     """The distribution of (predicted - actual) / actual: TTFT of streams, e2e of all `lines`.
 
-    Without a stream nobody sees the first token arrive; the log then holds an estimate.
+    Without a stream the first token's arrival cannot be seen; the log then has an estimate.
     """
     table = Table(title=title)
     for column in ("", "requests", "P10", "P50", "P90", "median |error|"):
@@ -153,9 +153,9 @@ def print_errors(title: str, lines: list[dict[str, Any]]) -> None:
 
 
 def check(running: Cluster, asked: list[Call], title: str, burst: bool) -> list[dict[str, Any]]:
-    """Every answer is the engine's own, and each prediction is on record beside the truth.
+    """Check that every answer equals a direct one, and that the log has predictions and truth.
 
-    All were predicted, unless they came in a `burst`.
+    All must have been predicted, unless they came in a `burst`.
     """
     assert {call.instance for call in asked} <= {f"engine-{i}" for i in range(ENGINES)}
     for call, same in zip(asked, direct(running, asked), strict=True):
@@ -164,10 +164,10 @@ def check(running: Cluster, asked: list[Call], title: str, burst: bool) -> list[
     for line in lines:
         assert not line["emulated"]
         assert line["finished"]
-        # Nobody sees a short answer's first token that no snapshot caught.
+        # Without a stream, the first token of a short answer may be in no snapshot.
         measured = ("e2e_s", "ttft_s") if line["stream"] else ("e2e_s",)
         predicted = ("predicted_ttft_s", "predicted_e2e_s")
-        # A burst may leave a slow machine no time to predict: then both are missing, not one.
+        # In a burst a slow machine may have no time to predict: then both are missing, not one.
         told = [line[name] for name in predicted if line[name] is not None]
         assert len(told) == 2 or (burst and not told), json.dumps(line)
         assert all((line[name] or 0) > 0 for name in measured), json.dumps(line)
@@ -197,7 +197,7 @@ def test_two_hundred_at_once(running: Cluster) -> None:
 
 
 def test_what_is_wrong_with_a_request_only_the_engine_can_know(running: Cluster) -> None:
-    """vLLM's own refusals come through as they are."""
+    """vLLM's own refusals pass unchanged."""
     body = {
         "model": model_of(running),
         "messages": [{"role": "user", "content": "word " * 3000}],

@@ -1,4 +1,4 @@
-"""The engine of `bench.placement.vllm_cluster`: its steps last long enough, its answers end."""
+"""The engine of `bench.placement.vllm_cluster`: its steps last long enough and its answers end."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ async def served(folder: Path) -> Watched:
         engines = await start_paced(services, (SPEC,), Path(python), Path(model))
         with listening(engines.feeds[0]) as heard:
             await forget_prefixes(engines.urls)
-            # Raises unless every answer has the length that only the engine was told.
+            # Raises unless every answer has its drawn length, which only the engine is told.
             await send(chains, engines.urls[0], MODEL_NAME, "run")
             snapshots = decoded(heard())
     return watched(snapshots, step_time(), SPEC.slowdown, since_s=0.0)
@@ -37,4 +37,4 @@ def test_steps_last_and_answers_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setenv(name, value)
     watch = asyncio.run(served(tmp_path))
     assert watch.steps > 100
-    assert watch.lateness > -0.01  # a sleep may last longer than asked for, never shorter
+    assert watch.lateness > -0.01  # a sleep may last longer than requested, never shorter

@@ -1,5 +1,5 @@
-"""Two data-parallel ranks of a dense model behind one real server: each is placed on, and known,
-by itself."""
+"""Two data-parallel ranks of a dense model behind one real server, each with its own placements and
+snapshots."""
 
 import json
 import os
@@ -23,7 +23,7 @@ RANKS, REQUESTS = 2, 8
 
 
 def _named(snapshots: list[EngineSnapshot]) -> set[str]:
-    """The names of the requests in what a rank published."""
+    """The names of the requests in a rank's snapshots."""
     ids = [each.request_id for seen in snapshots for each in (*seen.running, *seen.waiting)]
     return {
         name for name in map("request-{}.".format, range(REQUESTS)) if any(name in i for i in ids)
@@ -34,7 +34,7 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
     python, model = os.environ["FORETELL_VLLM_PYTHON"], os.environ["FORETELL_TINY_MODEL"]
     args = f"{ENGINE_ARGS} --max-num-seqs 2"  # so that queues form
     engine: dict[str, object] = {"kind": "vllm", "ranks": RANKS, "python": python, "args": args}
-    engine["start_timeout_s"] = 580.0  # of a busy machine
+    engine["start_timeout_s"] = 580.0  # for a busy machine
     content = {
         "engines": [engine],
         "models": {model: {"path": model}},
@@ -59,7 +59,7 @@ def test_each_rank_is_placed_on_and_known_by_itself(tmp_path: Path) -> None:
                 seen[rank] |= _named(decoded(heard[rank]()))
 
         def ask(number: int) -> str:
-            """Where a request was placed; it runs until that rank published it."""
+            """The instance that a request was placed on; it runs until that rank published it."""
             body = {"model": model, "prompt": "the " * (20 + number), "max_tokens": 1500}
             with client.stream(
                 "POST",

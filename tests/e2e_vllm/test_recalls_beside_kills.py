@@ -1,8 +1,8 @@
-"""What waits for a seat of a real engine is called back, while an engine is killed.
+"""Requests that wait for a seat of a real engine are recalled, while an engine is killed.
 
-Two engines with two seats each, at a GPU's pace, serve the queues of two scheduler replicas. The
-replicas' logs, the engines' logs and the clients have to agree on what became of each request.
-`RECALLS_SEED` seeds all draws; a failure names the command that repeats it.
+Two engines with two seats each, at a GPU's pace, serve two scheduler replicas. The replicas' logs,
+the engines' logs and the clients must agree on the outcome of each request. `RECALLS_SEED` seeds
+all draws; a failure names the command that repeats it.
 """
 
 import asyncio
@@ -37,34 +37,34 @@ REPLICAS = ("scheduler-0", "scheduler-1")
 NAMES = [f"engine-{index}" for index in range(ENGINES)]
 SPEC = EngineSpec(seats=2, more_args="--scheduling-policy priority --enable-log-requests")
 BURST = 30
-"""Requests to each replica: fifteen times as many in all as there are seats."""
+"""Requests to each replica; both together get fifteen times as many as there are seats."""
 KNOWN = 120
-"""Requests by which a scheduler knows which ones are large."""
+"""Requests after which a scheduler knows which ones are large."""
 LARGE, LARGE_TOKENS, SHORT_TOKENS = 3, 200, 8
 FEW, MANY, AT_ONCE = 6, 20, 8
-"""Short requests that are under way while large ones come, and then, and come together: between
-these a scheduler has time for reviews, however busy its cores are."""
+"""Short requests in progress while large ones arrive, and after that; and how many come together.
+Between these a scheduler has time for reviews, however busy its cores are."""
 WAIT_S = 400.0
 _ATTEMPT = re.compile(r"APIServer pid=(\d+)\).* (Added|Aborted) request\S* (\w*cmpl-(\w{32})\S*)\.")
-"""A line of vLLM's log: pid of the API server, what, vLLM's id of the attempt, the request's."""
+"""A vLLM log line: API server's pid, Added or Aborted, vLLM's id of the attempt, request's id."""
 
 
 @dataclass
 class Place:
-    """A cluster, and all that has been asked of it."""
+    """A cluster, and all requests sent to it."""
 
     running: Cluster
     undisturbed: Cluster
-    """Another one, of whose engines none has been killed."""
+    """Another cluster, whose engines have not been killed."""
     asked: list[tuple[Asked, Seen]] = field(default_factory=list)
     killed: list[int] = field(default_factory=list)
-    """Pids of the API servers of engines that were killed."""
+    """Pids of the API servers of killed engines."""
 
     def url(self, name: str) -> str:
         return str(self.running.component(name)["address"])
 
     def counted(self, replica: str, *metrics: str) -> int:
-        """The sum of these metrics of a replica, whatever their labels."""
+        """The sum of these metrics of a replica over all labels."""
         lines = httpx.get(f"{self.url(replica)}/metrics", timeout=60).text.splitlines()
         names = tuple(f"{metric}{{" for metric in metrics)
         return sum(int(float(each.split()[-1])) for each in lines if each.startswith(names))
@@ -73,12 +73,12 @@ class Place:
         return [self.counted(each, "foretell_recalls_total") for each in REPLICAS]
 
     def outstanding(self, replica: str, engine: str) -> int:
-        """The requests that a replica has with an engine."""
+        """The number of requests that a replica has outstanding on an engine."""
         status = httpx.get(f"{self.url(replica)}/status", timeout=60).json()
         return sum(i["outstanding"] for i in status["instances"] if i["instance_id"] == engine)
 
     def attempts(self, replica: str) -> list[dict[str, Any]]:
-        """The attempts of a replica that have ended, as it has written them down."""
+        """The ended attempts in a replica's request log."""
         path = self.running.run_dir / f"{replica}.requests.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -99,7 +99,7 @@ def place(running: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "python": os.environ["FORETELL_VLLM_PYTHON"],
         "profile": PROFILE,
         "args": engine_args(SPEC),
-        "start_timeout_s": WAIT_S / 2,  # a start that hangs is repeated while requests wait
+        "start_timeout_s": WAIT_S / 2,  # a hanging start is repeated while requests wait
     }
     models = {MODEL: {"path": os.environ["FORETELL_TINY_MODEL"]}}
     schedulers = {"replicas": len(REPLICAS)}
@@ -118,7 +118,7 @@ def client(url: str) -> aiohttp.ClientSession:
 
 
 async def until_true(condition: Callable[[], object], deadline_s: float) -> None:
-    """Wait for `condition`, which may ask schedulers, while all clients go on."""
+    """Wait for `condition` in a thread, since it may ask schedulers, while all clients go on."""
     end_s = time.monotonic() + deadline_s
     while not await asyncio.to_thread(condition):
         assert time.monotonic() < end_s, "the condition did not come true in time"
@@ -136,7 +136,7 @@ def logs_in_failures(running: Cluster) -> Iterator[None]:
 
 @asynccontextmanager
 async def seats_taken(url: str) -> AsyncIterator[None]:
-    """Others, who come by no scheduler, hold all seats of an engine."""
+    """Fill all seats of an engine with requests that bypass the schedulers."""
     body = {"model": MODEL, "prompt": "x", "max_tokens": 2000, "ignore_eos": True, "priority": -9}
     has_begun = asyncio.Event()
 
@@ -156,8 +156,8 @@ async def seats_taken(url: str) -> AsyncIterator[None]:
 
 
 async def recalled_beside_a_kill(place: Place) -> None:
-    """Others take the seats of the engine where most wait: these are called back, and served by the
-    other engine, or by the one that comes in its place."""
+    """Take the seats of the engine with the longest queue. Its waiting requests are recalled and
+    served by the other engine, or by its replacement."""
     rng, cases = Random(SEED), requests(MODEL, SEED)
 
     def with_engines() -> dict[str, int]:
@@ -189,7 +189,7 @@ def test_requests_called_back_beside_a_killed_engine_end_once_and_right(place: P
 
 
 async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
-    """Short ones keep coming until the large ones have ended: without a bound these never began."""
+    """Send short requests until the large ones have ended: without a bound these never began."""
     rng, cases = Random(SEED), requests(MODEL, SEED)
     most, under_way, asked = FEW, set[asyncio.Task[None]](), 0
     kills = len(place.killed)
@@ -209,7 +209,7 @@ async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
             under_way.difference_update(ended)
 
     async def keep_asking_large() -> None:
-        """While few wait they go last, and then many come."""
+        """Send large requests while few wait, so that they go last; then send many short ones."""
         nonlocal most
         while len(place.killed) == kills:
             most = FEW
@@ -219,8 +219,8 @@ async def large_ones_overtaken_beside_a_kill(place: Place) -> None:
             await asyncio.gather(*large)
 
     def is_overdue() -> bool:
-        """One that was put last has been called back and sent again, before the others. (One may
-        also be called back because another engine is free sooner: it stays last.)"""
+        """Whether a request that had been put last was recalled and sent again before the others.
+        (A request recalled because another engine is free sooner stays last.)"""
         return any(each["priority"] == -1 for each in place.attempts(REPLICAS[0]))
 
     async with (
@@ -247,7 +247,7 @@ def test_large_requests_are_overtaken_for_a_while_beside_a_killed_engine(place: 
 
 
 def is_overtaken(attempt: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether the other one came to the same engine later, and began before the attempt ended."""
+    """Whether `other` came to the same engine later, and began before `attempt` began or ended."""
     is_later = attempt["placed_unix_s"] < other["placed_unix_s"]
     first_unix_s = other["placed_unix_s"] + (other["ttft_s"] or WAIT_S)
     if attempt["ttft_s"] is None:
@@ -258,11 +258,11 @@ def is_overtaken(attempt: dict[str, Any], other: dict[str, Any]) -> bool:
     return is_here and is_later and first_unix_s < until_unix_s
 
 
-# --- what became of each request ---
+# --- the outcome of each request ---
 
 
 def check(place: Place) -> None:
-    """Every request that was ever asked has ended once, and right."""
+    """Check that every request ended once, with the right answer."""
     only = {next(iter(seen.ids), ""): seen for _, seen in place.asked}
     truth = asyncio.run(answers(place.undisturbed, [asked for asked, _ in place.asked]))
     found = [
@@ -283,7 +283,7 @@ def told(seen: Seen) -> tuple[object, ...]:
 
 
 async def answers(undisturbed: Cluster, asked: list[Asked]) -> list[Seen]:
-    """What an engine answers that nobody kills."""
+    """The answers of an engine that is not killed."""
     model = model_of(undisturbed)
     async with client(undisturbed.component(NAMES[0])["address"]) as engine:
         return await asyncio.gather(
@@ -295,7 +295,7 @@ async def answers(undisturbed: Cluster, asked: list[Asked]) -> list[Seen]:
 
 
 def unlike_schedulers(place: Place, made: set[str]) -> list[str]:
-    """Requests that did not end once in one replica, and attempts that ended for no reason."""
+    """Requests that did not end once in one replica, and attempts that ended without a reason."""
     reasons = ("foretell_recalls_total", "foretell_retries_total", "foretell_continuations_total")
 
     def mistakes() -> list[str]:
@@ -314,12 +314,12 @@ def unlike_schedulers(place: Place, made: set[str]) -> list[str]:
         return found + [f"{each} is of {of}" for each, of in owners.items() if len(of) > 1]
 
     with suppress(AssertionError):
-        until(lambda: not mistakes(), 30.0)  # lines are written behind the answers
+        until(lambda: not mistakes(), 30.0)  # lines are written after the answers
     return mistakes()
 
 
 def unlike_engines(place: Place, made: set[str]) -> list[str]:
-    """Requests that engines did not run to their ends once, but for engines that were killed."""
+    """Requests that engines did not run to the end exactly once, except on killed engines."""
     logs = [place.running.run_dir / f"{name}.engine.log" for name in NAMES]
     lines = {each for log in logs for each in _ATTEMPT.findall(log.read_text())}
     aborted = {attempt for _, what, attempt, _ in lines if what == "Aborted"}

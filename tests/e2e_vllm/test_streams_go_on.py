@@ -1,6 +1,6 @@
-"""An engine is killed in the midst of its answers, and another one goes on with them.
+"""An engine is killed during its answers, and another one continues them.
 
-It runs last: the engine stays dead. `docs/operate.md` says what these tests show.
+It runs last, since the engine stays dead. `docs/operate.md` says what these tests show.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.vllm]
 
 TOKENS = 200
 BEGUN = 12
-"""Events after which a stream counts as in its midst."""
+"""Events after which a stream counts as in progress."""
 CHAT = {"messages": [{"role": "user", "content": "Tell me of the sea."}]}
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -33,7 +33,7 @@ LONG_TEXT = {"type": "string", "minLength": 900, "pattern": "[a-z ]{900,}"}
 
 
 def called(at: dict[str, Any], **fields: object) -> dict[str, Any]:
-    """What a request with a tool has, whose one argument is long."""
+    """The fields of a request with a tool whose only argument is long."""
     parameters = {"type": "object", "properties": {"at": at}, "required": ["at"]}
     function = {"name": "look", "parameters": parameters, **fields}
     return {"tools": [{"type": "function", "function": function}]}
@@ -43,7 +43,7 @@ CALLED = called(LONG_TEXT)
 CALLED_STRICTLY = called(SCHEMA["properties"]["names"], strict=True) | {
     "logit_bias": {"201": -100, "204": -100, "223": -100}
 }
-"""Without `strict`, vLLM lets arguments be any JSON; without the bias, blanks without end follow
+"""Without `strict`, vLLM allows any JSON as arguments; without the bias, endless blanks follow
 their first brace."""
 EXACT: dict[str, dict[str, Any]] = {
     "chat": CHAT,
@@ -96,7 +96,7 @@ EXACT: dict[str, dict[str, Any]] = {
         "stream_options": {"include_usage": True},
     },
 }
-"""What goes on exactly: the same as from an undisturbed engine, which is greedy."""
+"""Requests that are continued exactly: the text equals that of an undisturbed, greedy engine."""
 DIFFERS: dict[str, dict[str, Any]] = {
     "temperature": CHAT | {"temperature": 1.0},
     "seed": CHAT | {"temperature": 1.0, "seed": 7},
@@ -104,24 +104,24 @@ DIFFERS: dict[str, dict[str, Any]] = {
     "frequency_penalty": {"prompt": "the model server", "frequency_penalty": 1.0},
     "n with draws": CHAT | {"n": 2, "temperature": 1.0},
 }
-"""What goes on from the same tokens, and may differ after them."""
+"""Requests that are continued from the same tokens, and may differ after them."""
 ENDED: dict[str, dict[str, Any]] = {
     "echo": {"prompt": "the model server", "echo": True},
     "several prompts": {"prompt": ["the model server", "every engine"]},
     "include_reasoning": CHAT | {"include_reasoning": True},
 }
-"""What nobody goes on with."""
+"""Requests that are not continued."""
 
 
 @dataclass
 class Answer:
-    """What a client got of one stream."""
+    """What a client received of one stream."""
 
     instance: str = ""
     texts: dict[int, str] = field(default_factory=dict)
-    """Of each choice: what it says, in the order in which it says it."""
+    """The text of each choice, in order of arrival."""
     entries: dict[str, list[object]] = field(default_factory=dict)
-    """Of each choice, by kind: what there is for each token, but for log probabilities."""
+    """The entries for each token, by kind and choice, except log probabilities."""
     logprobs: dict[int, list[float]] = field(default_factory=dict)
     events: int = 0
     usage: dict[str, int] | None = None
@@ -170,7 +170,7 @@ class Answer:
             self.entries.setdefault(f"{kind} {index}", []).extend(entries or ())
 
     def told(self) -> tuple[object, ...]:
-        """All of it that another engine says alike."""
+        """The parts that must be the same from another engine."""
         ends = sorted(self.ends)
         return (self.text, self.entries, ends, self.usage or {}, len(self.heads), self.error)
 
@@ -199,12 +199,12 @@ def bodies(model: str, cases: dict[str, dict[str, Any]]) -> dict[str, dict[str, 
 
 
 def amidst(answers: dict[str, Answer]) -> list[str]:
-    """Those of which something has come, and not yet the end."""
+    """The names of the answers that have begun and not yet ended."""
     return [name for name, each in answers.items() if each.events >= BEGUN and not each.ends]
 
 
 def fullest(answers: dict[str, Answer]) -> tuple[int, str]:
-    """How many streams an engine is amidst, and which, where they are most."""
+    """The engine with the most streams in progress, after their number."""
     names = Counter(answers[name].instance for name in amidst(answers))
     return max(((count, name) for name, count in names.items()), default=(0, ""))
 
@@ -215,7 +215,7 @@ async def keep_asking(
     begin: Callable[[], Answer],
     killed: asyncio.Event,
 ) -> None:
-    """What has come to its end before the engine is killed is asked again."""
+    """Repeat a request whenever its answer ends before the engine is killed."""
     while not killed.is_set():
         await stream(client, body, begin())
 
@@ -223,10 +223,10 @@ async def keep_asking(
 async def disturbed(
     running: Cluster, asked: dict[str, dict[str, Any]]
 ) -> tuple[dict[str, Answer], str]:
-    """The answers, during which the engine that gives most of them is killed, and its name.
+    """The answers, during which the engine with most of them is killed, and its name.
 
-    All are asked for at any time until then: however fast the engines are and wherever each
-    request goes, one of two engines is soon amidst a third of them.
+    All are kept in progress until then: however fast the engines are and wherever each request
+    goes, one of two engines soon has a third of them in progress.
     """
     answers = {name: Answer() for name in asked}
 
@@ -256,7 +256,7 @@ async def undisturbed(running: Cluster, asked: dict[str, dict[str, Any]]) -> dic
 
 @pytest.mark.parametrize("name", EXACT)
 def test_any_engine_goes_on_exactly(running: Cluster, name: str) -> None:
-    """Both engines live: what is begun on one goes on on the other, after any token."""
+    """Both engines run: an answer begun on one is continued on the other, after any token."""
     body = bodies(model_of(running), EXACT)[name] | {"return_token_ids": True}
     urls = [running.component(f"engine-{index}")["address"] for index in range(ENGINES)]
     whole, ids = told(urls[0], body)
@@ -272,14 +272,14 @@ def test_any_engine_goes_on_exactly(running: Cluster, name: str) -> None:
         assert again == ids, begun
         assert (found.text, sorted(found.ends)) == (whole.text, sorted(whole.ends)), begun
         assert (found.usage, found.entries) == (whole.usage, whole.entries), begun
-        for index, logprobs in whole.logprobs.items():  # those brought are zeros
+        for index, logprobs in whole.logprobs.items():  # known tokens have zeros
             assert len(found.logprobs[index]) == len(logprobs), begun
             assert found.logprobs[index][begun:] == pytest.approx(logprobs[begun:], abs=1e-3)
 
 
 @pytest.mark.parametrize("shown", [False, True])
 def test_a_stop_string_is_found_across_the_seam(running: Cluster, shown: bool) -> None:
-    """One engine has said some of its characters, the other one says the rest."""
+    """One engine has sent its first characters, the other one sends the rest."""
     body = bodies(model_of(running), EXACT)["completion"] | {"return_token_ids": True}
     urls = [running.component(f"engine-{index}")["address"] for index in range(ENGINES)]
     text = told(urls[0], body)[0].text
@@ -295,7 +295,7 @@ def test_a_stop_string_is_found_across_the_seam(running: Cluster, shown: bool) -
 
 
 def told(url: str, body: dict[str, Any]) -> tuple[Answer, dict[int, list[int]]]:
-    """What a client makes of an engine's stream, and the ids of its tokens by choice."""
+    """The answer that a client reads from an engine's stream, and its token ids by choice."""
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     answer, ids = Answer(), dict[int, list[int]]()
     with httpx.stream("POST", url + path, json=body, timeout=120) as response:
@@ -316,7 +316,7 @@ def test_another_engine_goes_on_with_what_a_killed_one_began(running: Cluster) -
     until(lambda: not healthy(running, victim), 60.0)
     for name, answer in found.items():
         assert len(answer.heads) == 1, name
-        if name in ENDED:  # unless it had come to its end, or had not begun
+        if name in ENDED:  # fails, unless it had ended or had not begun
             assert bool(answer.error) is not bool(answer.ends), name
             assert answer.error in ("", "engine_lost"), name
             continue

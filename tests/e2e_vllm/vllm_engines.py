@@ -1,4 +1,4 @@
-"""Two real vLLM engines on the CPU, and what their scheduler writes down."""
+"""Two real vLLM engines on the CPU, and their scheduler's request log."""
 
 import json
 import os
@@ -33,7 +33,7 @@ ENGINE_ARGS = (
 
 @contextmanager
 def vllm_cluster(run_dir: Path) -> Iterator[Cluster]:
-    """Engines of which the last one serves offline requests, too, a scheduler, and batches.
+    """A scheduler, a batch service, and engines of which the last one also serves offline requests.
 
     The environment names vLLM's Python and the model.
     """
@@ -59,9 +59,9 @@ def model_of(running: Cluster) -> str:
 
 
 def recorded(running: Cluster, wanted: list[str]) -> list[dict[str, Any]]:
-    """The scheduler's log lines of requests, in that order; it writes them after the answers.
+    """The request log's lines of `wanted`, in that order; they are written after the answers.
 
-    Attempts that were called back have lines of their own, which do not count.
+    Recalled attempts have their own lines, which are left out.
     """
     found: dict[str, dict[str, Any]] = {}
 

@@ -1,4 +1,4 @@
-"""The objects that the chart makes of the sets of values beside this file."""
+"""The chart's objects for each set of values in the folder `values`."""
 
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ jsonschema = pytest.importorskip("jsonschema")
 
 from foretell.tools.chart.rendered import CHART  # noqa: E402
 
-# It would read megabytes again for each object.
+# Cached, since it would read megabytes again for each object.
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ each_set = pytest.mark.parametrize("name", SETS)
 
 
 def render(values: Object) -> dict[str, str]:
-    """What Helm makes of values, by the path of the template."""
+    """Helm's output for `values`, by template path."""
     with helm.Chart.load(CHART.resolve()) as chart:
         chart.validate_schema(values)
         found: dict[str, str] = chart.render(values, name="demo", namespace="llm")
@@ -47,7 +47,7 @@ def objects(name: str) -> list[Object]:
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses keys that stand twice, as API servers do."""
+    """Refuses duplicate keys, as API servers do."""
 
 
 def _mapping(loader: Any, node: Any) -> Object:
@@ -64,7 +64,7 @@ def of_kind(name: str, *kinds: str) -> dict[str, Object]:
 
 
 def pods_of(name: str) -> dict[str, Object]:
-    """The pods of every workload by its name, as templates."""
+    """The pod templates of all workloads, by workload name."""
     found = of_kind(name, "StatefulSet", "Deployment")
     pods = {key: each["spec"]["template"] for key, each in found.items()}
     for key, each in of_kind(name, "LeaderWorkerSet").items():
@@ -90,7 +90,7 @@ def cluster_file(name: str, folder: Path) -> Path:
 
 
 def env_of(container: Object, pod: str = "", index: str = "0") -> dict[str, str]:
-    """A container's variables as Kubernetes would set them; Secrets as their names."""
+    """A container's variables as Kubernetes sets them, with names in place of Secrets."""
     found: dict[str, str] = {}
     for each in container.get("env", []):
         source = each.get("valueFrom", {})

@@ -1,4 +1,4 @@
-"""The Helm chart: what Helm renders is what API servers take; wrong values are refused."""
+"""The Helm chart: API servers accept what Helm renders; wrong values are refused."""
 
 import json
 from typing import Any
@@ -67,7 +67,7 @@ def test_every_custom_resource_is_rendered_by_some_values() -> None:
 def test_names_are_unique_and_short_enough(name: str) -> None:
     seen = [(each["kind"], each["metadata"]["name"]) for each in objects(name)]
     assert len(set(seen)) == len(seen)
-    # A label of a StatefulSet's pod has its name and eleven characters behind it.
+    # A StatefulSet's pods have a label of its name and eleven more characters, at most 63.
     assert all(len(each) <= 52 for _, each in seen)
 
 

@@ -1,4 +1,4 @@
-"""Who may do what in the Helm chart's release, and what watches it."""
+"""Access in the Helm chart's release: network policies and permissions; and its monitoring."""
 
 import json
 from typing import Any
@@ -51,7 +51,7 @@ def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
         assert callers("batch", "http") == {"scheduler", "provisioner"}
     for policy in policies.values():
         for rule in policy["spec"]["ingress"]:
-            if "ports" not in rule:  # the nodes of an engine among themselves
+            if "ports" not in rule:  # between the nodes of one engine
                 peers = [each["podSelector"]["matchLabels"][component] for each in rule["from"]]
                 assert peers == ["engine", "engine-worker"]
                 assert policy["metadata"]["name"].startswith("demo-foretell-engine")
@@ -63,7 +63,7 @@ def test_only_who_needs_them_may_speak_to_pods(name: str) -> None:
 def test_only_who_needs_the_api_server_may_speak_to_it(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Schedulers find pods; where a provisioner scales, it tells them instead."""
+    """Schedulers discover pods, unless a provisioner scales and lists the engines for them."""
     model = values_of(name).get("models", [{}])[0]
     by = model.get("autoscaling", {}).get("by")
     decides = by in ("provisioner", "keda")
@@ -104,7 +104,7 @@ def test_schedulers_find_the_pods_of_all_engines_and_no_others(name: str) -> Non
     env = {each["name"]: each.get("value") for each in container["env"]}
     source = env["FORETELL_SCHEDULER_INSTANCES"]
     if source.startswith("/"):
-        return  # a provisioner's list
+        return  # the provisioner's list
     assert is_discovered(source)
     selector = dict(each.split("=") for each in source.partition(":")[2].split(","))
     found = {
@@ -172,6 +172,6 @@ def test_a_gateway_asks_our_picker_and_fails_closed() -> None:
     assert picker["failureMode"] == "FailClose"
     (backend,) = route["spec"]["rules"][0]["backendRefs"]
     assert (backend["kind"], backend["name"]) == ("InferencePool", pool["metadata"]["name"])
-    # Files and batches have no engine: they go to schedulers.
+    # Files and batches go to schedulers, not to engines.
     first = of_kind("batch", "HTTPRoute")["demo-foretell"]["spec"]["rules"][0]
     assert first["backendRefs"] == [{"name": "demo-foretell-scheduler", "port": 8000}]

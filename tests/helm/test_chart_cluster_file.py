@@ -1,4 +1,4 @@
-"""The Helm chart's cluster file: accepted, and at one with pods and Services."""
+"""The Helm chart's cluster file: valid, and consistent with pods and Services."""
 
 import shlex
 from pathlib import Path
@@ -62,7 +62,7 @@ def test_addresses_of_the_cluster_file_are_those_of_services(name: str, tmp_path
 def test_processes_take_their_settings(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in pods: from variables, the cluster file and the files that are mounted."""
+    """Processes get them as in pods: from variables, the cluster file and mounted files."""
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     file = cluster_file(name, tmp_path)
@@ -148,5 +148,5 @@ def test_engine_and_predictor_share_a_folder_in_memory(name: str) -> None:
         for which in ("engine", "predictor"):
             mounts = container_of(pod, which)["volumeMounts"]
             assert {"name": "run", "mountPath": "/run/foretell"} in mounts
-        # It starts before the engine and ends after it.
+        # A sidecar container: starts before the engine and ends after it.
         assert container_of(pod, "predictor")["restartPolicy"] == "Always"

@@ -112,7 +112,7 @@ def test_only_who_reads_a_setting_is_started_anew_when_it_changes() -> None:
         before, after = annotations(), annotations(**cluster)
         return {name.rpartition("-")[2] for name in before if before[name] != after[name]}
 
-    # Engines would load their weights again.
+    # Other pods must not restart: engines would load their weights again.
     assert changed(policy={"parameters": {"tolerance": 0.1}}) == {"scheduler"}
     assert changed(tagger={"threads": 2}) == {"scheduler", "tagger"}
     assert changed(observability={"log_level": "debug"}) == {"scheduler", "tagger", "8b"}

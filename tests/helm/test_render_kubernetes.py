@@ -40,7 +40,7 @@ batches: {folder: /b, database_url: 'postgresql://db/b', files_url: 's3://b/b'}
 
 
 def _through_the_chart(cluster: Cluster, folder: Path) -> Cluster:
-    """The cluster file that the pods of this cluster have."""
+    """The cluster file in the pods that the chart makes of `cluster`."""
     text = rendered.manifests(values_of(cluster, {}), "demo", "llm")
     for each in yaml.safe_load_all(text):
         if each["metadata"]["name"] == "demo-foretell-cluster":
@@ -73,7 +73,7 @@ def test_a_cluster_file_means_the_same_in_pods(name: str, tmp_path: Path) -> Non
     assert after.targets == before.targets
     kept = {"max_body_bytes", "drain_timeout_s", "length_model", "replicas"}
     if "drain_timeout_s" not in before.schedulers.model_fields_set:
-        kept -= {"drain_timeout_s"}  # pods get longer to end than processes
+        kept -= {"drain_timeout_s"}  # pods get a longer time to end than processes
     assert after.schedulers.model_dump(include=kept) == before.schedulers.model_dump(include=kept)
     assert after.tagger.threads == before.tagger.threads
     assert after.batches.database_url == before.batches.database_url

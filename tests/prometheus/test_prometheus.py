@@ -1,4 +1,4 @@
-"""Panels and alerts asked of a real Prometheus beside a loaded cluster with a killed engine."""
+"""Queries of panels and alerts on a real Prometheus, with a loaded cluster and a killed engine."""
 
 import asyncio
 import json
@@ -38,18 +38,18 @@ from tests.processes import processes_with, read_facts, wait_until
 ROOT = Path(__file__).parents[2]
 BINARY = os.environ.get("FORETELL_PROMETHEUS") or shutil.which("prometheus")
 DEADLINE_S = 300.0
-"""Of each step; on a machine with nothing else to do all of them take a minute."""
+"""The deadline of each step; on an idle machine all steps together take a minute."""
 SHORT = "30s"
-"""In place of the minutes and hours over which panels and alerts look back."""
+"""Replaces the windows of minutes and hours in panels and alerts."""
 FIRING = {
     "ForetellEngineLost",
     "ForetellEngineUnpredicted",
     "ForetellErrors",
     "ForetellSloBurn",
 }
-"""What a killed engine, the only one of its model, and targets that nobody can meet set off."""
+"""The alerts that the killed engine, the only one of its model, and unmeetable SLOs cause."""
 ENGINES = {"engine-0": "small", "engine-1": "large"}
-"""And the model of each."""
+"""The model of each engine."""
 TENANTS = ("ann", "bob", "cat")
 
 pytestmark = [
@@ -83,13 +83,13 @@ def process(
 class Cluster:
     url: str
     targets: dict[str, list[str]]
-    """host:port of what is scraped, by job; of engines and predictors in the order of `ENGINES`."""
+    """The scraped host:port, by job; those of engines and predictors in the order of `ENGINES`."""
     engines: dict[str, subprocess.Popen[bytes]]
 
 
 @asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """Tagger, two emulated engines with their predictors, and one scheduler."""
+    """A cluster of a tagger, two emulated engines with their predictors, and one scheduler."""
     engine = {"kind": "emulated", "args": "--speedup 10"}
     keys = {name: {"sha256": sha256(name.encode()).hexdigest()} for name in TENANTS}
     keys["ann"]["admin"] = True
@@ -152,7 +152,7 @@ def _healthy(url: str) -> int:
 
 @asynccontextmanager
 async def load(url: str) -> AsyncIterator[None]:
-    """Eight clients that always have a request in progress; some prompts begin alike."""
+    """Eight clients that always have a request in progress; prompts share prefixes."""
 
     async def client(number: int) -> None:
         headers = {"authorization": f"Bearer {TENANTS[number % len(TENANTS)]}"}
@@ -165,7 +165,7 @@ async def load(url: str) -> AsyncIterator[None]:
                     "messages": [{"role": "user", "content": text}],
                     "stream": bool(turn % 2),
                 }
-                with suppress(httpx.HTTPError):  # an engine is killed meanwhile
+                with suppress(httpx.HTTPError):  # an engine gets killed
                     await http.post(f"{url}/v1/chat/completions", json=body)
 
     clients = [asyncio.create_task(client(number)) for number in range(8)]
@@ -178,20 +178,20 @@ async def load(url: str) -> AsyncIterator[None]:
 
 
 def shortened(expression: str) -> str:
-    """With a window that suits a test, and of all that variables choose from."""
+    """The expression with short windows, and with every value of the dashboard's variables."""
     for variable in VARIABLES.values():
         expression = expression.replace(f'"${variable}"', '".*"')
     return re.sub(r"\[[^\]]+\]", f"[{SHORT}]", expression.replace(WINDOW, SHORT))
 
 
 class Prometheus:
-    """One that scrapes every half second."""
+    """A client of a Prometheus that scrapes every half second."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
     async def values(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series that is a number now; the query must be valid."""
+        """Labels and value of each series that is not NaN now; the query must be valid."""
         answer = await self._http.post("/api/v1/query", data={"query": expression})
         assert answer.status_code == 200, (expression, answer.text)
         found = answer.json()["data"]["result"]
@@ -240,14 +240,14 @@ async def prometheus(folder: Path, targets: dict[str, list[str]]) -> AsyncIterat
 
 
 def _static(job: str, targets: list[str]) -> Iterator[dict[str, Any]]:
-    """As `foretell render compose` labels them."""
+    """Scrape targets with labels as `foretell render compose` makes them."""
     names = [*ENGINES] if job in ("engine", "predictor") else ["" for _ in targets]
     for target, name in zip(targets, names, strict=True):
         yield {"targets": [target], "labels": {"instance_id": name} if name else {}}
 
 
 async def eventually(missing: Callable[[], Awaitable[Collection[str]]]) -> None:
-    """Wait until nothing is missing; fails with what still is."""
+    """Wait until `missing` returns nothing; fails with what it still returns."""
     end = time.monotonic() + DEADLINE_S
     while found := await missing():
         assert time.monotonic() < end, "\n".join(found)
@@ -281,14 +281,14 @@ async def test_every_panel_has_data_and_a_killed_engine_is_told_of(tmp_path: Pat
     async with cluster(tmp_path) as running, load(running.url):
         for job, targets in running.targets.items():
             if job == "engine":
-                continue  # vLLM's
+                continue  # vLLM's own metrics
             known = {metric.name for metric in by_process()[job]}
             for target in targets:
                 assert exposed(target) == known, job
         async with prometheus(tmp_path, running.targets) as asked:
             silent = {**panels, **chosen, **signals}
             for query in marks.values():
-                await asked.values(query)  # they mark moments: that they are valid will do
+                await asked.values(query)  # annotations need not have data, only be valid
             await eventually(lambda: _still_silent(asked, silent))
             killed = running.engines["engine-1"]
             killed.send_signal(signal.SIGKILL)
@@ -303,7 +303,7 @@ async def _not_up(asked: Prometheus) -> list[str]:
 
 
 async def _still_silent(asked: Prometheus, queries: dict[str, str]) -> dict[str, str]:
-    """Those `queries` that never had data; the others are taken out."""
+    """Remove the `queries` that have data now; return the others, which never had any."""
     for name, query in list(queries.items()):
         if await asked.values(query):
             del queries[name]

@@ -1,7 +1,7 @@
 """Lets a test set the wall clock of every process that has this folder in PYTHONPATH.
 
 Python runs this module before anything else. The offset, in seconds, is one float64 in the file
-that CHAOS_CLOCK names. The monotonic clock goes on as it was, as when an administrator or NTP sets
+that CHAOS_CLOCK names. The monotonic clock is not changed, as when an administrator or NTP sets
 a machine's time.
 """
 

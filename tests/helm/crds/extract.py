@@ -1,6 +1,6 @@
 """Writes the schemas beside it from CustomResourceDefinitions: `extract.py PROVENANCE FILE...`.
 
-Kept is what validates; objects that list their properties allow no others, as strict servers do.
+Only what validates is kept. Objects that list their properties allow no others.
 """
 
 import json
@@ -19,7 +19,7 @@ _KEPT = {
 
 
 def _is_ours(pattern: str) -> bool:
-    """Whether Python reads it, too: the patterns are Go's."""
+    """Whether Python can compile the pattern, which is in Go's syntax."""
     try:
         re.compile(pattern)
     except re.error:
@@ -33,7 +33,7 @@ def _compact(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     if "containers" in schema.get("properties", {}):
-        return {"type": "object"}  # a pod: tests check it as one
+        return {"type": "object"}  # a pod: tests validate it as one
     found = {}
     for key, value in schema.items():
         if key == "properties":
