@@ -1,5 +1,5 @@
-// Asks once a second, while the page is visible, and shows what is said. Each question may reach
-// another replica behind the address: their answers are kept and shown together.
+// Polls the state once a second while the page is visible. Each request may reach another replica
+// behind the address, so the states of all replicas are kept and shown together.
 
 import { engine, offBy, pairs, scatter } from "/console/engines.js";
 import { $, say, settleChildren } from "/console/format.js";
@@ -13,8 +13,8 @@ function sum(values) {
   return values.reduce((total, value) => total + value, 0);
 }
 
-// What several replicas say of one engine: the latest knows its state best, and each has sent it
-// requests of its own.
+// Merges what several replicas say of one engine: its state is from the latest, and the requests
+// are those that each replica sent it.
 function merged(ofOne) {
   const minute = {};
   for (const name of Object.keys(ofOne[0].last_minute)) {
@@ -23,7 +23,7 @@ function merged(ofOne) {
   return { ...ofOne[0], last_minute: minute, dispatched_total: sum(ofOne.map((each) => each.dispatched_total)) };
 }
 
-// All that has been heard of, the latest first.
+// The states of all replicas heard from lately, as one; the latest counts first.
 function together() {
   for (const [name, heard] of replicas) {
     if (performance.now() - heard.at > SILENT_MS) replicas.delete(name);

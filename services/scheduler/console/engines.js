@@ -1,4 +1,4 @@
-// An engine with its lanes, and predicted beside actual latencies.
+// An engine with its requests as lanes, and predicted against actual latencies.
 
 import { $, element, median, quantile, seconds } from "/console/format.js";
 

@@ -1,5 +1,5 @@
-// What the page's parts share: elements, and how numbers are written.
-// Every text from the cluster becomes a text node: none is ever read as HTML.
+// Shared helpers: elements, and formats of numbers.
+// Every text from the cluster becomes a text node, which is never parsed as HTML.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -10,8 +10,8 @@ export function element(tag, text, name) {
   return made;
 }
 
-// Makes an element say what another one says, and touches nothing that is the same: a screen reader
-// stays where it reads.
+// Makes `kept` equal to `wanted` and changes only what differs, so that a screen reader keeps its
+// place.
 export function settle(kept, wanted) {
   for (const { name, value } of wanted.attributes) {
     if (name !== "style" && kept.getAttribute(name) !== value) kept.setAttribute(name, value);
@@ -35,7 +35,7 @@ export function settleChildren(kept, wanted) {
   while (kept.childNodes.length > wanted.length) kept.lastChild.remove();
 }
 
-// Said once: a screen reader reads an alert each time that its text is set.
+// Sets only a new text: a screen reader reads an alert each time that its text is set.
 export function say(id, text) {
   if ($(id).textContent !== text) $(id).textContent = text;
 }
@@ -82,7 +82,7 @@ export function table(titles, rows) {
   return made;
 }
 
-// A box for what may be wider than the screen; the keyboard reaches it to scroll.
+// A box for content that may be wider than the screen; it takes keyboard focus, to scroll.
 export function wide(name, content) {
   const box = element("div", "", "wide");
   box.setAttribute("role", "group");

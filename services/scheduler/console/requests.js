@@ -1,10 +1,10 @@
-// The latest requests, and the story of one: what foretell explain tells.
+// The latest requests, and the details of one, as in foretell explain.
 
 import { $, element, row, seconds, table, wide } from "/console/format.js";
 import { ask } from "/console/server.js";
 
 const MOST_ROWS = 50;
-const MOST_QUESTIONS = 24; // each may reach another replica, and one of them remembers the request
+const MOST_QUESTIONS = 24; // each may reach another replica, and only one remembers the request
 const shown = new Map();
 let opener = null;
 
@@ -38,7 +38,7 @@ export function showRequests(requests) {
   const body = $("requests");
   const listed = new Map(requests.slice(0, MOST_ROWS).map((each) => [`${each.request_id} ${each.placed_unix_s}`, each]));
   for (const [key, known] of shown) {
-    // Whoever is at a request, or reads its story and comes back to it, is not sent elsewhere.
+    // Keep the row that has the focus, or gets it back when the open dialog closes.
     const visited = known.contains(document.activeElement) || ($("story").open && known.contains(opener));
     if (!listed.has(key) && !visited) {
       known.remove();

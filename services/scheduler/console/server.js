@@ -1,4 +1,4 @@
-// Questions to the server, with the admin key.
+// Requests to the server, with the admin key.
 
 export const KEY = "foretell-admin-key";
 
