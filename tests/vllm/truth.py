@@ -85,7 +85,7 @@ class Truth:
         return sum(block.is_null for block in last.req_to_blocks.get(request_id, ()))
 
     def held_blocks(self, request: Any) -> int:
-        """Only of running requests, where drafts need more blocks than the tokens do; otherwise 0."""
+        """Only of running requests, where drafts need more blocks than tokens do; otherwise 0."""
         if not self.scheduler.num_spec_tokens or request not in self.scheduler.running:
             return 0
         (manager,) = self.scheduler.kv_cache_manager.coordinator.single_type_managers
@@ -177,6 +177,6 @@ class Truth:
         running = {r.request_id for r in self.scheduler.running}
         expected = {i: self.row(r) for i, r in self.scheduler.requests.items() if i not in running}
         for request_id, row in expected.items():
-            # A lookup that does not lead to admission is repeated later: hits are not published yet.
+            # A lookup that does not lead to admission is repeated later: hits are not published.
             assert replace(by_id[request_id], cached_tokens=0) == replace(row, cached_tokens=0)
         assert by_id.keys() == expected.keys()
