@@ -62,7 +62,7 @@ def test_outputs_and_unnamed_remainders_take_blocks() -> None:
 
 
 def turn(name: str, prompt: int, before: int = 0, chunks: int = 0) -> RequestSpec:
-    """A prompt of `chunks` and ten tokens; 50 more in a later turn: the answer, and ten of its own."""
+    """A prompt of `chunks` and ten tokens; a later turn has the answer's 40 and ten more."""
     spec = request(name, "chat", chunks, output=40.0)
     if not before:
         return spec._replace(turn=Turn(prompt))
