@@ -192,7 +192,7 @@ def test_no_secret_is_a_variable_of_a_container(tmp_path: Path) -> None:
         for name in service["environment"]:
             assert not name.endswith(("_KEY", "_KEYS", "_SECRET", "_TOKEN")), name
     keys = found["services"]["scheduler-0"]["environment"]["FORETELL_SCHEDULER_API_KEYS_FILE"]
-    assert "${API_KEYS:+" in keys  # the former variable is still used
+    assert "${API_KEYS:+" in keys  # setting the former variable is not ignored
 
 
 def published(ports: dict[int, int]) -> list[str]:

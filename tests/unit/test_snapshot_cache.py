@@ -68,7 +68,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         others, own = case.reserved
         predictor.reserve(others, now_s - 0.01, 10.0)
         engine.hear(sent(predictor, now_s), now_s)
-        # The follower's own reservation counts at once, and once only when the predictor has it, too.
+        # The follower's own reservation counts at once, and only once when the predictor has it.
         predictor.reserve(own, now_s - 0.005, 10.0)
         engine.reserve(own, now_s - 0.005)
         if rng.random() < 0.5:
