@@ -124,7 +124,7 @@ def random_inputs(rng: Random, prompt: int, config: EngineConfig) -> tuple[Encod
 
 
 def longest(config: EngineConfig) -> int:
-    """The most tokens a request has in these tests: two such requests fit."""
+    """The most tokens a request has in these tests: two of that size fit."""
     return config.total_blocks // config.kv_cache_groups * config.block_size_tokens // 2
 
 

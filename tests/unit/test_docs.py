@@ -281,7 +281,7 @@ OUTWARD = {
     "foretell/tools",
     "foretell/cli",
 }
-"""Words for the library's connections to the outside, and links to things built with it."""
+"""Packages that connect the library to the outside, and symbolic links to what is built on it."""
 
 
 def test_the_structure_page_has_every_package() -> None:

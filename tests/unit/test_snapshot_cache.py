@@ -214,7 +214,7 @@ def test_a_new_stream_is_told_of_open_requests_again() -> None:
     assert [(spec.request_id, age) for spec, age in engine.begin(now_s + 3)] == [("b", 2.0)]
     assert cache.load("engine-0").reserved == 1
     engine.hear(sent(predictor, now_s + 3, notices=0), now_s + 3)
-    assert cache.load("engine-0").reserved == 1  # not yet in the snapshot
+    assert cache.load("engine-0").reserved == 1  # this message does not include it yet
     engine.hear(sent(predictor, now_s + 3, notices=1), now_s + 3)
     assert cache.load("engine-0").reserved == 0
 
@@ -280,7 +280,7 @@ def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
     sibling = new_request("y", prefix=prefix[:2], prefix_chunk_tokens=100.0)
     engine.reserve(sibling, now_s)
     assert predicted(cache, request, now_s)[0].cached_tokens == 192
-    # What the engine computes for a request on its way is cached before the next one.
+    # Of a request on its way, the engine need not compute again what it has cached.
     assert [row.cached_tokens for row in engine.exposure().announced] == [96]
     engine.revise(sibling._replace(max_tokens=900), now_s)
     assert [row.cached_tokens for row in engine.exposure().announced] == [96]

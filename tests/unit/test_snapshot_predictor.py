@@ -90,7 +90,7 @@ def test_offline_requests_are_told_from_online_ones(co_schedules: bool) -> None:
         line = spec(f"line {index}")._replace(priority=OFFLINE_PRIORITY)
         predictor.reserve(line, START + 1.0, ttl_s=5.0)
     (coming,) = predictor.ledger.expected(START + 1.0)
-    # Offline requests get only what online ones leave, so those that wait for it do not count.
+    # Offline arrivals get only what online requests leave, so they are not worth expecting.
     assert (coming.sequences < 30) == co_schedules
 
 
