@@ -1,4 +1,4 @@
-"""Requests of both classes, and the twin of an engine that serves them in virtual time."""
+"""Requests of both classes, and the twin of a co-scheduling engine, in virtual time."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from foretell.model import OFFLINE_PRIORITY, EngineConfig
 
 MODEL = LinearStepTime((5e-3, 40e-6, 10e-9, 50e-6, 100e-6, 100e-9))
 Steps = list[tuple[float, list[tuple[str, int]]]]
-"""When each step was scheduled, and its tokens by request, in order."""
+"""Each step's time, and its tokens by request, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class TwinEngine:
         self.now_s = 0.0
         self.steps: Steps = []
         self.first_s: dict[str, float] = {}
-        """When each request's first token came, and its last one."""
+        """The times of each request's first token, and of its last."""
         self.ended_s: dict[str, float] = {}
         self._flying: deque[tuple[Batch, float]] = deque()
 
@@ -69,7 +69,7 @@ class TwinEngine:
         )
 
     def run(self, asks: Sequence[Ask]) -> None:
-        """Serve all of them to their ends."""
+        """Serve all requests to their ends."""
         coming = deque(sorted(asks, key=lambda ask: ask.at_s))
         for _ in range(50_000):
             if self.twin.idle and not self._flying:

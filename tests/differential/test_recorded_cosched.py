@@ -1,4 +1,4 @@
-"""The twin of an engine that co-schedules against recordings of the class in vLLM, step by step.
+"""Compares a co-scheduling twin with recordings of vLLM's scheduler class, step by step.
 
 `make test-vllm` compares it with the class itself (tests/vllm/test_twin_cosched.py).
 """
@@ -44,7 +44,7 @@ def test_the_twin_schedules_what_the_class_did(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rollouts_foretell_when_each_request_ends(name: str) -> None:
-    """From an idle engine, with all that came before and will come announced."""
+    """From an idle engine, with all arrivals, past and future, announced."""
     theirs = recorded(name)
     config, asks = theirs["config"], theirs["asks"]
     forecaster = Forecaster()

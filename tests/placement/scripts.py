@@ -1,27 +1,27 @@
-"""Reads the scripts in `scripts/`: events told to the placement core, and the effects it must want.
+"""Reads the scripts in `scripts/`: events for the placement core, and the effects that they cause.
 
-A script is a text file. `#` begins a comment. Its first line names the policy, with `late_binding`
-where it is to have that, and may change `PlacementConfig`; then each line is an event at a time in
-seconds, and the lines below it that begin with `->` are all of its effects, in their order.
-`-> ...` stands for any effects.
+A script is a text file. `#` begins a comment. Its first line names the policy, optionally with
+`late_binding`, and may change `PlacementConfig`. Each other line is an event with its time in
+seconds; the lines below it that begin with `->` are all of its effects, in order. `-> ...` stands
+for any effects.
 
     policy infaas retry_pause_s=0.2
     0.0 up engine-0                          # models=a,b  heard=0.0
     0.0 followed engine-0                    # there is a snapshot of it; or: left engine-0
     0.0 know engine-0:ttft=0.5,e2e=2         # or: engine-0:silent, engine-0:used=10,running=2
-                                             # took= seconds that the next prediction costs
+                                             # took= seconds that the next prediction takes
     0.0 arrive r1 prompt=100                 # priority= ttft= late=reject model= known=20
                                              # behind= among= recallable=no max= whole=yes
-        -> ask r1 engine-0                   # what was predicted and reserved, before all effects
+        -> ask r1 engine-0                   # predictions, reservations: before all effects
         -> reserve r1 engine-0
         -> dispatch r1 engine-0
-    0.3 waits r1 9                           # another 9 s; or: begun, or: unknown
+    0.3 waits r1 9                           # for another 9 s; or: begun, or: unknown
 
-`know` and `waits` are no events: they say what the predictions of the next ones will be. The other
+`know` and `waits` are not events: they set the predictions that the next events will get. The other
 events are `estimated KEY TOKENS`, `started`, `recalled`, `failed` and `gone KEY`,
 `ended KEY [broken] [answered]`, `down`, `draining` and `removed INSTANCE`, and `passes KEY`: the
-time has come that the request's last `wait` named. Keys may be a range, `r1..r9`: the event is told
-for each, and the effects of all are expected together.
+time of the request's last `wait` has come. KEY may be a range, `r1..r9`: there is one event for
+each, and the effects of all are expected together.
 """
 
 import re
@@ -41,7 +41,7 @@ TOTAL_BLOCKS = 1056
 
 @dataclass(slots=True)
 class Line:
-    """One event, and what it must lead to."""
+    """An event, and the effects that are expected."""
 
     number: int
     at_s: float
@@ -50,7 +50,7 @@ class Line:
 
 
 class Known:
-    """What is predicted, as scripts say it (`ports.Predict`)."""
+    """The predictions that a script states (implements `ports.Predict`)."""
 
     def __init__(self) -> None:
         self._answers: dict[str, Answer] = {}
@@ -59,7 +59,7 @@ class Known:
         self._asked: list[str] = []
 
     def learn(self, words: list[str]) -> None:
-        """A line that begins with `know` or `waits`."""
+        """Take in a line that begins with `know` or `waits`."""
         if words[0] == "waits":
             begun = words[2] == "begun"
             known = begun or words[2] == "unknown"
@@ -75,7 +75,7 @@ class Known:
                 self._answers[answer.instance_id] = answer
 
     def take_asked(self) -> list[str]:
-        """What was asked since the last call, as scripts write it."""
+        """What was asked since the last call, in the notation of scripts."""
         asked, self._asked = self._asked, []
         return asked
 
@@ -104,13 +104,13 @@ class Known:
 
 
 def _key(spec: RequestSpec) -> str:
-    """Without the number of the attempt."""
+    """The request's id without the number of the attempt."""
     return spec.request_id.split("-")[0]
 
 
 @dataclass(slots=True)
 class Script:
-    """A parsed script and the core that it is told to."""
+    """A parsed script and the core that gets its events."""
 
     core: PlacementCore
     lines: list[Line]
@@ -118,7 +118,7 @@ class Script:
     tickets: dict[str, int] = field(default_factory=dict)
 
     def play(self) -> Iterator[tuple[Line, list[str]]]:
-        """Each line with the effects that it really has."""
+        """Each line with the effects that the core emits."""
         for line in self.lines:
             found: list[str] = []
             if line.words[0] in ("know", "waits"):
@@ -173,7 +173,7 @@ class Script:
         raise ValueError(f"no event is called {name}")
 
     def _told(self, effect: effects.Effect) -> str:  # noqa: PLR0911
-        """An effect as scripts write it."""
+        """An effect in the notation of scripts."""
         match effect:
             case effects.Recall(key, instance_id):
                 return f"recall {key} {instance_id}"
@@ -195,7 +195,7 @@ class Script:
 
 
 def read(path: Path) -> Script:
-    """The script in a file; ValueError that names the line which cannot be read."""
+    """Read the script in a file; ValueError names a line that cannot be read."""
     known, core, lines = Known(), None, list[Line]()
     for number, text in enumerate(path.read_text().splitlines(), 1):
         words = text.split("#")[0].split()
@@ -258,7 +258,7 @@ def _arrived(key: str, facts: dict[str, str]) -> events.Arrived:
 
 
 def _answer(word: str) -> Answer:
-    """`INSTANCE:` with facts of its load or its prediction."""
+    """Parse `INSTANCE:` with facts of its load or its prediction."""
     instance_id, _, text = word.partition(":")
     facts = {name: float(value) for name, value in (part.split("=") for part in text.split(","))}
     load = Load(

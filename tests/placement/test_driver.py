@@ -1,4 +1,4 @@
-"""The driver tells a core of events in their order, and of the times that it asked for."""
+"""The driver passes events to the core in order, and calls it at the times that it asked for."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,7 +18,7 @@ class Timer:
 
 
 class World:
-    """A clock, predictions that know nothing, and hands that note what they are told."""
+    """A clock, predictions that know nothing, and effects that are only recorded."""
 
     def __init__(self) -> None:
         self.time_s = 0.0
@@ -55,7 +55,7 @@ class World:
         return Wait()
 
     def dispatch(self, effect: effects.Dispatch) -> None:
-        """Its engine answers at once, while the effects of the event are still carried out."""
+        """The engine answers at once, while the event's other effects are still carried out."""
         self.driver.tell(events.Ended(effect.key, answered=True))
         self.done.append(f"dispatch {effect.key}")
 

@@ -1,6 +1,6 @@
-"""Who may overtake a request that goes last, and until when: any seed keeps the bound.
+"""For any seed, requests that go last may be overtaken only until their bound.
 
-Engines of one seat, which admit by priority and whose forecasts are exact.
+Each engine serves one request at a time, admits by priority, and its forecasts are exact.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.sweep
 SEEDS = range(cases(12, 3))
 REQUESTS = 300
 NEWS_S = 0.01
-"""Pause between two news of an engine, at each of which one request is reviewed."""
+"""Pause between two reports of an engine; at each of them one request is reviewed."""
 TOKEN_S = 0.02
 DECODING = 20.0
-"""Decoding takes so many times as long as the engine keeps others waiting."""
+"""Decoding time as a multiple of the time for which the engine keeps others waiting."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Waiting:
 
 @dataclass
 class Engine:
-    """Serves the request of the lowest priority that came first, one at a time."""
+    """Serves one request at a time: the lowest priority value first, then in order of arrival."""
 
     name: str
     queue: list[Waiting] = field(default_factory=list)
@@ -57,14 +57,14 @@ class Engine:
         return left_s + sum(each.seat_s for each in before)
 
     def ahead_of(self, key: str) -> list[Waiting] | None:
-        """None: it does not wait here."""
+        """The requests ahead of this one; None if it does not wait here."""
         for place, each in enumerate(self.queue):
             if each.key == key:
                 return self.queue[:place]
         return None
 
     def foretell(self, spec: RequestSpec, now_s: float) -> Answer:
-        """What happens to a request that comes now."""
+        """Forecast for a request that arrives now."""
         load = Load(bool(self.seated), len(self.queue), 0, 0, 100, 0, 1, True)
         before = [each for each in self.queue if each.spec.priority <= spec.priority]
         ttft_s = self.wait_s(now_s, before)
@@ -78,7 +78,7 @@ class Engine:
 
 
 class World:
-    """A placement core and its engines; the clock goes from one news to the next."""
+    """A placement core and its engines; the clock advances from one report to the next."""
 
     def __init__(self, seed: int) -> None:
         self.draws = draws = Random(seed)
@@ -123,7 +123,7 @@ class World:
             self._tell(events.Started(chosen.key))
 
     def _check(self, chosen: Waiting, engine: Engine) -> None:
-        """One that is overtaken now, by one that was sent here later, is overtaken rightly."""
+        """Check that a later request overtakes another one only where that is allowed."""
         for other in engine.queue:
             if other.sent_s >= chosen.sent_s or chosen.spec.priority < 0:
                 continue
@@ -163,18 +163,18 @@ class World:
         now_s: float,
         **wanted: object,
     ) -> Predicted:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
         return Predicted([self.engines[name].foretell(spec, now_s) for name in instance_ids])
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
         return None
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
         engine = self.engines[instance_id]
         ahead = engine.ahead_of(spec.request_id.split("-")[0])
         if ahead is None:

@@ -1,4 +1,4 @@
-"""The placement core does what the scripts in `scripts/` say: a text file is a test."""
+"""The placement core does what the scripts in `scripts/` say: each text file is a test."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Any order of events that can happen keeps the placement core's promises.
+"""The placement core keeps its promises for any possible order of events.
 
-A seed that fails says which: replay it with
+A failure names its seed: replay it with
 
     pytest tests/placement/test_seeds.py -k 'seed and SEED'
 """
@@ -23,7 +23,7 @@ LENGTH = LengthEstimate(50.0)
 
 
 class World:
-    """Whatever a core may meet, drawn from a seed: it answers late, wrongly, or not at all."""
+    """All that a core may meet, drawn from a seed: late, wrong and missing answers."""
 
     def __init__(self, seed: int, policy: str) -> None:
         self.draws = draws = Random(f"{seed} {policy}")
@@ -47,7 +47,7 @@ class World:
         self.arrived = 0
 
     def run(self, requests: int) -> None:
-        """Until so many requests have arrived and all have ended."""
+        """Run until this many requests have arrived and all have ended."""
         while self.arrived < requests or len(self.ended) < requests:
             self.now_s += self.draws.choice([0.0, 0.001, 0.03])
             self._happen(requests)
@@ -57,12 +57,12 @@ class World:
         assert len(self.ended) == self.arrived
 
     def tell(self, event: events.Event) -> None:
-        """Tell the core, and note what it wants."""
+        """Pass the event to the core, and note its effects."""
         for effect in self.core.step(event, self.now_s):
             self._note(effect)
 
     def _happen(self, requests: int) -> None:
-        """One thing that can happen now."""
+        """Let one of the events that are possible now happen."""
         can = [self._instance_changes]
         can += [self._arrive] * 3 * (self.arrived < requests)
         can += [self._estimated] * (self.arrived > 0)
@@ -86,7 +86,7 @@ class World:
         self.tell(events.Arrived(spec, model, late, waited_s, whole=whole, tenant=tenant))
 
     def _estimated(self) -> None:
-        """Late perhaps, when the request has ended."""
+        """Send an estimate, perhaps after the request has ended."""
         key = f"r{self.draws.randrange(self.arrived)}"
         self.tell(events.Estimated(key, LengthEstimate(self.draws.uniform(1, 900))))
 
@@ -97,7 +97,7 @@ class World:
         now_s: float,
         **wanted: object,
     ) -> Predicted:
-        """As `ports.Predict`: of some nothing is known."""
+        """See `ports.Predict`; for some instances nothing is known."""
         assert instance_ids, "nobody is predicted for"
         assert self.up.issuperset(instance_ids), "somebody is predicted for who is down"
         known = [name for name in instance_ids if self.draws.random() < 0.8]
@@ -105,14 +105,14 @@ class World:
         return Predicted([self._answer(name) for name in known], took_s)
 
     def reserve(self, spec: RequestSpec, instance_id: str, now_s: float) -> None:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
 
     def predict_one(self, spec: RequestSpec, instance_id: str, now_s: float) -> Prediction | None:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
         return None
 
     def wait(self, spec: RequestSpec, instance_id: str, now_s: float) -> Wait:
-        """As `ports.Predict`."""
+        """See `ports.Predict`."""
         wait_s = self.draws.choice([None, 0.005, 30.0])
         return Wait(wait_s, begun=wait_s is None and self.draws.random() < 0.5)
 
@@ -201,7 +201,7 @@ class World:
         self.waiting.pop(key, None)
 
     def _check(self) -> None:
-        """What holds at any time."""
+        """Check what holds at any time."""
         leased = sum(instance.outstanding for instance in self.core.instances)
         assert leased <= len(self.sent), "more leases than requests in progress"
 

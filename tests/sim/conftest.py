@@ -1,4 +1,4 @@
-"""`--seed N` runs one seed of every sweep: the way to replay a failure."""
+"""`--seed N` runs only this seed of every sweep, to replay a failure."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "seed" in metafunc.fixturenames:
-        # The option is unknown when this file was found late, by a run of all tests.
+        # The option does not exist if a run of all tests found this file late.
         only = metafunc.config.getoption("--seed", default=None)
         seeds = range(SWEEP_SEEDS) if only is None else [only]
         swept = [pytest.param(seed, marks=pytest.mark.sweep) for seed in seeds]

@@ -24,13 +24,13 @@ class Errors:
     """The relative error of the median."""
     p99_error: float
     mape: float
-    """Mean over the requests of each one's |predicted - actual| / actual."""
+    """Mean of |predicted - actual| / actual over all requests."""
     actual_mean_s: float
     predicted_mean_s: float
 
 
 def errors(predicted: Sequence[float], actual: Sequence[float]) -> Errors:
-    """Errors over requests; ValueError unless every actual time is positive and there is one."""
+    """Errors over requests; ValueError if there is none, or an actual time is not positive."""
     if not actual or min(actual) <= 0:
         raise ValueError("errors are relative to positive times, and there are none")
 
@@ -49,7 +49,7 @@ def errors(predicted: Sequence[float], actual: Sequence[float]) -> Errors:
 
 
 def accuracy(predicted: Sequence[Latency], actual: Sequence[Latency]) -> dict[str, Errors]:
-    """`Errors` of each of `METRICS`. A request of one token has no TPOT and counts in no such."""
+    """`Errors` of each of `METRICS`. Requests of one token have no TPOT and are left out of it."""
     pairs = list(zip(predicted, actual, strict=True))
     result = {}
     for name, value in METRICS.items():

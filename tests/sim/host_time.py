@@ -1,10 +1,10 @@
 """A step-time model corrected by how long the first requests of a recorded run took.
 
-A run of latencies holds no steps, so nothing can be learnt step by step as a predictor does it
-beside a live engine. Instead the first requests are replayed, and what is not known is searched
-under which the twin's TTFT and TPOT come closest to theirs: five factors on a datasheet's prior,
-or the host's time beside measured tables, which hold the GPU's alone. Nothing else of the run is
-used but the arrivals and lengths of requests that came before the last of the first had ended.
+A recording of latencies has no steps, so step times cannot be learnt as a predictor learns them
+beside a live engine. Instead the first requests are replayed, and the unknowns are searched that
+bring the twin's TTFT and TPOT closest to the recorded ones: five factors on a datasheet's prior, or
+the host's time beside measured tables, which hold only the GPU's. Of the rest of the run, only the
+arrivals and lengths of requests that came before the last of the first had ended are used.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,14 +27,14 @@ attention, decoding sequences, decode attention."""
 PRIOR_ERROR = 0.5
 """Standard deviation of a factor on the prior, in natural logarithms."""
 HOST_STEP_S, HOST_SEQUENCE_S = 1e-3, 10e-6
-"""Seconds that an engine's host usually adds, at most, to a step and for each of its sequences:
-asynchronous scheduling hides the rest. The standard deviations of what is searched."""
+"""Seconds that an engine's host usually adds, at most, to a step and for each of its sequences
+(asynchronous scheduling hides the rest): the standard deviations of the unknowns."""
 TTFT_NOISE = 0.3
 """Standard deviation of the log error of a TTFT, which jumps by a step or a queue's turn."""
 TOKEN_NOISE = 0.1
 """Standard deviation of the log error of one token's time; a TPOT is a mean over tokens."""
 _TRIALS = 12
-_CHANGE = 0.2  # in standard deviations of what is searched: the replay is linear over so little
+_CHANGE = 0.2  # in standard deviations of the unknowns, small enough for the replay to be linear
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class HostTime:
-    """What the host adds to the GPU's time."""
+    """Time that the host adds to the GPU's."""
 
     step_s: float = 0.0
-    """Seconds of every step."""
+    """Seconds added to every step."""
     sequence_s: float = 0.0
-    """Seconds of every sequence in a step."""
+    """Seconds added for every sequence in a step."""
 
     def added_to(self, model: StepTimeModel) -> StepTimeModel:
-        """A model whose steps take as much longer."""
+        """The model with these times added to its steps."""
         packed = model.packed()
         coefficients = packed.coefficients.copy()
         coefficients[FEATURES.index("step")] += self.step_s
@@ -73,7 +73,7 @@ def calibrate(
 ) -> Calibration:
     """Fit `prior` to the `first` requests of `requests`, which are in order of arrival.
 
-    ValueError where they have no latencies.
+    ValueError if these have no latencies.
     """
     errors = _errors(requests, config, first)
     found = _fitted(lambda s: errors(scaled(prior, s * PRIOR_ERROR)), np.zeros(len(GROUPS)))
@@ -89,7 +89,7 @@ def host_time(
 ) -> HostTime:
     """What the host added to `gpu` in the `first` requests of `requests`, in order of arrival.
 
-    ValueError where they have no latencies.
+    ValueError if these have no latencies.
     """
     errors = _errors(requests, config, first)
 
@@ -100,7 +100,7 @@ def host_time(
 
 
 def scaled(prior: StepTimeModel, logs: Vector) -> StepTimeModel:
-    """`prior` with every group's coefficients times the exponential of its log."""
+    """`prior` with each group's coefficients multiplied by the exponential of its log."""
     packed = prior.packed()
     coefficients = packed.coefficients.copy()
     for group, value in zip(GROUPS, logs, strict=True):
@@ -111,7 +111,7 @@ def scaled(prior: StepTimeModel, logs: Vector) -> StepTimeModel:
 def _errors(
     requests: Sequence[RecordedRequest], config: ReplayConfig, first: int
 ) -> Callable[[StepTimeModel], Vector]:
-    """The log errors of the first TTFTs and TPOTs by the step time, in units of their noise."""
+    """Log errors of the first TTFTs and TPOTs with this step time, in units of their noise."""
     known = [request.actual for request in requests[:first]]
     actual = [latency for latency in known if latency is not None]
     if not actual or len(actual) < len(known):
@@ -130,9 +130,9 @@ def _logs(latencies: Sequence[Latency]) -> Vector:
 
 
 def _fitted(errors: Callable[[Vector], Vector], begin: Vector, *, least: float = -np.inf) -> Vector:
-    """The numbers, `least` or above, with the least sum of squared errors and of their own squares.
+    """The numbers, `least` or above, that minimize the sum of squared errors and their own squares.
 
-    Differences stand for slopes. A step that makes it worse is taken back: the replay jumps where a
+    Slopes are finite differences. A step that increases the sum is undone: the replay jumps where a
     request falls into another batch or is preempted.
     """
 

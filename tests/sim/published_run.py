@@ -1,12 +1,12 @@
 """Reads a recorded vLLM run: `meta.json` and `requests.jsonl[.gz]` in one folder.
 
 The format is LLMServingSim's (its `bench` runs vLLM's AsyncLLM in process and replays a dataset
-with pinned lengths). `arrival_time` is on the wall clock and the other stamps are on the engine's
-monotonic clock. Both run at one speed; their offset is taken from the request whose way from one
-to the other was shortest, so the least time of the frontend is part of no latency.
+with pinned lengths). `arrival_time` is on the wall clock, the other stamps are on the engine's
+monotonic clock. Both run at one speed. Their offset is that of the request which got from one to
+the other fastest, so the frontend's least time is in no latency.
 
 The tokens of the prompts are in the dataset that `meta.json` names, by the request's number. It is
-looked for in the folder and in those above it, and believed where the length of every prompt is the
+looked for in the folder and its parents, and used if the length of every prompt equals the
 recorded one.
 """
 
@@ -21,15 +21,15 @@ from tests.sim.recorded import Latency, RecordedRequest
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run and the engine it was made with."""
+    """A run and the engine that made it."""
 
     model: str
     engine_version: str
     engine_kwargs: dict[str, Any]
     requests: list[RecordedRequest]
-    """In order of arrival, seconds on the engine's clock."""
+    """In order of arrival; seconds on the engine's clock."""
     kv_blocks: int
-    """KV blocks without the null block; 0 where the record does not say."""
+    """KV blocks without the null block; 0 if not recorded."""
 
     @property
     def tells_prompts(self) -> bool:
@@ -46,7 +46,7 @@ def requests_of(folder: Path) -> bytes:
 
 
 def read_run(folder: Path) -> RecordedRun:
-    """The run in `folder`; ValueError where it holds none, or requests without stamps."""
+    """Read the run in `folder`; ValueError if there is none, or its requests have no stamps."""
     raw = requests_of(folder)
     try:
         meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def read_run(folder: Path) -> RecordedRun:
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise ValueError(f"{folder} holds no recorded run: {error!r}") from error
     if len(finished) != len(rows):
-        # The engine also served what has no stamps; a replay without it would be another run.
+        # The engine also served requests without stamps; a replay without them would differ.
         raise ValueError(f"{len(rows) - len(finished)} requests of {folder} did not finish")
     return RecordedRun(
         model=meta["model"],
@@ -72,7 +72,7 @@ def read_run(folder: Path) -> RecordedRun:
 def _prompts(
     folder: Path, meta: dict[str, Any], lengths: dict[str, int]
 ) -> dict[str, tuple[int, ...]]:
-    """Token ids of the prompts by request id; none where the dataset is not at hand."""
+    """Token ids of the prompts by request id; empty if the dataset is not at hand."""
     name = meta.get("dataset_path")
     if not name:
         return {}

@@ -1,7 +1,7 @@
-"""A recorded run through the twin: the same arrivals and true lengths, in virtual time.
+"""Replays a recorded run in the twin: the same arrivals and true lengths, in virtual time.
 
-A step of the engine's loop (`engine.loop`) begins when the one before it ends: the host's work
-hides behind the running step. Data-parallel engines that share experts step in lockstep: they
+A step of the engine's loop (`engine.loop`) begins when the previous one ends: the host's work is
+hidden behind the running step. Data-parallel engines that share experts step in lockstep: they
 schedule together, and the slowest decides when a step ends.
 """
 
@@ -18,8 +18,8 @@ from foretell.latency.linear import StepTimeModel, sums
 from foretell.model import BatchShape, EngineConfig
 
 COUNTS_EVERY_S = 0.1
-"""Seconds between two reports of vLLM's data-parallel coordinator about the engines' loads."""
-_WAITING_WEIGHT = 4  # of a waiting request against a running one, in the same place
+"""Seconds between two reports of engine loads by vLLM's data-parallel coordinator."""
+_WAITING_WEIGHT = 4  # weight of a waiting request relative to a running one, as in vLLM
 
 MAX_STEPS = 10_000_000
 
@@ -34,7 +34,7 @@ class Latency:
 
     @property
     def tpot_s(self) -> float:
-        """Mean seconds of a token after the first; 0 where there is only one."""
+        """Mean seconds per token after the first; 0 if there is only one token."""
         return (self.e2e_s - self.ttft_s) / max(1, self.output_tokens - 1)
 
 
@@ -45,27 +45,27 @@ class RecordedRequest:
     request_id: str
     prompt_tokens: int
     output_tokens: int
-    """Taken to be its `max_tokens`: the engine foresees the end, and wastes no token on it."""
+    """Also taken as its `max_tokens`: the engine foresees the end, and wastes no token on it."""
     arrival_s: float
-    """Seconds on the recording's clock, whatever its origin."""
+    """Seconds on the recording's clock, with any origin."""
     actual: Latency | None = None
     prompt_token_ids: tuple[int, ...] = ()
-    """Its prompt where the run tells it; otherwise empty, and taken to share no block with any."""
+    """The prompt if the run has it; otherwise empty: then it shares no block with any other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayConfig:
     """The engine of the run, and what surrounds it.
 
-    With `engine.enable_prefix_caching` a prompt hits the blocks that are still cached, and what
-    was preempted hits its own, its answer's included.
+    With `engine.enable_prefix_caching` a prompt hits the blocks that are still cached, and a
+    preempted request hits its own, including those of its answer.
     """
 
     engine: EngineConfig
     ranks: int = 1
     """Data-parallel engines behind one frontend."""
     frontend_s: float = 0.0
-    """Seconds from a request's arrival to its arrival in the engine."""
+    """Seconds from a request's arrival at the frontend to its arrival in the engine."""
 
 
 def replay(
@@ -76,11 +76,11 @@ def replay(
     first: int = 0,
     clients: int = 0,
 ) -> list[Latency]:
-    """Replay a run; the latencies of the `first` requests (0: all), in the order given.
+    """Replay a run; return the latencies of the `first` requests (0: all), in the order given.
 
-    It ends when these have; the others only keep them company. With `clients` so many begin at
-    once, and each asks again once it is answered, whatever the recorded arrivals. ValueError for a
-    request that can never run; the engine would never answer it.
+    It ends when these have ended; the others are load. With `clients`, this many requests begin at
+    once, and each client sends the next one when it is answered, whatever the recorded arrivals.
+    ValueError for a request that can never run; the engine would never answer it.
     """
     for request in requests:
         if request.prompt_tokens < 1 or request.output_tokens < 1:
@@ -89,9 +89,9 @@ def replay(
 
 
 def ranks_step_s(model: StepTimeModel, shapes: Sequence[BatchShape]) -> float:
-    """Seconds of one step that data-parallel ranks of `shapes` take together.
+    """Seconds that data-parallel ranks with these `shapes` take for one step together.
 
-    Each waits for the slowest before the experts, and the experts see the tokens of all.
+    Each waits for the slowest one before the experts, and the experts get the tokens of all.
     """
     packed = model.packed()
     own = max(kernel.own_s(packed, sums(shape)) for shape in shapes)
@@ -100,7 +100,7 @@ def ranks_step_s(model: StepTimeModel, shapes: Sequence[BatchShape]) -> float:
 
 
 class _Recorded(Content):
-    """The content of a request that shares at most its prompt with others, where that is known."""
+    """The content of a request, which shares at most its prompt, if that is known, with others."""
 
     __slots__ = ("_shared_blocks",)
 
@@ -176,7 +176,7 @@ class _Replay:
         return _Recorded(prompt, f"{index}: answer", self.block_size, shared)
 
     def _rank(self, at_s: float) -> int:
-        """vLLM's choice: the least loaded by counts that are up to 0.1 s old.
+        """Choose as vLLM does: the least loaded rank by counts that are up to 0.1 s old.
 
         `DPLBAsyncMPClient.get_core_engine_for_request` of `vllm/v1/engine/core_client.py`.
         """
@@ -208,7 +208,7 @@ class _Replay:
     def _seconds(self, batches: RankBatches) -> float:
         shapes = [BatchShape() if batch is None else batch.shape for batch in batches]
         if not any(shape.tokens for shape in shapes):
-            return 0.0  # it only preempts, or tells who has ended: no model runs
+            return 0.0  # it only preempts, or reports which requests have ended: no model runs
         if len(shapes) == 1:
             return self.step_time.step_s(shapes[0])
         return ranks_step_s(self.step_time, shapes)
@@ -224,7 +224,7 @@ class _Replay:
                 self._ask_again()
 
     def _ask_again(self) -> None:
-        """A client is answered; where there are only so many, it asks what nobody has asked."""
+        """With a limited number of clients, let the one that was answered send the next request."""
         if self.unasked:
             index = self.unasked.popleft()
             self.arrived_s[index] = self.clock

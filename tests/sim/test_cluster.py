@@ -1,4 +1,4 @@
-"""Whole clusters in virtual time: many seeds, small machines, every invariant on."""
+"""Whole clusters in virtual time: many seeds, small engines, all invariants checked."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ SLOWER = LinearStepTime((0.013, 2e-4, 1e-9, 0.0, 1e-4, 1e-7))
 
 
 def small_engine(draws: Random) -> EngineConfig:
-    """An engine that a few short requests overfill."""
+    """An engine that a few short requests overload."""
     max_num_seqs = draws.randint(1, 8)
     chunked = draws.random() < 0.8
     return EngineConfig(
@@ -50,7 +50,7 @@ def small_engine(draws: Random) -> EngineConfig:
 
 
 def with_blocks(engine: EngineConfig, tokens: int) -> EngineConfig:
-    """`engine` with KV for `tokens`."""
+    """`engine` with KV blocks for `tokens`."""
     return replace(engine, total_blocks=engine.blocks_for(tokens))
 
 
@@ -74,7 +74,7 @@ def small_cluster(seed: int) -> tuple[ClusterConfig, list[Arrival]]:
 
 
 def small_faults(seed: int, config: ClusterConfig) -> ClusterConfig:
-    """`config` with a few things that go wrong while its requests arrive."""
+    """`config` with a few faults while its requests arrive."""
     draws = Random(f"faults {seed}")
     faults = [
         Fault(
@@ -94,7 +94,7 @@ def run(seed: int, policy: str) -> Report:
 
 
 def run_badly(seed: int, policy: str) -> Report:
-    """With faults and, for every other seed, three schedulers."""
+    """Run with faults and, for every other seed, three schedulers."""
     config, arrivals = small_cluster(seed)
     policies = [make_policy(policy) for _ in range(1 + 2 * (seed % 2))]
     return simulate(small_faults(seed, config), arrivals, policies, Random(seed))
@@ -102,7 +102,7 @@ def run_badly(seed: int, policy: str) -> Report:
 
 @contextmanager
 def replayable(seed: int, test: str) -> Iterator[None]:
-    """Whatever fails says how to see it again."""
+    """Add to any failure how to replay it."""
     try:
         yield
     except Exception as error:
@@ -129,15 +129,15 @@ def test_invariants_hold_when_things_fail(seed: int, policy: str) -> None:
 
 
 def test_sweep_loses_and_retries() -> None:
-    """The faults hit somebody: a sweep without losses and retries would prove little."""
+    """The faults hit requests: a sweep without losses and retries would prove little."""
     reports = [run_badly(seed, "predicted_latency") for seed in range(30)]
     assert sum(bool(report.lost) for report in reports) >= 3
     assert sum(any(r.attempts > 1 for r in report.served) for report in reports) >= 3
 
 
 def test_last_forecast_comes_true(seed: int) -> None:
-    """With true lengths and nobody behind it, a request does as predicted, where nobody leaves the
-    queue before it: an old snapshot is rolled on to what the engine does."""
+    """A request with true lengths and none behind it does as predicted if none before it leaves the
+    queue: an old snapshot is rolled forward to what the engine does."""
     with replayable(seed, "forecast"):
         config, arrivals = small_cluster(seed)
         config = replace(config, estimate=true_length, foretell_every=0)
@@ -163,7 +163,7 @@ def test_some_are_predicted_and_placed_as_before(every: int, told: int) -> None:
 
 
 def test_sweep_reaches_preemption() -> None:
-    """The small clusters are small enough: a sweep without preemption would prove little."""
+    """The clusters are small enough: a sweep without preemption would prove little."""
     preempted = sum(run(seed, "random").preemptions > 0 for seed in range(20))
     assert preempted >= 10
 
@@ -173,7 +173,7 @@ def test_computed_tokens_count_what_is_computed_again(async_scheduling: bool) ->
     draws = Random(1)
     lengths = LogNormalLengths(LogNormal(120, 1.0, 512), LogNormal(80, 1.0, 400))
     arrivals = stream(60, poisson(60.0, draws), lengths, draws)
-    # With async scheduling ends are seen one step late: one token is computed in vain.
+    # With async scheduling ends are seen a step late: one token is computed in vain.
     beyond = 0 if async_scheduling else -1
     once = sum(a.prompt_tokens + a.output_tokens + beyond for a in arrivals)
     engine = EngineConfig("model", 16, 4000, 16, 256, 1024, async_scheduling=async_scheduling)

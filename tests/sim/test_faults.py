@@ -1,4 +1,4 @@
-"""Each fault does to an instance what it says, and to no other."""
+"""Each fault does to an instance what it says, and nothing to the others."""
 
 from itertools import pairwise
 from random import Random
@@ -76,7 +76,7 @@ def test_a_cluster_without_engines_loses_everything() -> None:
 
 
 def test_schedulers_count_for_themselves() -> None:
-    """Two round robins start anywhere and go on by themselves, so they do not alternate."""
+    """Two round robins start anywhere and advance independently, so they do not alternate."""
     alone, two = run(policy="round_robin"), run(policy="round_robin", schedulers=2)
     assert len(on(alone, 0)) == len(on(alone, 1)) == 100
     ids = [r.instance_id for r in two.served]

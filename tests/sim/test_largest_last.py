@@ -1,4 +1,4 @@
-"""Whole clusters whose engines admit by priority: the largest requests go last, for a while."""
+"""Whole clusters of engines that admit by priority: the largest requests go last, for a while."""
 
 from dataclasses import replace
 from math import inf
@@ -25,7 +25,7 @@ ENGINE = EngineConfig(
 )
 LENGTHS = LogNormalLengths(LogNormal(60, 1.0, 300), LogNormal(60, 1.5, 700))
 RATE = 42.0
-"""Memory is short now and then."""
+"""Memory is short at times."""
 DRAWS = range(3)
 
 

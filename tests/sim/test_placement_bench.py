@@ -1,4 +1,4 @@
-"""The benchmarks of placement, on a few requests and at their arithmetic."""
+"""The placement benchmarks on a few requests, and their arithmetic."""
 
 from dataclasses import replace
 from math import exp
@@ -31,13 +31,13 @@ def test_a_search_ends_at_the_crossing(capacity: float, steepness: float) -> Non
 
 
 def test_a_search_ends_on_a_cliff() -> None:
-    """No line foretells where: it still halves, or nearly, what is left."""
+    """No line predicts where the cliff is: each step still halves, or nearly, the interval."""
     found = capacity_qps(lambda qps: 0.5 if qps < 31.234 else 90.0, 3.0, 30.0)
     assert found == pytest.approx(31.234, rel=0.015)
 
 
 def test_a_search_survives_a_bump() -> None:
-    """P99 is not quite monotone: a good rate above a bad one does not keep it from ending."""
+    """P99 is not quite monotone: a good rate above a bad one does not prevent the search's end."""
     answers = iter([4.0, 3.5, 1.0, 2.9, 2.95, 2.99, 2.99, 2.99, 2.99, 2.99, 2.99])
     assert capacity_qps(lambda _: next(answers), 3.0, 30.0) < 30.0
 
@@ -98,6 +98,6 @@ def test_a_pool_is_sooner_than_its_engines_and_no_request_sooner_than_alone() ->
     assert pool.mean(lambda s: s.e2e_s) <= engines.mean(lambda s: s.e2e_s)
     first = pool.served[0]
     assert first.ttft_s >= 0.95 * alone[first.request_id].ttft_s
-    # One engine of four at half pace is an eighth of the pool's.
+    # One engine of four at half speed takes away an eighth of the pool's.
     slower = pooled(replace(options, faults=("slow=2:3:0",)), arrivals, 1)
     assert 1.0 < slower.mean(lambda s: s.e2e_s) / pool.mean(lambda s: s.e2e_s) < 1.3

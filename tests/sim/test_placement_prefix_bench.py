@@ -1,4 +1,4 @@
-"""What gateways do with prefixes, as the yardstick has it."""
+"""How other gateways use prefixes, as the yardstick models it."""
 
 from bench.placement.prefix_baselines import LongestMatch, PrefixHash
 from foretell.model import EngineConfig, LengthEstimate, RequestSpec

@@ -49,7 +49,7 @@ def misjudged(report: Report) -> float:
 def test_engines_find_what_was_predicted_and_requests_go_where_it_is() -> None:
     arrivals = conversations(40.0, 12.0, KIND, Random(3))
     told, untold = served(arrivals), served(arrivals, predict_hits=False)
-    # A chunk of 512 tokens is known only as a whole: the last turn's end is not foreseen.
+    # A chunk of 512 tokens is known only as a whole, so the last turn's end is not predicted.
     assert misjudged(told) < 0.15
     assert hits(told) > 1.3 * hits(untold)
     assert told.mean(lambda r: r.ttft_s) < 0.9 * untold.mean(lambda r: r.ttft_s)

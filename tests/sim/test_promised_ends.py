@@ -1,4 +1,4 @@
-"""Promised ends of simulated batches: as many are kept as was said, and few are far too late."""
+"""Promised ends of simulated batches: as many are kept as announced, and few are far too late."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -23,7 +23,7 @@ from tests.sweeps import cases
 pytestmark = pytest.mark.timeout(300)
 
 LEARNING = 20
-"""Batches of which promises learn first."""
+"""The number of batches from which promises learn first."""
 PROMPT = 128
 TTFT_TARGET_S = 0.05
 
@@ -43,13 +43,13 @@ def cluster() -> ClusterConfig:
 
 
 class Batches:
-    """Batches of mixed sizes and lengths beside online load that changes, and their promises."""
+    """Batches of mixed sizes and lengths beside changing online load, and their promises."""
 
     def __init__(self, seed: int, count: int, gap_s: float) -> None:
         draws = Random(seed)
         self.kept: list[bool] = []
         self.ratios: list[float] = []
-        """Time taken over time promised."""
+        """Actual time divided by promised time."""
         self._promises = Promises()
         self._running: dict[str, Batch] = {}
         self._promised: dict[str, tuple[float, float]] = {}
@@ -78,7 +78,7 @@ class Batches:
         assert not self._running
 
     def _online(self, draws: Random, until_s: float) -> Iterator[Arrival]:
-        """Its rate changes from half a minute to the next."""
+        """Online arrivals whose rate changes every half minute."""
         now_s, number = 0.0, 0
         while now_s < until_s:
             rate, until_next_s = draws.uniform(1.0, 12.0), now_s + 30.0

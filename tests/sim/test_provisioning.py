@@ -26,7 +26,7 @@ WAITS = PlacementConfig(instance_wait_s=600.0)
 
 
 def tides(draws: Random) -> list[Arrival]:
-    """Bursts with nothing between them, ids in order."""
+    """Bursts with nothing in between, with ids in order."""
     lengths = LogNormalLengths(LogNormal(16, 1.0, 64), LogNormal(36, 1.0, 64))
     found: list[Arrival] = []
     for burst in range(4):
@@ -140,7 +140,7 @@ def test_from_nothing_the_first_request_waits_for_an_engine_and_is_served() -> N
 
 
 def test_what_drains_when_more_is_wanted_is_taken_back_at_once() -> None:
-    """Two instances with a request each; one is to go, and is wanted again before it is empty."""
+    """Two instances with a request each; one is drained, and wanted again before it is empty."""
 
     class Wavering:
         name = "wavering"
@@ -151,7 +151,7 @@ def test_what_drains_when_more_is_wanted_is_taken_back_at_once() -> None:
     config, _ = provisioned(0, "static")
     bounds = ProvisionConfig(minimum=1, maximum=2, cool_down_s=0.0, cold_start_s=50.0)
     two = Provisioning(Wavering, bounds, 2, cold_start_s=50.0, every_s=1.0)
-    # Long answers: neither instance gets empty meanwhile.
+    # The answers are long, so neither instance becomes empty meanwhile.
     first = [Arrival(0.1, 8, 60, f"a{i}") for i in range(2)]
     later = [Arrival(4.5, 8, 60, f"b{i}") for i in range(2)]
     slow = replace(config.instances[0], step_time=LinearStepTime((0.2, 0.0, 0.0, 0.0, 0.0, 0.0)))

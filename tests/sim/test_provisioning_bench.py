@@ -1,4 +1,4 @@
-"""What the benchmarks of provisioning run: traffic, and one small case."""
+"""What the provisioning benchmarks run: traffic, and one small case."""
 
 from itertools import pairwise
 

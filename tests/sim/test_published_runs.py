@@ -1,4 +1,4 @@
-"""The twin beside published runs of vLLM on GPUs: the figures of docs/adr/0001-one-twin.md."""
+"""The twin against published runs of vLLM on GPUs: the figures of docs/adr/0001-one-twin.md."""
 
 import gzip
 import json
@@ -25,8 +25,8 @@ PROFILES = {
 
 
 def replayed(folder: str, name: str) -> tuple[HostTime, dict[str, Errors]]:
-    """A run with a profile's kernel times: the host's time, learnt from the first third, and the
-    errors of all others."""
+    """Replay a run with a profile's kernel times: the host's time, learnt from the first third, and
+    the errors of all other requests."""
     run, profile = read_run(RUNS / folder), load_profile(name)
     kwargs = run.engine_kwargs
     engine = EngineConfig(
@@ -63,14 +63,14 @@ def test_the_twin_is_near_published_runs(folder: str) -> None:
 
 
 def test_another_profile_wants_a_host_that_nobody_has() -> None:
-    """The test above can fail: of twice the device half the time would be the host's."""
+    """The test above can fail: on a device twice as fast, half the time would be the host's."""
     host, _ = replayed("Llama-3.1-8B", "H100/Llama-3.1-8B")
     assert host.step_s > 5e-3
 
 
 @pytest.fixture
 def small_run(tmp_path: Path) -> Path:
-    """The first 30 requests of a run; alone they are another run, but of the same form."""
+    """The first 30 requests of a run: alone a different run, but in the same format."""
     source, folder = RUNS / "Llama-3.1-8B", tmp_path / "RTXPRO6000"
     folder.mkdir()
     (folder / "meta.json").write_bytes((source / "meta.json").read_bytes())
@@ -85,7 +85,7 @@ def test_stamps_are_brought_to_one_clock(small_run: Path) -> None:
     assert [r.request_id for r in found.requests] == [row["request_id"] for row in rows]
     delays = [row["queued_ts"] - r.arrival_s for row, r in zip(rows, found.requests, strict=True)]
     assert min(delays) == pytest.approx(0.0, abs=1e-6)
-    assert max(delays) < 0.2  # no longer than a step or two
+    assert max(delays) < 0.2  # at most a step or two
 
 
 def test_the_null_block_holds_nothing(small_run: Path) -> None:

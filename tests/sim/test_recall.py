@@ -1,4 +1,4 @@
-"""What comes of calling requests back from engines' queues, in a whole cluster."""
+"""The effects of calling requests back from engines' queues, in a whole cluster."""
 
 from dataclasses import replace
 from random import Random
@@ -17,19 +17,19 @@ CONFIG = ClusterConfig(
     publish_interval_s=0.1,
     network_delay_s=0.001,
 )
-"""Six seats, of 50 ms a token; all that anybody says of a length is wrong."""
+"""Six seats, with 50 ms a token; all length estimates are wrong."""
 SEEDS = range(8)
 
 
 def arrivals(seed: int) -> list[Arrival]:
-    """As many as six seats can just serve."""
+    """As many requests as six seats can just serve."""
     draws = Random(seed)
     lengths = LogNormalLengths(LogNormal(16, 1.0, 64), LogNormal(40, 1.5, 400))
     return stream(80, poisson(2.6, draws), lengths, draws)
 
 
 class Stays(SloPolicy):
-    """What it chose once is final."""
+    """Never moves a request to another engine."""
 
     late_binding = False
 

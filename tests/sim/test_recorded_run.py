@@ -1,4 +1,4 @@
-"""A recorded run through the twin, measured and calibrated."""
+"""A recorded run in the twin, measured and calibrated."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def test_an_idle_engine_starts_at_once() -> None:
 def test_async_scheduling_shows_an_arrival_a_step_later() -> None:
     requests = [request("a", 0.0, output=50), request("b", 0.104)]
     sync, late = (replay(requests, config, STEADY)[1] for config in (SYNC, ASYNC))
-    # In the step from 0.10 to 0.11 it arrives; it is in the next one, or in the one after it.
+    # It arrives in the step from 0.10 to 0.11, and is in the next step or the one after it.
     assert sync.ttft_s == pytest.approx(0.016)
     assert late.ttft_s == pytest.approx(0.026)
 
@@ -52,7 +52,7 @@ def test_async_scheduling_shows_an_arrival_a_step_later() -> None:
 def test_async_scheduling_frees_a_slot_a_step_later_while_others_run() -> None:
     requests = [request("a", 0.0), request("b", 0.0, output=50), request("c", 0.001)]
     sync, late = (replay(requests, config, STEADY)[2] for config in (SYNC, ASYNC))
-    assert sync.ttft_s == pytest.approx(0.059)  # in the step behind the last of a
+    assert sync.ttft_s == pytest.approx(0.059)  # in the step after the last one of a
     assert late.ttft_s == pytest.approx(sync.ttft_s + STEP_S)
 
 
@@ -90,11 +90,11 @@ def test_clients_ask_again_once_they_are_answered(config: ReplayConfig) -> None:
     lengths = (5, 9, 7, 3, 6)
     requests = [request(str(n), 99.0, output=n) for n in lengths]
     two = replay(requests, replace(config, frontend_s=0.001), STEADY, clients=2)
-    # With two seats nobody waits for one: each comes when another has ended.
+    # With two seats neither client waits: each sends the next request when its last one has ended.
     assert all(latency.ttft_s < 3.1 * STEP_S for latency in two)
     assert [latency.output_tokens for latency in two] == list(lengths)
     assert all(latency.tpot_s < 1.5 * STEP_S for latency in two)
-    # With five of them three wait until the first two have ended.
+    # With five clients three wait until the first two requests have ended.
     five = replay(requests, config, STEADY, clients=9)
     assert five[2].ttft_s > two[2].ttft_s + 3 * STEP_S
     assert max(latency.e2e_s for latency in five) == pytest.approx(17 * STEP_S, abs=3 * STEP_S)
@@ -115,10 +115,10 @@ def test_the_first_requests_are_answered_as_in_the_whole_run() -> None:
 def test_ranks_share_the_requests_and_the_steps() -> None:
     requests = [request(str(i), 0.0, output=10) for i in range(4)]
     both = replay(requests, replace(ASYNC, ranks=2), STEADY)
-    # Each rank runs two at once; on one engine two of the four would have to wait.
+    # Each rank runs two at once; on one engine two of the four requests would wait.
     assert max(latency.ttft_s for latency in both) == pytest.approx(STEP_S)
     assert max(latency.ttft_s for latency in replay(requests, ASYNC, STEADY)) > 5 * STEP_S
-    # In lockstep the step of one rank is as long as that of the other.
+    # In lockstep a step of one rank takes as long as that of the other.
     per_token = LinearStepTime((0.0, 1e-3, 0.0, 0.0, 1e-3, 0.0))
     long, short = replay(
         [request("a", 0.0, prompt=100), request("b", 0.0, prompt=10)],
@@ -181,7 +181,7 @@ def test_calibration_finds_a_slower_engine() -> None:
 
 
 def test_calibration_finds_an_engine_that_preempts() -> None:
-    """With another step time other requests are preempted, and their latencies jump."""
+    """With another step time other requests are preempted, so latencies jump."""
     draws = np.random.default_rng(12)
     prior = LinearStepTime((8e-3, 40e-6, 3e-9, 40e-6, 90e-6, 200e-9))
     truth = scaled(prior, draws.normal(0.0, 0.5, len(GROUPS)))
@@ -216,7 +216,7 @@ def test_the_host_s_time_is_found_beside_the_gpu_s(truth: HostTime) -> None:
     actual = replay(asked, config, truth.added_to(gpu))
     seen = [replace(r, actual=a) for r, a in zip(asked, actual, strict=True)]
     found = host_time(seen, config, gpu, first=20)
-    # One of the two may stand for a part of the other; together they are right.
+    # Each may stand in for a part of the other; their sum is right.
     before = accuracy(replay(asked, config, gpu)[20:], actual[20:])
     after = accuracy(replay(asked, config, found.added_to(gpu))[20:], actual[20:])
     assert before["e2e"].mape > 4 * after["e2e"].mape
@@ -245,7 +245,7 @@ def test_a_prompt_whose_tokens_are_known_hits_what_is_cached() -> None:
     asked = [request("a", 0.0, prompt=64, output=2), request("b", 9.0, prompt=64, output=2)]
     same = [replace(r, prompt_token_ids=tuple(range(64))) for r in asked]
     assert replay(asked, ASYNC, PER_TOKEN)[1].ttft_s == pytest.approx(64 * TOKEN_S)
-    # The last token of a prompt is always computed, and with it its block.
+    # A prompt's last token is always computed, and with it its block.
     assert replay(same, ASYNC, PER_TOKEN)[1].ttft_s == pytest.approx(16 * TOKEN_S)
     assert replay(same, uncached, PER_TOKEN)[1].ttft_s == pytest.approx(64 * TOKEN_S)
 

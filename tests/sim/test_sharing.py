@@ -1,4 +1,4 @@
-"""What a tenant that floods a cluster does to the others."""
+"""How a tenant that floods a cluster affects the others."""
 
 from dataclasses import replace
 from random import Random
@@ -25,7 +25,7 @@ SEEDS = range(cases(6, 2))
 
 
 def arrivals(seed: int, *, named: bool) -> list[Arrival]:
-    """One tenant sends several times what the engines can serve, another a tenth of that."""
+    """One tenant sends several times as much as the engines can serve, another a tenth of it."""
     found: list[Arrival] = []
     for tenant, qps in (("loud", 60.0), ("quiet", 2.0)):
         draws = Random(f"{seed} {tenant}")
@@ -51,5 +51,5 @@ def test_the_others_hardly_wait_and_nothing_is_lost() -> None:
         before_s, after_s = (wait_s(reports[named], "quiet") for named in (False, True))
         assert after_s < 0.1 * before_s, f"seed {seed}"
         done_s = [max(s.arrival_s + s.e2e_s for s in r.served) for r in reports.values()]
-        # Room is seen when an engine tells of it: with so few seats that takes a tenth of the time.
+        # Room is noticed when an engine reports: with so few seats that takes a tenth of the time.
         assert done_s[1] < 1.35 * done_s[0], f"seed {seed}: the engines were not full"

@@ -1,4 +1,4 @@
-"""A simulated predictor's snapshot and that of a service say the same, and predict the same."""
+"""Snapshots of a simulated predictor and of a service are equal, and lead to equal predictions."""
 
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -45,7 +45,7 @@ SHAPE = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "deco
 def snapshot_of(
     twin: Twin, specs: dict[str, RequestSpec], now_s: float, sequence: int
 ) -> EngineSnapshot:
-    """What a plugin would publish."""
+    """The snapshot that a plugin would publish."""
     clock, tally = twin._clock, twin._tally
     order = [(int(clock["oldest"]) + i) % 2 for i in range(twin.in_flight)]
     counts = [twin._records["at"][name][0] for name in ("older", "newer")]
@@ -102,9 +102,9 @@ def engine_of(draws: Random) -> EngineConfig:
 
 
 def requests_of(draws: Random) -> list[tuple[float, RequestSpec, int]]:
-    """When, what is known, and how many tokens it really has.
+    """The arrival times, specs and true output tokens of requests.
 
-    Prompts with the same first number begin with the same chunks, as many as they are long.
+    Prompts with the same topic share the chunks at their beginning, as far as both reach.
     """
     now_s, certain, result = 0.0, draws.random() < 0.5, []
     for index in range(30):
@@ -135,7 +135,7 @@ def content_of(spec: RequestSpec, block_size_tokens: int) -> Content:
 
 
 def assert_equal(ours: Snapshot, theirs: Snapshot, depth: int) -> None:
-    """They show the same engine; how often they were taken does not matter."""
+    """Check that both show the same engine, apart from the number of snapshots taken."""
     (mine,), (other,) = (np.frombuffer(each.header, SNAPSHOT) for each in (ours, theirs))
     assert mine["figures"].tolist() == other["figures"].tolist()
     steps = int(mine["steps"])
@@ -146,7 +146,7 @@ def assert_equal(ours: Snapshot, theirs: Snapshot, depth: int) -> None:
     requests = [np.frombuffer(each.requests, REQUEST) for each in (ours, theirs)]
     for name in REQUEST.names or ():
         if name == "in_flight" and depth == 1:
-            continue  # a snapshot tells it with async scheduling only
+            continue  # a snapshot has it with async scheduling only
         end = count if name not in ("computed", "blocks", "scheduled", "in_flight") else running
         rows = [each[name][:end].tolist() for each in requests]
         assert rows[0] == rows[1], name

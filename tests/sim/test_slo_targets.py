@@ -39,7 +39,7 @@ def test_every_request_ends_once_or_is_rejected(policy: str, sick: bool) -> None
         ended = [*(r.request_id for r in report.served), *report.lost, *report.rejected]
         assert sorted(ended) == sorted(a.request_id for a in coming)
         rejected += len(report.rejected)
-    assert bool(rejected) == (policy != "random")  # who asks nobody rejects nobody
+    assert bool(rejected) == (policy != "random")  # a policy without predictions rejects nothing
 
 
 @pytest.mark.parametrize("draw", [3, 4, 5])
@@ -55,7 +55,7 @@ def test_who_is_late_makes_way_so_that_as_many_are_in_time_as_if_it_was_rejected
 
 
 def test_a_rejection_was_right_with_true_lengths() -> None:
-    """Who is rejected would have been late: nothing that comes later makes anybody sooner."""
+    """A rejected request would have been late: later arrivals make no request faster."""
     coming = arrivals(3, TIGHT)
     config = replace(CLUSTER, reject_late=True, foretell_every=0)
     first = run(config, coming).rejected[0]
@@ -72,7 +72,7 @@ def test_without_targets_nothing_is_missed() -> None:
 
 
 def test_priorities_reach_engines_that_schedule_by_them() -> None:
-    """All at once on one engine: the urgent ones get their first tokens first."""
+    """All arrive at once at one engine: the urgent ones get their first tokens first."""
     coming = [
         replace(a, t_s=0.0, priority=index % 2) for index, a in enumerate(arrivals(1, NO_SLO))
     ]

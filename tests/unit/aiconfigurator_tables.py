@@ -1,4 +1,4 @@
-"""Small tables as AIConfigurator has them."""
+"""Small tables in AIConfigurator's format."""
 
 from itertools import product
 
@@ -6,7 +6,7 @@ Row = dict[str, object]
 
 
 def attention_rows(kv_cache: str = "bfloat16", factor: float = 1.0) -> tuple[list[Row], list[Row]]:
-    """Every number of heads takes the same time; a table of before sliding windows."""
+    """The time does not depend on the number of heads; a table from before sliding windows."""
     context: list[Row] = []
     generation: list[Row] = []
     for heads, kv_heads in ((8, 2), (4, 1), (2, 1)):
@@ -25,7 +25,7 @@ def attention_rows(kv_cache: str = "bfloat16", factor: float = 1.0) -> tuple[lis
 
 
 def all_reduce_rows() -> list[Row]:
-    """A thousand numbers take a microsecond; outside CUDA graphs it takes ten more."""
+    """A thousand numbers take a microsecond, and outside of CUDA graphs ten more."""
     return [
         {"num_gpus": n, "message_size": size, "backend": f"vllm_{how}", "latency": latency / 1e3}
         for n, size in product((2, 4), (1000, 1000_000))

@@ -1,4 +1,4 @@
-"""What a scheduler that follows one predictor foretells, with all that the predictor knows."""
+"""What a scheduler predicts that follows one predictor, with all that the predictor knows."""
 
 from foretell.engine import SnapshotPredictor
 from foretell.engine.published import Published
@@ -14,9 +14,9 @@ _OPTIONS = {"announced_only": False, "externality": False, "with_quantiles": Tru
 def following(
     predictor: SnapshotPredictor, step_time: StepTimeModel, now_s: float, error: float = 0.0
 ) -> SnapshotCache:
-    """A cache with one engine, "e", of which it has just heard.
+    """Return a cache with one engine, "e", whose predictor's message it has just received.
 
-    `error`: the relative standard deviation that the times of all steps have in common.
+    `error`: the relative standard deviation that is common to the times of all steps.
     """
     learnt = (error * error, 0.0), 0
     if isinstance(step_time, OnlineStepTime):
@@ -33,7 +33,7 @@ def following(
 def foretold(
     cache: SnapshotCache, request: RequestSpec, now_s: float, **options: bool
 ) -> Prediction:
-    """What becomes of `request`, dispatched now; the options are `SnapshotCache.predict`'s."""
+    """Predict `request`, dispatched now; the options are those of `SnapshotCache.predict`."""
     (found,) = cache.predict(["e"], request, now_s, **(_OPTIONS | options))
     return found
 
@@ -47,5 +47,5 @@ def asked(
     error: float = 0.0,
     **options: bool,
 ) -> Prediction:
-    """`foretold` by who has just heard of the engine."""
+    """Like `foretold`, with a cache that has just received the engine's snapshot."""
     return foretold(following(predictor, step_time, now_s, error), request, now_s, **options)

@@ -1,4 +1,4 @@
-"""Hypothesis looks for counterexamples here, not for slow machines."""
+"""Hypothesis has no deadlines here: it shall find counterexamples, not slow machines."""
 
 from hypothesis import HealthCheck, settings
 

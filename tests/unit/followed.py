@@ -1,4 +1,4 @@
-"""Predictors and followers of them, as one process."""
+"""Predictors and followers of them, in one process."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def new_predictor(snapshot: EngineSnapshot) -> SnapshotPredictor:
 
 
 def sent(predictor: SnapshotPredictor, now_s: float, notices: int = 0) -> Published:
-    """What the follower receives of it, by way of bytes."""
+    """The message that a follower receives, encoded to bytes and decoded."""
     payload = bytes_of(predictor, now_s, notices).SerializeToString()
     return Reader(tables_of, NO_TABLES).read(predictor_pb2.Published.FromString(payload))
 
@@ -47,7 +47,7 @@ def sent(predictor: SnapshotPredictor, now_s: float, notices: int = 0) -> Publis
 def bytes_of(
     predictor: SnapshotPredictor, now_s: float, notices: int = 0
 ) -> predictor_pb2.Published:
-    """What it sends."""
+    """The message that the predictor sends."""
     snapshot = predictor.publish(STEP_TIME, now_s, STEP_TIME.variances)
     assert snapshot is not None
     message = Published(
@@ -68,7 +68,7 @@ def predicted(cache: SnapshotCache, request: RequestSpec, now_s: float) -> list[
 
 
 def illustrated(snapshot: EngineSnapshot) -> EngineSnapshot:
-    """The snapshot of an engine that encodes an image in a step; everyone who waits has one."""
+    """The snapshot of an engine that encodes one image a step; all waiting requests have one."""
     config = replace(
         snapshot.config, max_num_encoder_input_tokens=40, encoder_cache_size=100, max_num_seqs=200
     )

@@ -1,4 +1,4 @@
-"""Bodies of requests, parsed."""
+"""Parsed request bodies."""
 
 import json
 from typing import Any

@@ -47,7 +47,7 @@ def predicted(
     running: int = 64,
     total_blocks: int = 1000,
 ) -> Candidate:
-    """`running`: all seats are taken, unless another number is given."""
+    """Predictions with load; all seats are taken unless `running` says otherwise."""
     answer = Prediction(
         instance_id,
         ttft_s,
@@ -64,5 +64,5 @@ def predicted(
 
 
 def silent(instance_id: str, outstanding: int = 0) -> Candidate:
-    """One whose predictor did not answer."""
+    """A candidate whose predictor did not answer."""
     return Candidate(instance_id, outstanding)

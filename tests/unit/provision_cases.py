@@ -9,7 +9,7 @@ from foretell.provision import Facts, InstanceFacts, Phase, StrategyPlan
 
 
 def published(state: EngineSnapshot, steps: StepTimeModel) -> Snapshot:
-    """What the predictor of an engine in that state publishes; all lengths are as predicted."""
+    """What the engine's predictor publishes in this state; all lengths are as predicted."""
     predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
         length_row=lambda found: certain(found.expected_tokens),

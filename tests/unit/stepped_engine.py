@@ -23,12 +23,12 @@ NOW = 1000.0
 
 
 class SteppedEngine:
-    """A twin in time: the loop of vLLM's engine core around a device that runs step after step."""
+    """A twin in virtual time: the loop of vLLM's engine core, and a device that runs the steps."""
 
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
         self.now = NOW
-        self.queue: deque[tuple[Batch, float, float]] = deque()  # with when each begins and ends
+        self.queue: deque[tuple[Batch, float, float]] = deque()  # with its begin and end
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
 
@@ -57,7 +57,7 @@ class SteppedEngine:
             self.last[seq.request_id] = self.now
 
     def run(self, arrivals: list[tuple[float, Sequence]]) -> None:
-        """To the end of all, those included who arrive at their times, which ascend."""
+        """Run until all have ended, including requests that arrive later; their times ascend."""
         coming = deque(arrivals)
         while coming or self.queue or not self.twin.idle:
             while coming and coming[0][0] <= self.now:
@@ -71,7 +71,7 @@ class SteppedEngine:
                 self.now = max(self.now, coming[0][0])
 
     def snapshot(self) -> EngineSnapshot:
-        """Right after `schedule`."""
+        """The snapshot right after `schedule`."""
         newest = {id(s): n for s, n in self.queue[-1][0].scheduled} if self.queue else {}
         twin, steps = self.twin, [Step(1, at, 0.0, b.shape) for b, at, _ in self.queue]
         return EngineSnapshot(
@@ -107,7 +107,7 @@ def state_of(seq: Sequence, scheduled: int) -> RequestState:
 
 
 def random_inputs(rng: Random, prompt: int, config: EngineConfig) -> tuple[EncoderInput, ...]:
-    """Multimodal inputs within a prompt, of one size for each of a few contents."""
+    """Multimodal inputs within a prompt, with a few contents, each of which has one size."""
     most = min(config.max_num_encoder_input_tokens, config.encoder_cache_size)
     inputs: list[EncoderInput] = []
     offset = 0
@@ -124,17 +124,16 @@ def random_inputs(rng: Random, prompt: int, config: EngineConfig) -> tuple[Encod
 
 
 def longest(config: EngineConfig) -> int:
-    """Tokens that requests may have here: two of them fit."""
+    """The most tokens a request has in these tests: two of that size fit."""
     return config.total_blocks // config.kv_cache_groups * config.block_size_tokens // 2
 
 
 def random_engine(
     rng: Random, *, async_scheduling: bool, attention: Mapping[str, int] | None = None
 ) -> SteppedEngine | None:
-    """At a random step, right after `schedule`; None where no snapshot could say what goes on.
+    """An engine at a random step, after `schedule`; None if no snapshot shows all of its state.
 
-    `attention` are the fields of `EngineConfig` that tell of its KV cache groups, or of what it
-    encodes.
+    `attention` are the fields of `EngineConfig` for its KV cache groups, or for what it encodes.
     """
     config = EngineConfig(
         "m", rng.choice([4, 16]), rng.randint(20, 60), rng.randint(2, 8), 48, 256,
@@ -156,14 +155,14 @@ def random_engine(
         if not engine.twin.idle:
             engine.iterate()
     chose = engine.schedule()
-    # Else there is nothing to restore, or output in flight that no snapshot shows.
+    # Otherwise there is nothing to restore, or there is output in flight that no snapshot shows.
     return engine if chose and not any(b.preempted for b, _, _ in engine.queue) else None
 
 
 def later_requests(
     rng: Random, start: float, config: EngineConfig
 ) -> list[tuple[float, RequestSpec]]:
-    """Up to five, and when they come: in the order of that."""
+    """Up to five requests with their arrival times, in order of arrival."""
     at, requests, most = start, [], longest(config)
     for i in range(rng.randint(0, 5)):
         at += rng.expovariate(5.0)

@@ -1,4 +1,4 @@
-"""When the order of a batch's lines is found again, and from what."""
+"""When the order of a batch's lines is computed again, and from what."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def batch(completed: int, endpoint: str = "/v1/completions", total: int = TOTAL)
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What the process was asked that finds orders; it turns them round."""
+    """The inputs of the process that finds orders; this one just reverses the lines."""
     found: list[dict[str, Any]] = []
 
     async def aside(module: str, data: bytes, limit_s: float) -> bytes:

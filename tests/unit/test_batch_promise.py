@@ -1,4 +1,4 @@
-"""When a batch will be done: known batches of known requests, and promises made of that."""
+"""When a batch will be done: batches whose requests are known, and promises derived from that."""
 
 import random
 from statistics import NormalDist
@@ -16,11 +16,11 @@ from foretell.batch.promise import (
 from foretell.batch.release import LARGEST_WINDOW, LOOK_S, most_after
 
 EACH_S = 2.0
-"""A request of 100 tokens takes so long."""
+"""Seconds that a request of 100 tokens takes."""
 
 
 def pace_of(*requests: float) -> BatchPace:
-    """So many requests have been on their way, each for a second."""
+    """A pace at which these numbers of requests have been in progress, each for a second."""
     pace = BatchPace()
     for each in requests:
         pace.add(100.0 / EACH_S * each, each, 1.0)
@@ -48,7 +48,7 @@ def seconds(
 def test_requests_alike_of_which_as_many_are_on_their_way_as_ever() -> None:
     pace = pace_of(10, 10, 10, 10)
     assert pace.steady == pytest.approx(10.0)
-    # 20 s for 100 of them, ten at a time.
+    # 100 requests take 20 s, ten at a time.
     assert seconds(100, 0, pace, 10) == pytest.approx(20.0)
     assert seconds(100, 1000, pace, 10) == pytest.approx(22.0), "others come first"
     assert seconds(3, 0, pace, 10) == pytest.approx(EACH_S)
@@ -96,7 +96,7 @@ def test_nothing_is_expected_while_too_little_is_known() -> None:
 
 @pytest.mark.parametrize("bias", [0.3, 1.0, 2.0])
 def test_corrected_promises_are_kept_as_often_as_said(bias: float) -> None:
-    """Small batches are further off than large ones."""
+    """The predictions for small batches have larger errors than those for large ones."""
     rng = random.Random(f"{bias}")
     small, large = [], []
     for _ in range(30):

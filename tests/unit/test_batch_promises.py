@@ -1,4 +1,4 @@
-"""What is told of a batch's end, from its creation on."""
+"""What clients learn about a batch's end, from its creation on."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def batch(name: str, lifetime_s: int = 86_400) -> Batch:
 
 @pytest.fixture
 def seen() -> Promises:
-    """It has seen a batch of the model m: 10 requests of 50 tokens in each second, for 5 s."""
+    """Promises after one batch of model m: 10 requests of 50 tokens a second, for 5 s."""
     found = Promises()
     running = batch("batch_0").validated(100, "m", NOW)
     body = b'{"usage": {"prompt_tokens": 20, "completion_tokens": 30}}'
@@ -29,7 +29,7 @@ def seen() -> Promises:
 
 
 def told_s(promises: Promises, of: Batch) -> float:
-    """Seconds until the end that is promised."""
+    """Seconds until the promised end."""
     shown = promises.shown(of)
     assert shown is not None
     return shown["done_by"] - NOW
@@ -45,7 +45,7 @@ def test_a_new_batch_is_told_its_end_at_once(seen: Promises) -> None:
     new = batch("batch_1")
     assert seen.shown(new) is None
     seen.quote(new.id, 200, "m", NOW)
-    # 50 requests that are left of the other and 200 of its own, 10 a second.
+    # 50 requests are left of the other batch, and 200 of its own: 10 a second.
     assert 25 <= told_s(seen, new) <= 28
     first = seen.shown(new)
     assert first is not None
@@ -69,7 +69,7 @@ def test_the_latest_end_counts_for_all(seen: Promises) -> None:
     assert 5 <= seen.left_s(running[:1], NOW) <= 7
     assert seen.left_s(running, NOW) == seen.left_s(running[:1], NOW)
     seen.renew(running, [], NOW)
-    # Of each 100 requests are left here, 10 a second.
+    # Of each batch 100 requests are left here, at 10 a second.
     assert 20 <= seen.left_s(running, NOW) <= 23
     assert seen.left_s(running, NOW + 30) == 0
     assert seen.left_s([], NOW) == 0
@@ -101,5 +101,5 @@ def test_a_batch_is_due_when_it_was_promised_or_else_when_it_expires(seen: Promi
     assert other == (unknown.expires_unix_s, None)
     seen.renew([known], [], due_s - 1)
     assert seen.due[0][0] == due_s
-    seen.renew([known], [], due_s + 1)  # the promise is broken: its own end is left
+    seen.renew([known], [], due_s + 1)  # the promise is broken: what is left is its expiry
     assert seen.due[0][0] == known.expires_unix_s

@@ -1,4 +1,4 @@
-"""Offline work is released only while it is predicted that online requests are served in time."""
+"""Offline work is released only while online requests are predicted to be served in time."""
 
 from math import inf
 
@@ -19,12 +19,12 @@ STEP_S = 0.02
 
 
 def busy_s(requests: int) -> float:
-    """The TTFT at an engine whose steps take longer the more requests they are of."""
+    """The TTFT at an engine whose steps take longer with more requests."""
     return STEP_S * (1.0 + requests / 100)
 
 
 def look(release: Release, online: int = 0, **more: int) -> None:
-    """One engine that has all that may be sent to it, and so many online requests."""
+    """Observe one engine that has all that may be sent to it, and this many online requests."""
     sent = release.window
     requests = online + sent
     release.observe({"a": Seen(True, 0, busy_s(requests), requests, **more)}, sent)
@@ -74,7 +74,7 @@ def test_it_grows_while_online_requests_are_in_time_and_not_beyond() -> None:
     windows = [grown(release, 1).window for _ in range(200)]
     assert windows[:40] == sorted(windows[:40])
     assert windows[3] > windows[0]
-    # 100 requests would take twice as long; there is some distance.
+    # 100 requests would take twice as long; the window stays somewhat below that.
     assert 60 <= windows[-1] <= 95
     assert max(windows) <= 100
 
@@ -110,7 +110,7 @@ def test_it_shrinks_when_a_target_is_predicted_to_be_missed() -> None:
 def test_it_does_not_shrink_again_before_it_could_help() -> None:
     release = grown(Release(2 * STEP_S))
     before = release.window
-    for _ in range(30):  # none of those that were sent has ended
+    for _ in range(30):  # none of the requests that were sent has ended
         release.observe({"a": Seen(True, 0, 4 * STEP_S, before)}, before)
     assert 0.5 * before < release.window < before
 
@@ -134,7 +134,7 @@ def test_it_does_not_grow_while_a_queue_stands() -> None:
 def test_an_engine_that_chooses_gets_something_to_choose_from() -> None:
     release = Release(1.0)
     running, sent = 20, 0
-    for _ in range(20):  # it would be late for everybody, were it not to choose
+    for _ in range(20):  # for an engine that does not choose, that would be too late
         sent = release.window
         waiting = max(0, sent - running)
         release.observe({"a": Seen(True, waiting, 5.0, min(sent, running), chooses=True)}, sent)
@@ -146,7 +146,7 @@ def test_an_engine_that_chooses_gets_something_to_choose_from() -> None:
 
 
 def test_an_engine_that_chooses_gets_no_more_while_what_it_gets_is_on_its_way() -> None:
-    """Requests are sent one after the other, long after they were counted on their way."""
+    """Requests are sent one by one, long after they were counted as on their way."""
     release = Release()
     on_their_way = at_the_engine = 0
     for _ in range(400):
@@ -162,7 +162,7 @@ def test_without_a_target_online_requests_wait_half_as_long_again(online: int) -
     release = grown(Release(inf), 600, online)
     ratio = busy_s(online + release.window) / busy_s(online)
     assert ratio == pytest.approx(1.5, abs=0.08)
-    for _ in range(600):  # it stays there: what is predicted beside the batch is no new measure
+    for _ in range(600):  # it stays there: predictions beside the batch are no new measure
         look(release, online)
     assert busy_s(online + release.window) / busy_s(online) == pytest.approx(ratio, abs=0.05)
 
@@ -173,7 +173,7 @@ def test_a_target_that_no_engine_can_meet_does_not_hold_work_back_for_ever() -> 
 
 def test_what_engines_are_predicted_to_need_may_change() -> None:
     release = grown(Release(inf), online=5)
-    for _ in range(600):  # they have become slower
+    for _ in range(600):  # steps have become slower
         sent = release.window
         release.observe({"a": Seen(True, 0, 5 * busy_s(5 + sent), 5 + sent)}, sent)
     assert release.window > 0
@@ -200,7 +200,7 @@ def test_requests_that_end_together_are_not_replaced_together() -> None:
     for _ in range(100):
         spacing.ended(2.0)
     waits_s = [spacing.wait_s(100, 10.0) for _ in range(52)]
-    # 100 of 2 s each: one ends every 20 ms, so that all are replaced within 1.6 s.
+    # 100 requests of 2 s each: one ends every 20 ms, and all are replaced within 1.6 s.
     assert waits_s[:3] == [0.0] * 3
     assert waits_s[-1] == pytest.approx(49 * 0.016)
 

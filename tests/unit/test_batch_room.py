@@ -1,4 +1,4 @@
-"""How many bytes of lines are held at once."""
+"""How many bytes of lines may be held at a time."""
 
 import asyncio
 from contextlib import AsyncExitStack

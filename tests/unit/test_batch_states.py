@@ -1,4 +1,4 @@
-"""The life of a batch: only legal ways through it, and nothing miscounted on any of them."""
+"""The life of a batch: only legal transitions, and correct counts after each of them."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What the benchmark of offline orders runs: mixes, and every order of a few requests."""
+"""What the benchmark of offline orders runs: mixes, and each order on a few requests."""
 
 import numpy as np
 import pytest

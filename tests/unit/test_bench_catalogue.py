@@ -1,4 +1,4 @@
-"""`python -m bench`: what there is, and that pages say what was measured last."""
+"""`python -m bench`: the list of benchmarks, and pages that show the latest measurements."""
 
 import subprocess
 import sys

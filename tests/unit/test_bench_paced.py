@@ -1,4 +1,4 @@
-"""The arithmetic of `bench.placement.vllm_cluster`: pace, load, and what runs come to."""
+"""The arithmetic of `bench.placement.vllm_cluster`: pace, load, and results of runs."""
 
 import json
 from dataclasses import asdict, replace
@@ -38,7 +38,7 @@ def test_a_step_lasts_as_long_as_the_profile_says() -> None:
 def test_a_busy_engine_hides_what_it_does_between_steps() -> None:
     clock = Clock(STEP_TIME, slowdown=1.0)
     clock.scheduled(DECODES, 50.0)
-    clock.scheduled(DECODES, 50.022)  # 2 ms after the end of the step before
+    clock.scheduled(DECODES, 50.022)  # 2 ms after the end of the previous step
     assert clock.rest_s(50.022) == pytest.approx(0.018)
     clock.scheduled(BatchShape(1, 30, 465, 0, 0), 60.0)
     assert clock.rest_s(60.0) == pytest.approx(0.04)
@@ -51,7 +51,7 @@ def test_a_step_without_tokens_lasts_no_time() -> None:
 
 
 def test_an_engine_serves_what_its_seats_or_its_memory_hold() -> None:
-    # Prompts of 102 tokens, answers of 100: 102 ms beside the decodes, then 100 steps.
+    # Prompts of 102 tokens, answers of 100: 102 ms beside decodes, then 100 steps.
     roomy = requests_per_s(EngineSpec(seats=8, slowdown=1.0), TURN.prompt_tokens, 100.0, STEP_TIME)
     prefill_s = 0.001 * TURN.prompt_tokens
     assert roomy == pytest.approx(1 / (prefill_s + 100 * 0.026 / 8))

@@ -1,4 +1,4 @@
-"""What benches write into pages, and keep of their runs."""
+"""What benchmarks write into pages, and what they keep of their runs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What `bench.watch` makes of two commits' figures, and how it asks for them."""
+"""How `bench.watch` measures two commits, and what it makes of their numbers."""
 
 import sys
 from pathlib import Path
@@ -25,7 +25,7 @@ for number, _ in enumerate(sys.stdin):
 
 @pytest.fixture
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Side, Side]:
-    """Two trees whose module `side` says what something costs there; both work in one folder."""
+    """Two trees whose module `side` returns a cost; both work in one folder."""
     probe = tmp_path / "probe.py"
     probe.write_text(PROBE)
     monkeypatch.setattr(sides, "_PROBE", probe)

@@ -1,4 +1,4 @@
-"""What `bench.paced.watch` makes of snapshots."""
+"""What `bench.paced.watch` derives from snapshots."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ ANY = make_case(Size(1, 0), 1, async_scheduling=False).snapshot
 
 
 def snapshot(*steps: float, completed: int, preemptions: int = 0) -> EngineSnapshot:
-    """Steps that began at these times, the first `completed` of them over."""
+    """A snapshot of steps that began at these times; the first `completed` have ended."""
     made = [Step(n, start_s, 0.0, BatchShape(decode_seqs=1)) for n, start_s in enumerate(steps)]
     return replace(
         ANY,

@@ -1,4 +1,4 @@
-"""What is predicted for offline requests costs online ones nothing."""
+"""Predictions for offline requests cost online requests nothing."""
 
 from foretell.model import OFFLINE_PRIORITY
 from foretell.placement.budget import Plan, PredictionBudgets
@@ -7,7 +7,7 @@ ENGINES = 2
 
 
 def busy_with_offline(budgets: PredictionBudgets) -> None:
-    """Ten seconds of a batch: 20 requests a second, each of which takes 50 ms to predict for."""
+    """Ten seconds of a batch: 20 requests a second, each with a prediction that takes 50 ms."""
     for number in range(200):
         now_s = 0.05 * number
         offline = budgets.of(OFFLINE_PRIORITY)

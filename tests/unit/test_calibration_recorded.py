@@ -14,7 +14,7 @@ from foretell.tools.profiles.steps import fit
 
 RECORDING = Path(__file__).parents[1] / "data" / "engine_steps" / "vllm_cpu_steps.csv.gz"
 RUNS = (1, 10, 50, 200)
-"""Steps of which the sum is predicted: 200 are an answer."""
+"""Numbers of steps whose total is predicted: 200 are one answer."""
 APART = 50
 LEARNING_S, IDLE_S = 60.0, 0.05
 NOTHING, FITTED, HELD = "nothing", "fitted on the first half", "the same, not learning"
@@ -22,7 +22,7 @@ NOTHING, FITTED, HELD = "nothing", "fitted on the first half", "the same, not le
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """Of forecasts of one number of steps, relative to what they took."""
+    """Errors of forecasts for one number of steps, relative to the actual time."""
 
     count: int
     mean: float
@@ -43,7 +43,7 @@ def read_steps() -> list[Step]:
 
 
 def replay(steps: Sequence[Step], model: OnlineStepTime, learns: bool) -> dict[int, Errors]:
-    """Each forecast is made with what was known just before; shapes are taken as known."""
+    """Each forecast uses what was known just before; shapes are taken as known."""
     found: dict[int, list[tuple[float, float, float]]] = {n: [] for n in RUNS}
     ended_s = steps[0].started_unix_s
     for index, step in enumerate(steps):

@@ -1,4 +1,4 @@
-"""`foretell check`: its plan, its budget, and the page of whatever a folder holds."""
+"""`foretell check`: its plan, its budget, and the report on what a folder contains."""
 
 import json
 from pathlib import Path

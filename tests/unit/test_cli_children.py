@@ -117,7 +117,7 @@ def test_an_unnamed_run_folder_goes_with_success_and_stays_after_an_error() -> N
 
 def test_a_child_whose_parent_has_ended_before_it_could_ask_ends_too() -> None:
     command = [sys.executable, "-m", "foretell.services.process.exec_child", "echo", "lives"]
-    environment = {**os.environ, "FORETELL_PARENT_PID": "1"}  # ours is another
+    environment = {**os.environ, "FORETELL_PARENT_PID": "1"}  # its parent is this process
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "the parent process has already ended" in done.stderr

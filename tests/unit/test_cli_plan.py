@@ -1,4 +1,4 @@
-"""`foretell plan`: the fewest engines of each kind that keep the targets."""
+"""`foretell plan`: the smallest number of engines of each kind that keeps the targets."""
 
 import json
 from pathlib import Path

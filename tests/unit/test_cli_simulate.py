@@ -1,4 +1,4 @@
-"""`foretell simulate` and `foretell capacity`: options, output, and the same again."""
+"""`foretell simulate` and `foretell capacity`: options, output, and repeatability."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def lengths(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def prefixed(tmp_path: Path) -> Path:
-    """A trace in which every request begins like the one before."""
+    """A trace in which each request's prompt begins with the previous one."""
     rows = [
         {"timestamp": 200 * i, "input_length": 2000, "output_length": 5, "hash_ids": [0, 1, 2, i]}
         for i in range(3, 30)
@@ -215,7 +215,7 @@ def test_targets_of_the_trace_stand_where_the_options_give_none(tmp_path: Path) 
 def test_goodput_as_the_criterion_of_capacity(
     lengths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ratio falls with the rate, below 0.99 from 37 requests a second on."""
+    """The ratio falls with the rate, and is below 0.99 from 37 requests a second on."""
     monkeypatch.setattr(
         capacity, "probe", lambda options, qps, seed, *, goodput: goodput - qps / 3700.0
     )
@@ -239,7 +239,7 @@ def test_goodput_needs_targets(lengths: Path) -> None:
 def test_capacity_is_between_what_works_and_what_does_not(
     lengths: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P99 rises with the rate; the bound is met below 37 and 41 requests a second."""
+    """P99 rises with the rate; the bound is kept below 37 and below 41 requests a second."""
 
     def probe(options: SimulateOptions, qps: float, seed: int, *, goodput: bool) -> float:
         return 3.0 * qps / (37.0 if seed == 1 else 41.0)

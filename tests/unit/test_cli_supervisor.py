@@ -69,7 +69,7 @@ class Cluster:
         self.stop = asyncio.Event()
         self.ready = asyncio.Event()
         state = ClusterState.of(plan, self.file)
-        state.parts.clear()  # the stubs are no launchers
+        state.parts.clear()  # the stubs are not launchers
         supervisor = Supervisor(plan, state, lambda name, text: self.events.append((name, text)))
         self.task = asyncio.create_task(supervisor.run(self.stop, self.ready.set))
 

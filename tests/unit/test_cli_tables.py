@@ -155,7 +155,7 @@ async def test_schedulers_that_do_not_answer_are_left_out(state: ClusterState) -
 
 @contextmanager
 def answering(status: int, body: bytes) -> Iterator[str]:
-    """A server that answers so to a caller who shows the key; its address."""
+    """Start a server that answers like this to a caller with the key; yields its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""`foretell verify-engine`: what it prints, keeps and says where nothing can be compared."""
+"""`foretell verify-engine`: its output, and what it says if nothing can be compared."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def python_that_finds(folder: Path, *features: dict[str, Any]) -> str:
-    """A Python of an engine, or what looks like one."""
+    """An engine's Python, or a script that acts like one."""
     head = {"version": "9.9.0", "installation": "9.9.0 abc"}
     lines = "\n".join(map(json.dumps, (head, *features)))
     (folder / "findings").write_text(lines)
@@ -69,7 +69,7 @@ def test_the_first_difference_is_told_and_fails(state: Path) -> None:
 
 @pytest.mark.parametrize("python", ["/nonexistent", sys.executable])
 def test_where_nothing_can_be_compared_nothing_is_kept(python: str, state: Path) -> None:
-    """The second has no vLLM."""
+    """The second Python has no vLLM."""
     result = CliRunner().invoke(app, ["verify-engine", "--python", python])
     assert result.exit_code == 1
     assert result.output.startswith("verify-engine: ")

@@ -1,4 +1,4 @@
-"""The cluster file: what may stand in it, what is derived, and how mistakes are told."""
+"""The cluster file: allowed fields, derived settings, and how mistakes are reported."""
 
 import json
 from pathlib import Path

@@ -58,7 +58,7 @@ def test_slack_is_until_the_next_tokens_deadline() -> None:
 
 
 def test_later_tokens_are_due_from_the_first() -> None:
-    """However early it was: one that a prompt in between delayed is followed by faster ones."""
+    """However early it was: after a delay by a prompt, faster tokens make up for it."""
     job = job_of({"slo_ttft_ms": 1000, "slo_tpot_ms": 50}).begun(0.2)
     assert (job.job_class, job.targets) == (JobClass.ONLINE, Targets(0.2, 0.05))
     aim_s = 0.05 / (1.0 + STRETCH)
@@ -141,7 +141,7 @@ def test_online_work_that_is_late_is_not_made_later_and_holds_nothing_back() -> 
 def test_a_step_that_a_request_may_find_leaves_most_of_its_target(
     target_s: float, longest_s: float
 ) -> None:
-    """The shortest takes 20 ms: half as much again without a target, a tenth with a close one."""
+    """The shortest step takes 20 ms: 1.5 times as long without a target, 1.1 with a close one."""
     assert arrival_s(0.02, target_s) == pytest.approx(longest_s)
 
 
@@ -170,7 +170,7 @@ def test_the_reserve_is_what_online_requests_usually_need_more() -> None:
 
 
 def chain(*names: str) -> tuple[bytes, ...]:
-    """Hashes of blocks, each of which tells of all before, as vLLM's do."""
+    """Hashes of blocks; like vLLM's, each covers all blocks before it."""
     return tuple("/".join(names[: n + 1]).encode() for n in range(len(names)))
 
 

@@ -1,4 +1,4 @@
-"""Pages that take long to make."""
+"""Pages that take long to create."""
 
 from foretell.http1.response import Response
 from foretell.services.http.costly import CostlyPages

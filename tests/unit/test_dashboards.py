@@ -1,4 +1,4 @@
-"""Dashboards, alerts and runbook: current, and of metrics that exist."""
+"""Dashboards, alerts and runbook are current, and use only metrics that exist."""
 
 import json
 import re
@@ -30,7 +30,7 @@ def test_the_files_are_what_the_generator_makes() -> None:
 
 @pytest.mark.parametrize("page", DASHBOARDS, ids=lambda page: page.uid)
 def test_grafanas_own_types_read_back_all_that_is_written(page: Dashboard) -> None:
-    """Its schema as `grafana-foundation-sdk` has it: a field that it does not know gets lost."""
+    """Reads by the schema of `grafana-foundation-sdk`, which drops fields that it does not know."""
     pytest.importorskip("grafana_foundation_sdk", reason="comes with `make setup-dev`")
     from grafana_foundation_sdk.cog import plugins  # noqa: PLC0415
     from grafana_foundation_sdk.cog.encoder import JSONEncoder  # noqa: PLC0415
@@ -46,7 +46,7 @@ def test_grafanas_own_types_read_back_all_that_is_written(page: Dashboard) -> No
 
 
 def _lost(written: Any, read: Any, where: str = "") -> Iterator[str]:
-    """Where a field of `written` is another one in `read`, or none."""
+    """Yield where a field of `written` differs in `read`, or is missing there."""
     if isinstance(written, dict) and isinstance(read, dict):
         for name, value in written.items():
             yield from _lost(value, read.get(name), f"{where}/{name}")

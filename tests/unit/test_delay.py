@@ -1,4 +1,4 @@
-"""A delay is learned from bounds, and is about its median."""
+"""A delay is learned from bounds, and is near its median."""
 
 from random import Random
 from statistics import median
@@ -50,7 +50,7 @@ def test_it_follows_a_change_and_stays_within_its_limits() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_burst_is_forgotten_while_nobody_comes(seed: int) -> None:
-    """An engine is up for half a minute, serves a few, and then two hundred at once."""
+    """An engine is up for half a minute, serves a few requests, then gets two hundred at once."""
     rng, delay = Random(seed), UsualDelay(0.002)
     delay.at(0.0)
     now_s = 30.0
@@ -68,7 +68,7 @@ def test_a_burst_is_forgotten_while_nobody_comes(seed: int) -> None:
     for _ in range(40):
         now_s += 0.1
         delay.learn(0.3, 0.3, now_s)
-    assert delay.at(now_s) > 0.03  # it is late again
+    assert delay.at(now_s) > 0.03  # it is high again
 
 
 @pytest.mark.parametrize("seed", range(5))

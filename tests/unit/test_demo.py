@@ -1,4 +1,4 @@
-"""What `foretell demo` shows of a load, and the chats that it sends."""
+"""What `foretell demo` shows about a load, and the chats that it sends."""
 
 import io
 

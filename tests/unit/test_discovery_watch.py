@@ -1,4 +1,4 @@
-"""The list-and-watch protocol as a reducer, and what objects say of engines."""
+"""The list-and-watch protocol as a reducer, and what objects say about engines."""
 
 from random import Random
 from typing import Any
@@ -183,7 +183,7 @@ def test_a_pod_that_was_ready_drains_and_one_that_never_was_is_not_told() -> Non
         "old": False,
         "going": True,
     }
-    # One of that name at another address is not the one that has served.
+    # A pod of that name at another address is not the one that has served.
     assert watch.event(event("MODIFIED", pod("old", 15, ready=False, address="10.0.0.7")))
     assert names(watch) == ["going", "new"]
     watch.list_again()
@@ -254,7 +254,7 @@ def test_slices_tell_the_same_and_one_endpoint_counts_once() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens_it_ends_with_what_there_is(seed: int) -> None:
-    """A history of changes, told with repetitions, cuts, refusals and lists at any moment."""
+    """A history of changes, delivered with repetitions, cuts, refusals and lists at any moment."""
     random = Random(seed)
     there: dict[str, dict[str, Any]] = {}
     history: list[tuple[int, dict[str, Any]]] = []
@@ -283,7 +283,7 @@ def test_whatever_happens_it_ends_with_what_there_is(seed: int) -> None:
 def _tell(
     watch: Watch, there: dict[str, Any], history: list[Any], version: int, random: Random
 ) -> bool:
-    """One answer of a server, cut off anywhere; whether there is more to say."""
+    """Deliver one server response, cut off anywhere; return whether there is more to deliver."""
     asked = watch.ask()
     if not asked.watches:
         if random.random() < 0.3:
@@ -295,7 +295,7 @@ def _tell(
     if history and since < history[0][0] - 1 and since < version:
         watch.failed(Refused(410))
         return True
-    again = 3 if random.random() < 0.2 else 0  # a wrong server begins too early
+    again = 3 if random.random() < 0.2 else 0  # a faulty server begins too early
     missing = [told for at, told in history if at > since - again]
     for told in missing[: random.randrange(len(missing) + 1)]:
         watch.event(told)

@@ -1,4 +1,4 @@
-"""The docs name only what exists, and have no table twice."""
+"""The documentation mentions only what exists, and has no table twice."""
 
 import re
 import shlex
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 REFERENCE = ROOT / "docs" / "reference.md"
 SHELF = [README, *sorted(p for p in (ROOT / "docs").glob("*.md") if p != REFERENCE)]
-"""What a user reads: written by hand."""
+"""What users read: pages written by hand."""
 FOLDERS = ("docs", "tests", "bench", "foretell", "services")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
 PICTURES = sorted((ROOT / "docs").rglob("*.svg"))
@@ -35,7 +35,7 @@ _CODE_BLOCK = re.compile(r"^\s*```(?P<info>.*?)\n(?P<code>.*?)^\s*```", re.MULTI
 _CODE_SPAN = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 _TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
-# Home directories, and the places where this project happens to be checked out.
+# Home directories, and other places where this project happens to be checked out.
 _FOREIGN_PATH = re.compile(rf"(?<![\w.~])/(?:{'|'.join(('home', 'root', 'Users', 'work'))})/")
 _METRIC = re.compile(r"\bforetell_[a-z0-9_]+")
 _METRIC_PARTS = re.compile(r"_(?:bucket|count|sum)$")
@@ -47,7 +47,7 @@ _MODULE = re.compile(r"-m ((?:foretell|services|tools|cli|bench|tests)[\w.]*)")
 _HEADER = re.compile(r"\bx-foretell-[a-z0-9-]*[a-z0-9](?![a-z0-9-]*\*)")
 
 COMMAND_VARIABLES = {"FORETELL_API_KEY", "FORETELL_IMAGE", "FORETELL_VERSION"}
-"""Those of the command line and of compose files, not of a service."""
+"""Variables of the command line and of compose files, not of a service."""
 FOREIGN_COMMANDS = re.compile(
     r"^\s*(?:\S+=\S+ )*(?:vllm|docker|pip|git|curl|pytest|python|cp|make|kubectl|helm)\b"
 )
@@ -73,11 +73,11 @@ FOREIGN_FLAGS = {
     "--tensor-parallel-size",
     "--wait",
 }
-"""Flags of vLLM's server, of Docker Compose, of mypy and of every command of typer."""
+"""Flags of vLLM's server, of Docker Compose, of mypy, and of every typer command."""
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
-    """Relative links of `page` that lead to no file of `root`, or to no heading in it."""
+    """Relative links of `page` that lead to no file of `root`, or to no heading in that file."""
     broken = []
     for link in _LINK.findall(_CODE_BLOCK.sub("", page.read_text())):
         if re.match(r"[a-z]+:", link):
@@ -91,7 +91,7 @@ def broken_links(page: Path, root: Path) -> list[str]:
 
 
 def _anchors(page: Path) -> set[str]:
-    """The fragments that GitHub gives to the headings of `page`."""
+    """The fragments that GitHub generates for the headings of `page`."""
     headings = _HEADING.findall(_CODE_BLOCK.sub("", page.read_text()))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -107,7 +107,7 @@ def metric_names() -> set[str]:
 
 
 def code_lines(text: str) -> Iterator[str]:
-    """Lines of code blocks, continued ones joined, without comments; and code spans."""
+    """Lines of code blocks, without comments and with continued lines joined; and code spans."""
     for block in _CODE_BLOCK.finditer(text):
         for line in block["code"].replace("\\\n", " ").splitlines():
             yield line.partition(" #")[0]
@@ -115,7 +115,7 @@ def code_lines(text: str) -> Iterator[str]:
 
 
 def command_of(words: list[str]) -> tuple[TyperCommand, list[str]]:
-    """The command that `words` behind `foretell` call, and its arguments."""
+    """The command that `words` after `foretell` call, and its arguments."""
     command = typer.main.get_command(app)
     rest = list(words)
     while isinstance(command, TyperGroup):
@@ -143,7 +143,7 @@ def all_flags() -> set[str]:
 
 
 def table_keys(text: str) -> list[set[str]]:
-    """The first cells of each table of `text`, its two lines of header left out."""
+    """The first cells of each table in `text`, without its two header lines."""
     return [
         {line.split("|")[1].strip() for line in table.splitlines()[2:]} - {""}
         for table in _TABLE.findall(text)
@@ -212,7 +212,7 @@ def test_flags_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", SHELF, ids=_name)
 def test_commands_exist_and_take_what_they_are_given(page: Path) -> None:
-    """Of a command line in a block all of it, of one in the text its flags."""
+    """Checks whole command lines in blocks; of those in the text only the flags."""
     text = page.read_text()
     blocks = [block["code"] for block in _CODE_BLOCK.finditer(text) if "sh" in block["info"]]
     for line in "\n".join(blocks).replace("\\\n", " ").splitlines():
@@ -281,7 +281,7 @@ OUTWARD = {
     "foretell/tools",
     "foretell/cli",
 }
-"""What connects the library to the outside, and links to what is made with it."""
+"""Packages that connect the library to the outside, and symbolic links to what is built on it."""
 
 
 def test_the_structure_page_has_every_package() -> None:

@@ -1,4 +1,4 @@
-"""When predictions for an engine are no longer trusted, and when they are again."""
+"""When predictions for an engine lose trust, and when they regain it."""
 
 from foretell.engine.doubt import Doubt
 from foretell.model import Load, Prediction

@@ -33,7 +33,7 @@ def make(**fields: Any) -> Job:
 
 
 def drain(answer: Answer, counts: list[int], total: int) -> str:
-    """Read with the stream at each of `counts`, then at its end, `total`."""
+    """Read the text when the stream has each of `counts` tokens, then at its end, `total`."""
     pieces = []
     for count in [*sorted(counts), total]:
         answer.stream.tokens = count
@@ -55,7 +55,7 @@ def test_stop_strings_cut_where_they_first_complete_however_tokens_arrive(
     stops = [TEXT[begin : begin + size] for begin, size in spans]
     (answer,) = make(stop=stops, min_tokens=min_tokens).answers
     text = drain(answer, counts, 40)
-    # The definition, token by token: a stop string counts if it ends in a token after min_tokens.
+    # By definition, token by token: a stop string counts if it ends in a token after min_tokens.
     ends = [*[i for i, char in enumerate(TEXT) if char == " "][1:], len(TEXT)]
     expected, reason = TEXT, "length"
     for tokens, end in enumerate(ends, 1):

@@ -21,7 +21,7 @@ STEP_S = 0.1
 
 
 class Clock:
-    """Time that passes only in `sleep`, which oversleeps by `late_s`."""
+    """Time that passes only in `sleep`, which sleeps too long by `late_s`."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Heard:
-    """A publisher that keeps what it is told."""
+    """A publisher that keeps what it is given."""
 
     def __init__(self) -> None:
         self.snapshots: list[snapshot_pb2.EngineSnapshot] = []
@@ -99,7 +99,7 @@ async def stepping(driver: Driver) -> Any:
 
 
 async def finished(one: Stream, heard: Heard) -> None:
-    """Until `one` has ended and the engine has said that it is idle."""
+    """Wait until `one` has ended and the engine has reported that it is idle."""
     async with asyncio.timeout(10):
         while not one.finished:
             await one.wake.wait()

@@ -1,4 +1,4 @@
-"""Emulated answers are as long as the shipped length model believes."""
+"""Emulated answers are as long as the shipped length model predicts."""
 
 import statistics
 
@@ -54,7 +54,7 @@ def test_prompts_of_token_ids_have_no_text() -> None:
     asked = [CompletionRequest(prompt=prompt).asked(0) for prompt in ([1, 2], [[3]], "a", ["b"])]
     assert asked == ["", "", "a", "b"]
     lengths = [LENGTHS.draw(["7", str(number)], "") for number in range(20_000)]
-    # The standard error of the mean is under 1.1% here (sigma 1.07: std is 1.46 of the mean).
+    # The standard error of the mean is under 1.1% here (sigma is 1.07: std is 1.46 times the mean).
     assert statistics.fmean(lengths) == pytest.approx(180, rel=0.05)
     assert min(lengths) >= 2
 

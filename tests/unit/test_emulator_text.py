@@ -1,4 +1,4 @@
-"""What an emulated engine says."""
+"""The text that an emulated engine generates."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +19,7 @@ def say(tokens: list[str], count: int, key: bytes = b"") -> list[str]:
 
 
 def test_text_is_the_same_in_every_process_and_release() -> None:
-    # Written down: an engine of another version in the same cluster must continue this.
+    # Fixed: an engine of another version in the same cluster must be able to continue this.
     assert say(tokenize("hello there"), 4) == ["free", "fill", "give", "fresh"]
 
 
@@ -42,7 +42,7 @@ def test_tokens_are_words_and_marks() -> None:
         "?",
     ]
     assert tokenize("") == []
-    assert tokenize(" \n") == [" \n"]  # something, so not an empty prompt
+    assert tokenize(" \n") == [" \n"]  # not an empty prompt
 
 
 @given(st.text(max_size=80), st.integers(1, 40), st.integers(0, 40), KEYS)

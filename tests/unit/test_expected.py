@@ -1,4 +1,4 @@
-"""What is expected to arrive, from what has arrived."""
+"""Expected arrivals, from past arrivals."""
 
 from random import Random
 
@@ -31,7 +31,7 @@ def test_a_steady_rate_is_found(rate: float) -> None:
         if t > 200.0:
             break
         arrivals.note(100, 50.0, now)
-    # Of an exponential window of 20 s, as uncertain as a count over 40 s.
+    # Of an exponential window of 20 s: as uncertain as a count over 40 s.
     assert arrivals.rate_per_s(now) == pytest.approx(rate, rel=3 / (40 * rate) ** 0.5)
 
 
@@ -65,14 +65,14 @@ def test_expected_requests_have_the_mean_size_and_even_gaps() -> None:
     arrivals.note(200, 20.0, now, targets_s=(1.0, 0.05))
     few = arrivals.expected(now, now + 10.0, 3)
     assert few
-    assert (few.ttft_target_s, few.tpot_target_s) == (1.0, 0.05)  # the latest counts
+    assert (few.ttft_target_s, few.tpot_target_s) == (1.0, 0.05)  # the latest target counts
     assert few.sequences == 3
 
 
 def test_time_never_runs_backwards() -> None:
     arrivals = after(0.1, 100)
     before = arrivals.rate_per_s(START + 10.0)
-    arrivals.note(100, 50.0, START)  # an old one, noted late
+    arrivals.note(100, 50.0, START)  # an old arrival, noted late
     assert arrivals.rate_per_s(START + 10.0) > before
     with pytest.raises(ValueError, match="memory_s"):
         RecentArrivals(0.0)

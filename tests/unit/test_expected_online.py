@@ -1,4 +1,4 @@
-"""Which online requests an engine expects."""
+"""Which online requests are expected at an engine."""
 
 from math import inf
 

@@ -1,4 +1,4 @@
-"""Why a request went where it went: the numbers that are told decide, and the sentence says so."""
+"""Why a request went where it went: the numbers shown decide, and the sentence says so."""
 
 from math import inf
 from random import Random
@@ -18,7 +18,7 @@ TARGETS = RequestSpec(
 
 
 def told_choice(told: Explanation) -> str:
-    """Whom the told scores choose: the least, and the draw among equals in the told order."""
+    """Choose by the scores shown: the least; among equals, the draw, in the order shown."""
     compared = [one for one in told.candidates if one.score is not None]
     least = min((one.score, one.tie_break) for one in compared)
     tied = [one.instance_id for one in compared if (one.score, one.tie_break) == least]
@@ -26,7 +26,7 @@ def told_choice(told: Explanation) -> str:
 
 
 def some_candidates(draws: Random) -> list[Candidate]:
-    """Some instances by chance: a few silent, hopeless, equal, or not yet calibrated."""
+    """Random instances: some silent, hopeless, equal, or not yet calibrated."""
     found = []
     for name in draws.sample("abcd", draws.randint(1, 4)):
         outstanding = draws.randint(0, 3)

@@ -1,4 +1,4 @@
-"""What a new request adds to the others: against the twin run to the end with it and without."""
+"""The delay that a new request adds to others: the twin run to the end with it and without it."""
 
 import math
 from collections import deque
@@ -68,7 +68,7 @@ def sequence_of(request: RequestSpec, at: float) -> Sequence:
 def go_on(
     engine: SteppedEngine, seen: EngineSnapshot, coming: list[tuple[float, Sequence]]
 ) -> SteppedEngine:
-    """A copy of `engine` run to the end, with those that are `coming`."""
+    """Run a copy of `engine` to the end, with the `coming` requests."""
     copy, in_flight = restore_twin(seen, lambda state: state.predicted_output_tokens)
     result = SteppedEngine(copy)
     times = [(begin, end) for _, begin, end in engine.queue]
@@ -81,7 +81,7 @@ def go_on(
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_the_difference_between_two_engines(seed: int, async_scheduling: bool) -> None:
-    """One gets the new request, one does not; both are stepped until nobody is left."""
+    """One engine gets the new request, one does not; both are stepped until all have ended."""
     rng = Random(seed)
     engine = random_engine(rng, async_scheduling=async_scheduling)
     if engine is None:
@@ -118,8 +118,8 @@ def test_nobody_is_delayed_on_an_idle_engine_and_nobody_asks_in_vain() -> None:
 def test_a_prompt_delays_who_decodes_by_the_steps_that_it_shares() -> None:
     running = [decoding("short", 5, 6.0), decoding("long", 5, 500.0)]
     seen = added(predictor_of(snapshot(*running)))
-    assert seen.added_ttft_s == 0.0  # both have their first token
-    # The first step has the new request's prompt beside both.
+    assert seen.added_ttft_s == 0.0  # both have their first token already
+    # The first step has the new request's prompt beside both decodes.
     alone_s, shared_s = (
         STEP_TIME.step_s(BatchShape(prompts, prompt, prompt * (prompt + 1) // 2, 2, 108))
         for prompts, prompt in ((0, 0), (1, 30))
@@ -154,7 +154,7 @@ def test_who_waits_behind_a_full_engine_waits_longer_for_a_long_new_request() ->
     costs = [
         added(predictor_of(snapshot(*running, waiting=waiting, config=config)), new_request)
         for config, new_request in (
-            (small, NEW_REQUEST),  # behind the one that waits
+            (small, NEW_REQUEST),  # behind the request that waits
             (urgent, ahead),
             (urgent, ahead._replace(length=LengthEstimate(200.0))),
         )
@@ -172,7 +172,7 @@ def test_keeping_somebody_from_ever_running_is_infinitely_bad() -> None:
     predictor = predictor_of(snapshot(waiting=waiting, config=tiny))
     stuck = added(predictor, RequestSpec("new", 500, 0, LengthEstimate(5.0), priority=-1))
     assert (stuck.e2e_s, stuck.added_ttft_s, stuck.added_e2e_s) == (math.inf,) * 3
-    # Who can never run anyway is not the new request's doing.
+    # The new request is not to blame for requests that can never run anyway.
     hopeless = [RequestState("w", "", 500, 0, 0, 0, NOW, predicted_output_tokens=5.0)]
     seen = added(predictor_of(snapshot(waiting=hopeless, config=tiny)))
     assert (seen.e2e_s, seen.added_ttft_s, seen.added_e2e_s) == (math.inf, 0.0, 0.0)
@@ -195,14 +195,14 @@ def test_the_run_without_a_new_request_is_made_once() -> None:
     assert made() == 1
     assert first.added_e2e_s != other.added_e2e_s
     assert added() == first
-    cache["e"].reserve(NEW_REQUEST, NOW)  # one more is among the others
+    cache["e"].reserve(NEW_REQUEST, NOW)  # one more request is among the others
     assert added(RequestSpec("other", 300, 0, LengthEstimate(80.0))) != other
     assert made() == 2
 
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_what_is_kept_is_what_would_be_found_anew(async_scheduling: bool) -> None:
-    """While a step is in flight the run without the new request does not depend on the instant."""
+    """While a step is in flight, the run without the new request does not depend on the time."""
     for seed in range(12):
         engine = random_engine(Random(seed), async_scheduling=async_scheduling)
         if engine is None:

@@ -1,4 +1,4 @@
-"""Forecasts against the twin stepped by hand, and their edges."""
+"""Forecasts compared with the twin stepped by hand, and their edge cases."""
 
 import math
 from collections import deque
@@ -44,7 +44,7 @@ DECODING = BatchShape(decode_seqs=1, decode_pairs=50)
 
 
 def decoding(tokens: float, told_within_s: float = 0.0) -> EngineSnapshot:
-    """One request decodes, which answers with so many tokens; its first step began just now."""
+    """One request decodes, with an answer of `tokens`; its first step has just begun."""
     running = RequestState(
         "r", "", 49, 1, 50, 0, NOW, predicted_output_tokens=tokens, scheduled_tokens=1
     )
@@ -68,7 +68,7 @@ def forecast(
     *,
     ahead: Iterable[tuple[float, RequestSpec]] = (),
 ) -> Prediction:
-    """With lengths that are certain; `ahead` are reservations and when they were made."""
+    """Forecast with certain lengths; `ahead` are reservations and when they were made."""
     predictor = SnapshotPredictor(
         dispatch_delay_s=0.0,
         length_row=lambda estimate: certain(estimate.expected_tokens),
@@ -99,7 +99,7 @@ def test_the_step_in_flight_is_waited_for_even_when_it_is_late() -> None:
     early = forecast(snapshot(running, steps=(step,)), spec(20, 1))
     alone = forecast(snapshot(), spec(20, 1))
     assert early.ttft_s == pytest.approx(alone.ttft_s + STEP_TIME.step_s(shape))
-    # The step should have ended a second ago; no snapshot says that it has.
+    # The step should have ended a second ago; no snapshot shows that it has.
     late = forecast(snapshot(running, steps=(step,)), spec(20, 1), NOW + 1)
     assert late.ttft_s == pytest.approx(alone.ttft_s)
 
@@ -141,13 +141,13 @@ def test_silence_may_also_mean_that_steps_were_not_told_yet() -> None:
 
 def test_longer_silence_means_that_one_of_those_steps_still_lasts() -> None:
     step_s = STEP_TIME.step_s(DECODING)
-    seen = decoding(9, told_within_s=2.5 * step_s)  # two steps can be over before one is told
+    seen = decoding(9, told_within_s=2.5 * step_s)  # two steps can end before one is published
     told = decoding(7)
     on_time = forecast(seen, spec(20, 2), NOW + 2.5 * step_s)
     assert on_time.ttft_s == pytest.approx(
         forecast(told, spec(20, 2), NOW + 0.5 * step_s).ttft_s, rel=1e-3
     )
-    # 2.5 steps ago none had begun since: if that one ended then, two more are over, and a half.
+    # 2.5 steps ago none had begun since: if that one ended then, 2 more are over, and half of one.
     late = forecast(seen, spec(20, 2), NOW + 10)
     told = decoding(6)
     assert late.e2e_s == pytest.approx(
@@ -165,7 +165,7 @@ def test_long_steps_are_told_soon_after_they_began() -> None:
 
 
 def random_attention(rng: Random, kind: str) -> dict[str, int] | None:
-    """KV cache groups, the last of them with a small window or small chunks."""
+    """KV cache groups; the last one has a small window or small chunks."""
     if kind == "full":
         return None
     if kind == "images":
@@ -192,8 +192,8 @@ def random_attention(rng: Random, kind: str) -> dict[str, int] | None:
 def test_a_restored_twin_continues_exactly_and_forecasts_what_happens(
     seed: int, attention: str, async_scheduling: bool
 ) -> None:
-    """Snapshot a twin at a random step: a forecast, which takes runs of decode steps at once, and
-    a restored twin must tell what the twin, step by step, goes on to do, with those who come later.
+    """Snapshot a twin at a random step. A forecast, which takes runs of decode steps at once, and a
+    restored twin must both match what the twin then does step by step, with later requests, too.
     """
     rng = Random(seed)
     kind = random_attention(Random(f"{attention} {seed}"), attention)

@@ -1,4 +1,4 @@
-"""Forecasts of data-parallel ranks that step together; beside vLLM's: `tests/vllm`."""
+"""Forecasts of data-parallel ranks that step together; `tests/vllm` compares them with vLLM's."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +32,7 @@ PROMPT = 200
 def rank(
     outputs: Sequence[int] = (), waits: bool = False, config: EngineConfig = CONFIG
 ) -> EngineSnapshot:
-    """Requests that decode, which end with so many tokens; a prompt may wait."""
+    """Decoding requests that end with this many tokens, and optionally a waiting prompt."""
     running = tuple(
         RequestState(f"r{i}", "", 49, 1, 50, 0, NOW, scheduled_tokens=1)
         for i in range(len(outputs))
@@ -53,7 +53,7 @@ def forecaster(*ranks: tuple[EngineSnapshot, Sequence[int]]) -> Forecaster:
 
 
 def e2e_s(of: Forecaster, index: int = 0, output: int = SHORT, now_s: float = NOW) -> float:
-    """Of a new request with a prompt of one token."""
+    """The e2e latency of a new request with a prompt of one token."""
     request = RequestSpec("new", 1, 0, LengthEstimate(output))
     question = Question(index, 1, 0, [], (), 1, 0.0)
     (found,) = of.forecast([question], arrival(request, certain(output), now_s), now_s)
@@ -112,7 +112,7 @@ def test_prompts_wait_for_a_step_of_their_turn(is_async: bool) -> None:
     twin = Twin(config)
     for name, prompt, output in (("first", 10, 30), ("second", 100, 2)):
         if name == "second":
-            step(twin)  # the first one decodes from now on
+            step(twin)  # the first request decodes from now on
         twin.add(sequence(name, prompt, output))
     admitted = [twin.engine["step_counter"] for _ in range(6) if "second" in step(twin)]
     assert admitted[0] == 5, "the step of number 4 has begun"

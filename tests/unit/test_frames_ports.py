@@ -1,4 +1,4 @@
-"""A port of 0 gets one whose port for frames is free."""
+"""With port 0, a process gets a port whose port for frames is free, too."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What processes need to write, and cannot for a while."""
+"""Processes go on while they cannot write, because the disk is full."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ async def test_what_cannot_be_announced_is_announced_when_there_is_room(
     runtime.announce(str(folder / "ready"), number=2)
     folder.mkdir()
     await wait_until((folder / "ready").exists)
-    await asyncio.sleep(0.05)  # an older announcement would come late
+    await asyncio.sleep(0.05)  # an older announcement that is still repeated would come now
     assert json.loads((folder / "ready").read_text())["number"] == 2
 
 

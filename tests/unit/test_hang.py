@@ -1,4 +1,4 @@
-"""A process that hangs, by a signal or by itself, is noticed, ended and started again."""
+"""A process that hangs, stopped by a signal or by itself, is noticed, ended and restarted."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def free_port() -> int:
 
 
 async def answers(port: int, path: str = "/") -> int:
-    """The pid of the process that answers; 0: nobody."""
+    """The pid of the process that answers; 0 if none does."""
     with contextlib.suppress(OSError, ValueError):
         return int((await http_get(f"http://127.0.0.1:{port}{path}", HangLimits().answer_s))[1])
     return 0
@@ -86,7 +86,7 @@ async def test_one_that_is_stopped_is_started_anew(tmp_path: Path) -> None:
     async with kept(tmp_path, port, changes) as keeper:
         pid = keeper.kept["server"].pid
         os.kill(pid, signal.SIGSTOP)
-        waits = asyncio.create_task(answers(port))  # in its queue when it is ended
+        waits = asyncio.create_task(answers(port))  # a request in its queue when it is ended
         await until_another(port, pid)
         assert await waits != pid
         assert any("it is stopped" in what for what in changes)
@@ -105,7 +105,7 @@ async def test_one_that_waits_for_ever_is_started_anew(tmp_path: Path) -> None:
 
 
 class Asked:
-    """Questions that a script answers; there are no more than it has answers."""
+    """Answers to liveness questions, as a script; there are no more questions than answers."""
 
     def __init__(self, *said: bool) -> None:
         self.said = list(said)

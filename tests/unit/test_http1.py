@@ -1,4 +1,4 @@
-"""HTTP/1.1 without I/O: what is understood, what is refused, and that it holds but what it must."""
+"""HTTP/1.1 without I/O: what is parsed, what is refused, and how little is held in memory."""
 
 import tracemalloc
 
@@ -25,7 +25,7 @@ CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 def told(
     protocol: ServerProtocol, *parts: bytes
 ) -> tuple[list[RequestHead], list[bytes], RemoteProtocolError | None]:
-    """The heads and bodies of what comes in `parts`, each answered at once; and the error."""
+    """The heads and bodies read from `parts`, each answered at once; and the error, if any."""
     heads: list[RequestHead] = []
     bodies: list[bytes] = []
     for part in parts:
@@ -81,7 +81,7 @@ def test_requests_are_the_same_however_their_bytes_come(size: int) -> None:
     st.integers(1, 90),
 )
 def test_it_frames_as_h11_does(requests: list[tuple[bool, bytes, int]], size: int) -> None:
-    """What h11's client sends in bodies of both kinds comes out, however it is cut."""
+    """Bodies of both kinds arrive as h11's client sent them, however the bytes are cut."""
     data = b""
     for chunked, body, chunk in requests:
         client = h11.Connection(h11.CLIENT)

@@ -1,4 +1,4 @@
-"""aiconfigurator's tables, small enough to check by hand."""
+"""AIConfigurator's tables, small enough to check by hand."""
 
 from dataclasses import replace
 from itertools import product
@@ -20,7 +20,7 @@ from foretell.model import BatchShape, ModelSpec
 from tests.unit.aiconfigurator_tables import Row, all_reduce_rows, attention_rows
 
 DENSE = ModelSpec("dense", 1e9, 10, 1000, 8, 2, 128, mlp_width=4000, vocabulary=32000)
-# Attention, four of eight experts, the router, embedding and head: nothing that all tokens use.
+# Attention, four of eight experts, the router, embedding and head: no layer used by all tokens.
 _BODY = 10 * (2 * 1000 * 128 * 10 + 3 * 1000 * 500 * 4 + 8000)
 MOE = replace(
     DENSE,
@@ -34,7 +34,7 @@ DEVICE = device_spec("A30")
 
 
 def gemm_rows() -> list[Row]:
-    """A product of m, n and k takes m n k picoseconds, with 8 bits half as long."""
+    """A product of m, n and k takes m n k picoseconds, and half as long with 8 bits."""
     return [
         {"gemm_dtype": kind, "m": m, "n": n, "k": k, "latency": m * n * k / 1e9 * factor}
         for kind, factor in (("bfloat16", 1.0), ("fp8", 0.5))
@@ -45,8 +45,8 @@ def gemm_rows() -> list[Row]:
 
 
 def expert_rows(width: int = 500) -> list[Row]:
-    """A token takes a microsecond; where experts are chosen evenly, half of it, and where they are
-    spread over two devices as a whole, three quarters."""
+    """A token takes a microsecond; half of it where experts are chosen evenly, and three quarters
+    where whole experts are spread over two devices."""
     return [
         {
             "hidden_size": 1000,
@@ -84,11 +84,11 @@ def tables(**others: Any) -> AiConfiguratorTables:
 
 def test_a_device_by_hand() -> None:
     source = AiConfiguratorSource(DENSE, DEVICE, tables())
-    # The products of qkv, output, gate and up, and down; what is elementwise is small beside them.
+    # The products of qkv, output, gate and up, and down; element-wise work is small beside them.
     products = 1536 * 1000 + 1000 * 1024 + 8000 * 1000 + 1000 * 4000
     assert source.tokens_s(64) == pytest.approx(10 * 64 * products / 1e12, rel=0.05)
     assert source.sequences_s(64) == pytest.approx(64 * 32000 * 1000 / 1e12)
-    # A chunk of 64 behind 64 has the pairs of a whole prompt of 110.
+    # A chunk of 64 after 64 cached tokens has as many pairs as a whole prompt of 110.
     assert source.prefill_s(128, 0) == pytest.approx(10 * 128 * 129 / 2e9)
     assert source.prefill_s(64, 64) == pytest.approx(10 * (64 * 64 + 64 * 65 / 2) / 1e9, rel=1e-6)
     assert source.decode_s(32, 512) == pytest.approx(10 * 32 * 512 / 1e6)
@@ -96,11 +96,11 @@ def test_a_device_by_hand() -> None:
 
 @pytest.mark.parametrize("devices", [2, 4])
 def test_several_devices_have_a_part_each_and_bring_the_results_together(devices: int) -> None:
-    """Of two KV heads four devices have a copy each."""
+    """With two KV heads, each of four devices has a copy of one of them."""
     source = AiConfiguratorSource(DENSE, DEVICE, tables(), tensor_parallel=devices)
     qkv, attention = {2: (768, 512), 4: (512, 256)}[devices]
     products = qkv * 1000 + 1000 * attention + (8000 * 1000 + 1000 * 4000) / devices
-    # Twice in each of ten layers and once behind the embedding, 64,000 numbers.
+    # Twice in each of ten layers and once after the embedding, 64,000 numbers.
     together_s = 21 * 64e-6
     expected_s = 10 * 64 * products / 1e12 + together_s
     assert source.tokens_s(64) == pytest.approx(expected_s, rel=0.07)
@@ -117,7 +117,7 @@ def test_norms_across_heads_bring_the_sums_of_all_devices_together(devices: int)
         AiConfiguratorSource(model, DEVICE, tables(), tensor_parallel=devices).tokens_s(500)
         for model in (DENSE, across)
     )
-    # Two sums of 32 bits a token are as 2,000 numbers of 16 bits; 640 queries and keys are read.
+    # Two sums of 32 bits a token equal 2,000 numbers of 16 bits; 640 queries and keys are read.
     read_s = 500 * 640 * 2 / (MEMORY_SHARE * DEVICE.memory_bandwidth_bytes_per_s)
     wanted_s = 10 * (2e-6 + read_s + MEMORY_LATENCY_S) if devices > 1 else 0.0
     assert across_s - within_s == pytest.approx(wanted_s, abs=1e-12)
@@ -126,7 +126,7 @@ def test_norms_across_heads_bring_the_sums_of_all_devices_together(devices: int)
 FUSED_ROWS: list[Row] = [
     {"num_gpus": 2, "message_size": size, "latency": size / 1e7} for size in (1000, 1000_000)
 ]
-"""The kernel that vLLM uses where it fuses takes a tenth of its all-reduce."""
+"""The fused kernel of vLLM takes a tenth of the time of its all-reduce."""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_fused_takes_the_fused_kernel_and_no_norm(
         )
         return source.tokens_s(64)
 
-    # Of both in each of ten layers: the sum's time, a launch, and half of what the norm moves.
+    # Saved twice in each of ten layers: the sum's time, a launch, and half of the norm's traffic.
     moved_s = 4 * 64_000 / (MEMORY_SHARE * DEVICE.memory_bandwidth_bytes_per_s)
     spared_s = 20 * (0.9 * 64e-6 + MEMORY_LATENCY_S + moved_s) if is_fused else 0.0
     assert tokens_s() - tokens_s(fused_all_reduce=FUSED_ROWS) == pytest.approx(spared_s, abs=1e-12)
@@ -177,7 +177,7 @@ def test_types_of_weights_and_of_the_cache() -> None:
 
 
 def test_what_the_host_took_is_no_time_of_an_8_bit_product() -> None:
-    """As in tables of 8 bits in blocks, which were measured without CUDA graphs."""
+    """As in tables of 8 bits in blocks, measured without CUDA graphs."""
     rows = [
         row
         if row["gemm_dtype"] == "bfloat16"
@@ -238,13 +238,13 @@ def test_attention_never_beats_the_memory() -> None:
     held = 1000 * DENSE.kv_bytes_per_token
     alone = AiConfiguratorSource(DENSE, DEVICE, both)
     assert alone.decode_s(8, 999) == pytest.approx(8 * held / (0.9 * 933e9))
-    # Each of four devices has one of the two KV heads.
+    # Each of four devices has one of the two KV heads, and so half of the cache.
     four = AiConfiguratorSource(DENSE, DEVICE, both, tensor_parallel=4)
     assert four.decode_s(8, 999) == pytest.approx(8 * held / 2 / (0.9 * 933e9))
 
 
 def test_layers_with_a_window_have_tables_of_their_own() -> None:
-    """Three of ten layers see 100 tokens; for these decoding takes as long whatever the context."""
+    """Three of ten layers see 100 tokens; there decoding takes as long for any longer context."""
     context, generation = attention_rows()
     seen = {n: min(n, 100) * (min(n, 100) + 1) / 2 + max(n - 100, 0) * 100 for n in (16, 128, 2048)}
     context += [
@@ -260,7 +260,7 @@ def test_layers_with_a_window_have_tables_of_their_own() -> None:
     model = replace(DENSE, windowed_layers=3, window_tokens=100)
     source = AiConfiguratorSource(model, DEVICE, both)
     assert source.decode_s(32, 512) == pytest.approx(7 * 32 * 512 / 1e6 + 3 * 32 * 100 / 1e6)
-    # Behind 500 tokens each of 64 sees 100; in a prompt of 64 all that are before it.
+    # After 500 tokens each of 64 sees 100; in a prompt of 64 each sees all before it.
     full_s = 7 * (64 * 500 + 64 * 65 / 2) / 1e9
     assert source.prefill_s(64, 500) == pytest.approx(full_s + 3 * 5 * 64 * 100 / 1e9, rel=1e-6)
     all_s = (7 + 3 * 5) * 64 * 65 / 2 / 1e9

@@ -1,4 +1,4 @@
-"""Folders of AIConfigurator's tables."""
+"""Folders with AIConfigurator's tables."""
 
 from dataclasses import replace
 from itertools import product
@@ -16,7 +16,7 @@ from tests.unit.aiconfigurator_tables import Row, all_reduce_rows, attention_row
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Tables of Llama-3.1-8B's shapes as text, in vLLM's newest folder and in older ones."""
+    """Text tables with Llama-3.1-8B's shapes, in vLLM's newest folder and in older ones."""
     device = tmp_path / "b1000_sxm"
     heads = {"num_heads": 16, "num_key_value_heads": 4, "head_dim": 128}
     context, generation = attention_rows("fp8")
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def step_s(profile: GpuProfile) -> float:
-    """The time of a step of sixteen sequences that decode."""
+    """The time of a step of sixteen decoding sequences."""
     shape = BatchShape(decode_seqs=16, decode_pairs=16 * 512)
     return profile_step_time(profile).step_s(shape)
 
@@ -53,8 +53,8 @@ def test_a_folder_of_a_device_that_the_source_does_not_know(folder: Path) -> Non
     sheet = Datasheet(device_tflops=2000, device_gb_per_s=8000, device_gb=180)
     profile = import_profile(typed, sheet)
     assert (profile.name, profile.tensor_parallel) == ("B1000/Llama-3.1-8B", 2)
-    # 85.3% of two devices' memory, less 7 GB of 8-bit layers and 2 GB of ends; 65,536 bytes of keys
-    # and values a token.
+    # 85.3% of two devices' memory, less 7 GB of 8-bit layers and 2 GB of embedding and head; 65,536
+    # bytes of keys and values a token.
     assert profile.total_blocks == pytest.approx((307.1e9 - 9.09e9) / 65536 / 16, rel=1e-3)
     with pytest.raises(ProfileError, match="16 and 4 heads of 128 and a KV cache of bfloat16"):
         import_profile(replace(typed, kv_cache="bfloat16"), sheet)

@@ -1,4 +1,4 @@
-"""Processes import only what they need, and run where the rest is not installed."""
+"""Processes import only what they need, and run without the packages that they do not need."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Whose fault an answer is: one judgement, which relay and picker both follow."""
+"""Who is to blame for a failed answer: relay and picker judge alike."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def test_each_answer_is_somebodys(
         assert found.verdict is Verdict.FAULT
     if body is None:
         assert found.verdict is not Verdict.UNFIT
-    else:  # what the body adds never clears an engine
+    else:  # the body never clears an engine
         bare = judge(status, asked=asked, as_event=as_event, continued=continued)
         assert bare.verdict is not Verdict.FAULT or found.verdict is Verdict.FAULT
 
@@ -91,11 +91,11 @@ def test_of_our_key_no_client_hears() -> None:
     assert lost("timeout").counts
 
 
-# The two adapters.
+# The two adapters: relay and picker.
 
 
 async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None:
-    """What the relay makes of an answer; None: the client has got it."""
+    """The relay's judgement of an answer; None if the client got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
         spec=spec,
@@ -131,7 +131,7 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
 
 
 def picked(status: int) -> tuple[Judgement | None, bool]:
-    """What the picker makes of the head of an answer, and whether the client gets it."""
+    """The picker's judgement of an answer's head, and whether the client gets the answer."""
     stream, heard = Mock(), list[Judgement]()
     addresses = MagicMock(instance=Mock(return_value=None))
     exchange = Exchange(stream, MagicMock(), addresses, {})

@@ -1,4 +1,4 @@
-"""The keeper of processes: whatever fails, nothing that it started is left."""
+"""The keeper of processes: whatever fails, no process that it started is left."""
 
 import asyncio
 import sys
@@ -45,7 +45,7 @@ async def test_a_failed_start_leaves_no_process(tmp_path: Path) -> None:
 async def test_a_stop_in_the_midst_of_starting_leaves_no_process(tmp_path: Path) -> None:
     stop = asyncio.Event()
     programs = [program(tmp_path, f"p{i}", _SERVES) for i in range(8)]
-    # At the first sign of life of any: others are being forked.
+    # At the first sign of life of any process, while others are still being forked.
     running = Keeper(programs, lambda _kept, _what: stop.set(), stop_grace_s=5.0)
     await running.run(stop, nothing)
     assert processes_with(str(tmp_path)) == []

@@ -1,4 +1,4 @@
-"""A broken invariant ends the process that owns the state; of a told state only the call fails."""
+"""A broken invariant ends the process that owns the state; with a received state one call fails."""
 
 import signal
 import subprocess
@@ -36,7 +36,7 @@ print("went on")
 """
 
 
-# Where blocks have identity, all is counted only now and then.
+# With a prefix cache, the full count is made only now and then.
 @pytest.mark.parametrize(
     ("field", "change", "words", "prefix_cache"),
     [

@@ -1,4 +1,4 @@
-"""The kernel's length distributions against their definitions, by other means."""
+"""The kernel's length distributions against their definitions, computed in another way."""
 
 import math
 
@@ -31,7 +31,7 @@ open_levels = st.floats(0.001, 0.999)
 
 @st.composite
 def rows(draw: st.DrawFn) -> Row:
-    """Any distribution with a tail, with atoms (equal knots) among them."""
+    """Any distribution with a tail, some with atoms (equal knots)."""
     return np.array([*np.cumsum(draw(gaps)), draw(tails)])
 
 
@@ -80,7 +80,7 @@ def test_a_conditional_quantile_divides_the_survivors(row: Row, g: float, u: flo
     tokens = conditional_quantile(row, g, u)
     alive = hazard(row, g)
     margin = 1e-6 * max(1.0, tokens)
-    # P(L > t | L > g) falls through 1 - u at t; between the two sides of an atom it jumps.
+    # P(L > t | L > g) falls through 1 - u at t; at an atom it jumps from one side to the other.
     assert math.exp(alive - hazard(row, tokens + margin)) <= (1 - u) * (1 + 1e-9)
     if tokens - margin > g:
         assert math.exp(alive - hazard(row, tokens - margin)) >= (1 - u) * (1 - 1e-9)
@@ -89,7 +89,7 @@ def test_a_conditional_quantile_divides_the_survivors(row: Row, g: float, u: flo
 @settings(max_examples=30)
 @given(rows(), ages)
 def test_the_mean_is_the_integral_of_the_quantiles(row: Row, g: float) -> None:
-    # By the hazard h = -log(1 - u) the integral over u is that of q(h) exp(-h).
+    # With the hazard h = -log(1 - u) the integral over u becomes that of q(h) exp(-h).
     step = 1 / 256
     h = (np.arange(40 * 256) + 0.5) * step
     start = hazard(row, g)
@@ -124,7 +124,7 @@ def test_a_certain_length_is_drawn_until_it_is_outlived() -> None:
 
 
 def test_the_levels_of_a_request_cover_the_interval_in_equal_parts() -> None:
-    # Of an exponential the level of a draw can be read off.
+    # With an exponential, the level of a draw follows from the draw.
     row = exponential(1e6)
     for key in range(20):
         totals = drawn(row[None], [0], STRATA, first_key=key)[:, 0]

@@ -1,4 +1,4 @@
-"""Online calibration: what it learns, how fast, and what it must survive."""
+"""Online calibration: what it learns, how fast, and what it must withstand."""
 
 import math
 import random
@@ -112,7 +112,7 @@ def test_one_stall_barely_moves_a_settled_model() -> None:
     shape = BatchShape(decode_seqs=16, decode_pairs=16_000)
     before = model.step_s(shape)
     model.observe(shape, before * 100)
-    # Unclipped, the error of 0.99 at this gain would move it several times further.
+    # Without clipping, the error of 0.99 would move it several times as far at this gain.
     assert before < model.step_s(shape) < before * 1.02
 
 
@@ -128,7 +128,7 @@ def test_durations_that_are_no_time_are_ignored(duration_s: float) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_survives_absurd_steps(seed: int) -> None:
-    """Whatever the durations, predictions stay positive and finite, and it can still learn."""
+    """For any durations, predictions stay positive and finite, and the model can still learn."""
     rng, model = random.Random(seed), OnlineStepTime()
     for _ in range(1000):
         model.observe(random_shape(rng, 0.5), 10 ** rng.uniform(-9, 5))
@@ -142,7 +142,7 @@ def test_survives_absurd_steps(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_never_negative_outside_what_was_seen(seed: int) -> None:
-    """Few, collinear, noisy decodes: extrapolation must not get faster with more work."""
+    """Few, collinear, noisy decodes: predictions beyond them must not get faster with more work."""
     rng, model = random.Random(seed), OnlineStepTime()
     for _ in range(300):
         decodes = rng.randint(30, 34)

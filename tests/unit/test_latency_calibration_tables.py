@@ -1,4 +1,4 @@
-"""Online calibration that starts from a profile's tables."""
+"""Online calibration that starts with a profile's tables."""
 
 import math
 import random
@@ -23,7 +23,7 @@ Truth = Callable[[BatchShape], float]
 
 
 def tables_scale(model: StepTimeModel) -> float:
-    """The factor on what the tables say; 0: there are none."""
+    """The factor on the tables' times; 0 if there are no tables."""
     return float(model.packed().coefficients[TABLES_SCALE])
 
 
@@ -51,14 +51,14 @@ def drive(
 
 
 def error(model: StepTimeModel, truth: Truth, prefill_ratio: float = 0.3) -> float:
-    """Mean relative error against the noiseless engine."""
+    """Mean relative error of the model against the noiseless engine."""
     rng = random.Random(999)
     shapes = [random_shape(rng, prefill_ratio) for _ in range(200)]
     return sum(abs(model.step_s(s) / truth(s) - 1.0) for s in shapes) / len(shapes)
 
 
 def engine(scale: float, overhead_s: float = 0.0) -> Truth:
-    """An engine like the tables, with another clock and a host."""
+    """An engine like the tables, with another clock rate and time of the host."""
     return lambda shape: overhead_s + scale * TABLES.step_s(shape)
 
 
@@ -74,7 +74,7 @@ def test_it_starts_as_the_tables_and_stays_them_on_the_engine_they_describe() ->
 @pytest.mark.parametrize("scale", [0.3, 0.8, 1.3, 5.0])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_wrong_clock_scales_all(seed: int, scale: float) -> None:
-    """Decodes alone tell; prefill that was never seen is scaled with them."""
+    """Only decodes are seen; the time of prefill is scaled with them."""
     model = OnlineStepTime(PROFILE)
     drive(model, engine(scale), random.Random(seed), 150, prefill_ratio=0.0)
     assert error(model, engine(scale), prefill_ratio=0.0) < 0.02
@@ -105,7 +105,7 @@ def test_tables_beat_six_coefficients_where_they_are_right(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_engine_unlike_its_tables_is_learnt_all_the_same(seed: int) -> None:
-    """Tables of a GPU, steps of a machine whose prefill is slow and whose decode is not."""
+    """A GPU's tables, but steps of a machine with slow prefill and fast decodes."""
     other = LinearStepTime((8e-3, 400e-6, 30e-9, 200e-6, 90e-6, 20e-9))
     model = OnlineStepTime(PROFILE)
     drive(model, other.step_s, random.Random(seed), 1000)
@@ -124,7 +124,7 @@ def test_it_recovers_from_a_change_and_counts_it(seed: int) -> None:
 
 def test_changes_by_chance_are_rare() -> None:
     model = OnlineStepTime(PROFILE)
-    drive(model, engine(1.0), random.Random(7), 200)  # what teaches at first may count
+    drive(model, engine(1.0), random.Random(7), 200)  # the first steps may count as changes
     before = model.changes
     drive(model, engine(1.0), random.Random(8), 5000)
     assert model.changes - before < 20

@@ -36,7 +36,7 @@ def random_shape(rng: random.Random) -> dict[str, int]:
 
 
 def step_models() -> list[StepTimeModel]:
-    """One of each kind."""
+    """One model of each kind."""
     linear = LinearStepTime((8e-3, 40e-6, 3e-9, 200e-6, 90e-6, 200e-9))
     online = OnlineStepTime(linear)
     online.observe(BatchShape(decode_seqs=4, decode_pairs=900), 0.012)
@@ -102,7 +102,7 @@ def test_kv_blocks_are_what_the_weights_leave() -> None:
 def test_layers_with_a_window_read_and_keep_less() -> None:
     device, model = device_spec("H100-SXM"), model_spec("Llama-3.1-8B")
     half = replace(model, windowed_layers=16, window_tokens=1024)
-    # A block holds half of the layers; a quarter of 4,096 tokens is seen by these.
+    # A block holds half of the layers; these see a quarter of the 4,096 tokens.
     assert estimated_kv_blocks(device, half) == pytest.approx(2 * 24881, abs=1)
     whole, windowed = (roofline_step_time(device, one).coefficients_s for one in (model, half))
     assert windowed[2] / whole[2] == windowed[5] / whole[5] == pytest.approx(0.5 + 0.5 / 4)
@@ -121,7 +121,7 @@ def test_every_device_is_within_the_plausible() -> None:
     assert len(DEVICES) >= 40
     for spec in DEVICES.values():
         assert 5e13 < spec.flops < 3e15
-        # FLOPs per byte at which GEMMs turn compute bound; 37 is an H20, 496 a Gaudi 3.
+        # FLOPs per byte at which GEMMs become compute bound: 37 for an H20, 496 for a Gaudi 3.
         assert 30 < spec.flops / spec.memory_bandwidth_bytes_per_s < 500
         assert 15e9 < spec.memory_bytes < 300e9
 
@@ -155,7 +155,7 @@ def test_a_profile_is_complete_and_monotone(name: str) -> None:
 
 @pytest.mark.parametrize("name", list_profiles())
 def test_profile_and_roofline_agree_roughly(name: str) -> None:
-    """A slipped unit or a wrong table is off by far more than this."""
+    """A wrong unit or table would differ by far more than this."""
     device, model = name.split("/")
     profile = load_profile(name)
     if profile.tensor_parallel * profile.data_parallel > 1:

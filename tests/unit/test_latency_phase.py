@@ -1,4 +1,4 @@
-"""A slow phase does not outlive its evidence; an engine that is slow stays known to be."""
+"""A slow phase is forgotten when it is over; an engine that is always slow stays known as slow."""
 
 import math
 import random
@@ -25,7 +25,7 @@ def busy(
     slowdown: float = 1.0,
     longest_prompt: int = 400,
 ) -> None:
-    """Steps of a small engine for so long, each `slowdown` times as long as usual."""
+    """Observe steps of a small engine for `seconds`, each `slowdown` times as long as usual."""
     end_s = 0.0
     while end_s < seconds:
         prompt = rng.randint(20, longest_prompt) if rng.random() < 0.2 else 0
@@ -43,7 +43,7 @@ def busy(
 
 
 def slowness(model: OnlineStepTime) -> list[float]:
-    """Believed over usual seconds of what an idle engine is asked for."""
+    """Predicted over usual times of steps that an idle engine gets."""
     return [model.step_s(shape) / ENGINE.step_s(shape) for shape in PROBES]
 
 
@@ -53,7 +53,7 @@ def test_a_slow_phase_is_forgotten_within_some_times_its_length(seed: int, slowd
     rng, model = random.Random(seed), OnlineStepTime()
     busy(model, rng, 60.0)
     busy(model, rng, 5.0, slowdown)
-    assert min(slowness(model)) > slowdown**0.5  # it was believed
+    assert min(slowness(model)) > slowdown**0.5  # the model followed it
     model.rest(5.0)
     assert max(slowness(model)) < slowdown**0.75
     model.rest(40.0)
@@ -98,7 +98,7 @@ def test_an_engine_that_became_slow_is_believed_as_long_again_as_it_was_seen(see
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_shapes_that_are_new_are_no_phase(seed: int) -> None:
-    """Long prompts come that a wrong prior takes for cheap: that is learnt, and stays."""
+    """Long prompts arrive that a wrong prior takes for cheap: this is learnt, and stays."""
     rng = random.Random(seed)
     cheap = LinearStepTime((8e-3, 6e-6, 2e-9, 10e-6, 100e-6, 200e-9))
     model = OnlineStepTime(cheap, prior_error=3.0)
@@ -119,5 +119,5 @@ def test_after_a_rest_steps_say_soon_whether_it_is_still_slow(seed: int) -> None
         busy(model, rng, 60.0)
         busy(model, rng, 5.0, 4.0)
         model.rest(10.0)
-        busy(model, rng, 0.5 * slowdown, slowdown)  # some 50 steps
+        busy(model, rng, 0.5 * slowdown, slowdown)  # about 50 steps
         assert slowness(model) == pytest.approx([slowdown] * 2, rel=0.35)

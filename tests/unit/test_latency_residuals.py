@@ -1,4 +1,4 @@
-"""What predictions may be off by, estimated from steps whose errors are known."""
+"""The error of predictions, estimated from steps whose errors are known."""
 
 import math
 import random
@@ -13,7 +13,7 @@ SEEDS = range(5)
 def feed(
     residuals: StepResiduals, rng: random.Random, windows: int, common: float, independent: float
 ) -> None:
-    """Steps of unequal length whose errors share a part per window and have one of their own."""
+    """Add steps of unequal length whose errors have a common part per window and their own part."""
     ended, off = True, 0.0
     for _ in range(windows * WINDOW_STEPS):
         if ended:
@@ -24,7 +24,7 @@ def feed(
 
 
 def mean_spread(seed: int, common: float, independent: float, steps: int) -> float:
-    """Root mean square of the spread over some time: of one moment it says little."""
+    """Root mean square of the spread over some time: a single moment says little."""
     residuals, rng, squares = StepResiduals(0.3), random.Random(seed), []
     feed(residuals, rng, 40, common, independent)
     for _ in range(40):
@@ -35,7 +35,7 @@ def mean_spread(seed: int, common: float, independent: float, steps: int) -> flo
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_each_step_draws_anew_averages_out(seed: int) -> None:
-    # Long steps weigh more: what they have independently counts for more than 1/n.
+    # Long steps weigh more, so their independent errors average out more slowly than 1/n.
     weight = 3 * (0.010**2 + 0.012**2 + 0.030**2) / (0.010 + 0.012 + 0.030) ** 2
     assert mean_spread(seed, 0.0, 0.2, 1) == pytest.approx(0.2 * math.sqrt(weight), rel=0.15)
     assert mean_spread(seed, 0.0, 0.2, 10_000) < 0.03
@@ -63,7 +63,7 @@ def test_before_there_is_a_window_it_says_what_was_assumed() -> None:
     assert spread(StepResiduals(3.0).variances, 10_000) == pytest.approx(1.0, rel=0.01)
     residuals = StepResiduals(3.0)
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
-    assert spread(residuals.variances, 1) > 1.0  # the first steps only taught
+    assert spread(residuals.variances, 1) > 1.0  # the first steps were only for learning
     feed(residuals, random.Random(0), 1, 0.0, 0.01)
     assert spread(residuals.variances, 1) < 0.2
 
@@ -73,7 +73,7 @@ def test_a_machine_that_slept_is_forgotten() -> None:
     feed(residuals, rng, 50, 0.02, 0.05)
     residuals.add(0.01, 3600.0)
     feed(residuals, rng, 1, 0.02, 0.05)
-    assert 0.2 < spread(residuals.variances, 100) < 0.5  # one window of 16 was all wrong
+    assert 0.2 < spread(residuals.variances, 100) < 0.5  # all of one window of 16 was wrong
     feed(residuals, rng, 100, 0.02, 0.05)
     assert spread(residuals.variances, 100) < 0.05
 

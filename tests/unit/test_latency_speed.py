@@ -1,4 +1,4 @@
-"""The factor by which an engine is faster or slower for a while than what was learnt of it."""
+"""The factor by which an engine is for a while faster or slower than learnt."""
 
 import math
 import random
@@ -14,7 +14,7 @@ STEP_S = 0.02
 def drive(
     speed: Speed, rng: random.Random, seconds: float, slowdown: float = 1.0, noise: float = 0.1
 ) -> None:
-    """Steps predicted to take 20 ms that take `slowdown` times that, for about `seconds`."""
+    """Add steps predicted to take 20 ms that take `slowdown` times that, for about `seconds`."""
     for _ in range(round(seconds / STEP_S / slowdown)):
         speed.add(STEP_S * slowdown * math.exp(rng.gauss(0.0, noise)), STEP_S, 0.1)
 
@@ -68,7 +68,7 @@ def test_it_begins_anew() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_steps_as_long_as_the_window_are_averaged_too(seed: int) -> None:
-    """A step of 2 s: a window of a second would hold half of one, and follow every one."""
+    """With steps of 2 s, a window of a second would hold half a step, and follow each of them."""
     rng, speed, factors = random.Random(seed), Speed(), []
     for _ in range(400):
         speed.add(2.0 * math.exp(rng.gauss(0.0, 0.2)), 2.0, 0.2)

@@ -1,4 +1,4 @@
-"""Distributions adapted to what a serving model answers."""
+"""Distributions adapted to the lengths of a serving model's answers."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SEEDS = (1, 2, 3)
 
 
 def around(log_tokens: Floats, sigma: float) -> Floats:
-    """(n, BINS): about log-normal."""
+    """(n, BINS): approximately log-normal distributions."""
     edges = np.append(np.log(EDGES[1:]), np.inf)
     below = 1.0 / (1.0 + np.exp(-1.7 * (edges - log_tokens[:, None]) / sigma))
     return np.diff(below, axis=1, prepend=0.0)
@@ -50,7 +50,7 @@ def learn(
 
 
 def coverage(rows: Floats, tokens: NDArray[np.int64], level: float) -> float:
-    """Share of `tokens` within the central interval of so much probability."""
+    """Share of `tokens` within the central interval with this probability."""
     low, high = quantiles(rows, ((1 - level) / 2, (1 + level) / 2)).T
     return float(((tokens > low) & (tokens <= np.ceil(high))).mean())
 
@@ -119,7 +119,7 @@ def test_a_model_that_answers_so_many_times_as_long_is_known_after_300(
 def test_a_kind_that_is_much_shorter_is_known_after_300_and_plain_requests_stay_as_they_were(
     kind: Kind, seed: int
 ) -> None:
-    """A tenth as long, and nothing to do with what the base says. Both come in turn."""
+    """A tenth as long, and independent of the base. Both kinds alternate."""
     rng = np.random.default_rng(seed)
     rows, others = bases(2300, rng), bases(2300, rng)
     plain = np.maximum(1, np.round(draw(rows, rng) * 1.5)).astype(np.int64)
@@ -150,7 +150,7 @@ def test_a_base_too_sure_of_itself_is_widened(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lengths_more_skewed_than_the_base_says_are_known_at_every_level(seed: int) -> None:
-    """Exponential lengths, whose logarithm leans to the left, and a base that is symmetric."""
+    """Exponential lengths, whose logarithm is skewed to the left, and a symmetric base."""
     rng = np.random.default_rng(seed)
     centres = rng.normal(5.0, 1.0, 4000)
     tokens = np.ceil(np.exp(centres) * rng.exponential(1.0, 4000)).astype(np.int64)
@@ -196,7 +196,7 @@ def test_a_group_with_lengths_of_its_own_is_known_by_them() -> None:
 
 
 def test_what_requests_show_of_their_length_is_learnt() -> None:
-    """The base says the same of all."""
+    """The base is the same for all requests."""
     rng = np.random.default_rng(8)
     rows = np.repeat(around(np.array([5.0]), 0.6), 1300, axis=0)
     seen = rng.normal(size=(1300, 3))
@@ -213,7 +213,7 @@ def test_what_requests_show_of_their_length_is_learnt() -> None:
 
 @pytest.mark.parametrize("limit", [50, 100, 250])
 def test_answers_cut_at_a_limit_are_known_to_be_longer(limit: int) -> None:
-    """Exponential lengths of mean 300: as many are expected beyond the limit as there are."""
+    """Exponential lengths of mean 300: the expected share beyond the limit is right."""
     rng = np.random.default_rng(4)
     row = around(np.array([5.0]), 0.8)[0]
     cut, uncut = Adapter(), Adapter()

@@ -26,7 +26,7 @@ def row(values: list[float]) -> np.ndarray:
 
 
 def draws(probabilities: np.ndarray, count: int) -> np.ndarray:
-    """Lengths as `bins` says they lie in their bins."""
+    """Lengths distributed within their bins as `bins` defines it."""
     rng = np.random.default_rng(1)
     at = rng.choice(BINS, count, p=probabilities)
     widths = np.append(np.diff(EDGES), 0.0)

@@ -53,7 +53,7 @@ def test_a_completion_has_one_prompt(prompt: str, text: str) -> None:
     raw = f'{{"model": "m", "prompt": {prompt}, "stop": "x"}}'.encode()
     found = conversation_of(parse(COMPLETIONS, raw), 3)
     assert (found.prompt, found.earlier, found.stops) == (text, (), 1)
-    assert found.max_tokens == 16  # what engines generate where none is named
+    assert found.max_tokens == 16  # the default of engines
 
 
 def test_the_wire_keeps_a_conversation() -> None:

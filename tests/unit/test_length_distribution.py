@@ -1,4 +1,4 @@
-"""What each kind of estimate becomes for the kernel."""
+"""How each kind of estimate is converted for the kernel."""
 
 import math
 from statistics import NormalDist

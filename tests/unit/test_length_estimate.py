@@ -1,4 +1,4 @@
-"""Hints, limits, and what is left of an estimate while tokens appear."""
+"""Hints, limits, and the rest of an estimate as tokens appear."""
 
 import pytest
 

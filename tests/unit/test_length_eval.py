@@ -1,4 +1,4 @@
-"""`foretell length eval`: taggers on a file."""
+"""`foretell length eval`: measures taggers on a file."""
 
 import json
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def example(prompt: str, tokens: int, model: str = "m", **conversation: int) -> 
 
 
 class Notes:
-    """A tagger that writes down how it is used, and answers how often it has observed."""
+    """A tagger that records its use; its estimate is the number of its observations so far."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []
@@ -82,7 +82,7 @@ def test_running_medians() -> None:
 
 
 def command(*args: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr. What a failing command says is what it exits with."""
+    """Exit code, stdout and stderr; a failing command's message is its exit value."""
     result = CliRunner().invoke(app, ["length", "eval", *map(str, args)])
     if result.exit_code:
         assert isinstance(result.exception, SystemExit)
@@ -104,7 +104,7 @@ def test_the_command(tmp_path: Path) -> None:
     code, out, _ = command(file, "--train", train, "--model", "none")
     found = json.loads(out)
     assert (code, found["count"], found["spearman"]) == (0, 12, None)
-    # The history has learnt from the training file too: 100 tokens, whatever is asked.
+    # The history has learnt from the training file, too: 100 tokens, whatever the prompt.
     assert found["mae"] == 40
     assert "models" not in found
 

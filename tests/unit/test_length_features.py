@@ -1,4 +1,4 @@
-"""What is seen of a conversation without understanding it."""
+"""Features of a conversation that need no understanding of it."""
 
 from math import isfinite, log1p
 

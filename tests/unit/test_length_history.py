@@ -1,4 +1,4 @@
-"""Which window answers, what it has forgotten, and what a limit does."""
+"""Which window answers, what it has forgotten, and the effect of limits."""
 
 import math
 import random
@@ -53,7 +53,7 @@ def test_censored_answers_lengthen_the_estimate() -> None:
     for _ in range(10):
         history.observe("llama", 100, 100)
         history.observe("llama", 100, 300, censored=True)
-    # S is 1/2 from 100 to 300, and an exponential of mean 256 follows.
+    # S is 1/2 from 100 to 300, then follows an exponential of mean 256.
     estimate = history.estimate("llama", 100)
     assert estimate.expected_tokens == pytest.approx(100 + 0.5 * 200 + 0.5 * 256)
     assert dict(estimate.quantiles)[0.75] == pytest.approx(300 + 256 * math.log(2))

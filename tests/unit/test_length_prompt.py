@@ -1,4 +1,4 @@
-"""Prompt tokens from characters."""
+"""Prompt tokens estimated from characters."""
 
 import random
 
@@ -43,7 +43,7 @@ def test_the_ratio_follows_a_change_of_language() -> None:
 
 
 def test_identical_chats_are_no_trap() -> None:
-    """Characters and messages that never vary cannot be told apart; the sum must still fit."""
+    """Characters and messages that never vary cannot be told apart; their sum must still fit."""
     estimator = PromptTokenEstimator()
     for _ in range(200):
         estimator.observe("llama", 500, 1, 150)
@@ -85,7 +85,7 @@ def test_of_spoken_prompts_the_latest_are_known() -> None:
 
 
 def test_what_models_forget_to_repeat_tells_nothing() -> None:
-    """Thoughts count among what was spoken, and are left out of the next prompt."""
+    """Thoughts count as generated, and are left out of the next prompt."""
     conversation_tokens = ConversationTokens()
     conversation_tokens.note(1, 1000)
     conversation_tokens.check("m", 1, 950)

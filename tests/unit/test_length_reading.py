@@ -1,4 +1,4 @@
-"""From a conversation to what a length model takes in."""
+"""From a conversation to the inputs of a length model."""
 
 import json
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_features_are_finite_and_named() -> None:
     seen = dict(zip(NAMES, features(CHAT), strict=True))
     assert seen["ends_with_question"] == seen["says write"] == 1.0
     assert seen["log_asked_words"] + seen["log_asked_items"] == pytest.approx(np.log(21))
-    assert seen["log_answer_1"] == pytest.approx(np.log1p(9_999 / 4))  # of all, not of the cut
+    assert seen["log_answer_1"] == pytest.approx(np.log1p(9_999 / 4))  # of the whole answer
     assert seen["log_answer_2"] == pytest.approx(np.log1p(7 / 4))
     assert seen["log_answer_3"] == 0.0
 

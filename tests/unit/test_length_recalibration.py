@@ -1,4 +1,4 @@
-"""What the cells of an `Experience`, and where lengths lay in their distributions, add up to."""
+"""The estimates from the cells of an `Experience`, and from the levels where lengths lay."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What log length has to do with the features of requests, learnt answer by answer."""
+"""How log length depends on the features of requests, learnt answer by answer."""
 
 import math
 
@@ -19,14 +19,14 @@ BASE: Floats = np.full(BINS, 1.0 / BINS)
 
 
 def requests(count: int, rng: np.random.Generator) -> tuple[Floats, NDArray[np.int64]]:
-    """Features of which the first two tell the length, but for a third."""
+    """Features, of which the first two explain the lengths, except for noise."""
     seen = rng.normal(size=(count, FEATURES))
     logs = 5.0 + 0.5 * seen[:, 0] - 0.3 * seen[:, 1] + 0.3 * rng.normal(size=count)
     return seen, np.maximum(1, np.round(np.exp(logs))).astype(np.int64)
 
 
 def told(regression: Regression, seen: Floats, base: Floats = BASE) -> Floats:
-    """(n, BINS) of what it says."""
+    """(n, BINS) of predicted probabilities."""
     return np.diff(regression.below(np.tile(base, (len(seen), 1)), seen), prepend=0.0)
 
 

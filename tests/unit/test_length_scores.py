@@ -1,4 +1,4 @@
-"""Scores of length estimates, against cases worked out by hand and against their definitions."""
+"""Scores of length estimates, against cases computed by hand and against their definitions."""
 
 import math
 
@@ -24,7 +24,7 @@ def test_errors_of_the_median() -> None:
 
 
 def test_pinball_of_points() -> None:
-    # 10 tokens short costs 10 * level; 10 tokens too many, 10 * (1 - level).
+    # 10 tokens too few cost 10 * level; 10 tokens too many, 10 * (1 - level).
     mean = sum(LEVELS) / len(LEVELS)
     assert pinball(quantiles_of(points(90)), np.array([100.0])) == pytest.approx(10 * mean)
     assert pinball(quantiles_of(points(110)), np.array([100.0])) == pytest.approx(10 * (1 - mean))
@@ -49,7 +49,7 @@ def test_coverage_counts_the_ends_of_intervals() -> None:
 
 
 def test_quantiles_between_and_beyond_those_given_are_linear_in_the_hazard() -> None:
-    """An exponential is a line there, so that all of it follows from any two of its quantiles."""
+    """An exponential is a line there, so all of it follows from any two of its quantiles."""
     given_levels = (0.1, 0.5, 0.9)
     quantiles = tuple((level, -100 * math.log1p(-level)) for level in given_levels)
     (found,) = quantiles_of([LengthEstimate(100.0, quantiles, "history")])

@@ -1,4 +1,4 @@
-"""The length model that comes with the tagger."""
+"""The length model that is shipped with the tagger."""
 
 import shutil
 import subprocess
@@ -60,7 +60,7 @@ def test_it_is_small_says_where_it_is_from_and_needs_no_torch() -> None:
 
 
 def test_files_that_do_not_belong_together_are_told_at_the_start(tmp_path: Path) -> None:
-    """Tokens that the weights do not know."""
+    """The tokenizer has tokens that the weights do not know."""
     folder = tmp_path / "model"
     shutil.copytree(folder_of("shipped"), folder)
     stranger = Tokenizer(models.WordLevel({"<unk>": 10_000_000}, unk_token="<unk>"))

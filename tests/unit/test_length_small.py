@@ -1,4 +1,4 @@
-"""The small length model: what it reads, what it says, and which files it refuses."""
+"""The small length model: its inputs, its outputs, and which files it refuses."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_word_numbers_are_bounded(prompt: str, exchanges: list[tuple[str, str]])
 
 
 def test_word_numbers_stay_the_same() -> None:
-    """A trained model knows words by them."""
+    """A trained model identifies words by these numbers."""
     assert word_numbers(conversation("Is it so?", ("Why?", "No."))) == [
         *(0, 5078, 1653, 8057, 7097, 870),
         *(529, 6445, 4890),

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from foretell.length import SurvivalCurve
 
-# Remission times in weeks of 21 patients under 6-MP (Freireich et al., 1963), the example of most
-# textbooks on survival analysis; the table below is theirs.
+# Remission times in weeks of 21 patients under 6-MP (Freireich et al., 1963), the example in most
+# textbooks on survival analysis; the table below is from there.
 REMISSIONS = [6, 6, 6, 7, 10, 13, 16, 22, 23]
 CENSORED = [6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
 SURVIVAL = {6: 0.857, 7: 0.807, 10: 0.753, 13: 0.690, 16: 0.627, 22: 0.538, 23: 0.448}
@@ -42,7 +42,7 @@ def test_complete_observations_give_the_sample_mean_and_quantiles() -> None:
 
 
 def test_an_exponential_closes_the_tail_behind_a_censored_maximum() -> None:
-    # S = 1/2 from 10 on; nothing is known beyond 100.
+    # S = 1/2 from 10 on; beyond 100 nothing is known.
     curve = SurvivalCurve([10], [100], tail_mean_tokens=50.0)
     assert curve.mean(100) == pytest.approx(10 + 0.5 * 90)
     assert curve.mean() == pytest.approx(10 + 0.5 * 90 + 0.5 * 50)

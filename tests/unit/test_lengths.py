@@ -1,4 +1,4 @@
-"""What a scheduler believes of the lengths of answers, and what it learns from them."""
+"""A scheduler's length estimates, and what it learns from answers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The load of a live measurement: seeded, bursty, within bounds."""
+"""The load of a live measurement: seeded, bursty, bounded."""
 
 from itertools import pairwise
 from math import log
@@ -23,7 +23,7 @@ def test_it_is_burstier_than_poisson_and_has_rushes() -> None:
     gaps = [b - a for a, b in pairwise(times)]
     assert pstdev(gaps) / fmean(gaps) > 1.3
     counts = [sum(20 * i <= t < 20 * (i + 1) for t in times) for i in range(160)]
-    assert max(counts[3::8]) > 25  # the rush among the eight phases
+    assert max(counts[3::8]) > 25  # the peak of the eight phases
     assert fmean(counts[3::8]) > 2 * fmean(counts[4::8])
 
 

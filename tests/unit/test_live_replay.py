@@ -1,4 +1,4 @@
-"""A recording gives back what the predictor knew: checked on an engine in virtual time."""
+"""A recording restores the predictor's state: checked with an engine in virtual time."""
 
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -26,7 +26,7 @@ START = 1e9
 
 @dataclass
 class VirtualRun:
-    """An engine, its predictor and a client on one made-up clock."""
+    """An engine, its predictor and a client with one virtual clock."""
 
     predictor: SnapshotPredictor = field(
         default_factory=lambda: SnapshotPredictor(
@@ -42,7 +42,7 @@ class VirtualRun:
     last_s: dict[str, float] = field(default_factory=dict)
 
     def publish(self, now: float, done: Step | None) -> tuple[Step, ...]:
-        """Tell that `done` has ended; returns the step that has begun."""
+        """Publish that `done` has ended; return the steps that have begun."""
         snapshot = self.engine.snapshot(now)
         flight = tuple(replace(s, step=s.step - 1) for s in snapshot.steps_in_flight)
         completed = () if done is None else (done,)
@@ -54,7 +54,7 @@ class VirtualRun:
         return flight
 
     def answer(self, until: float, arrivals: dict[str, Arrival]) -> None:
-        """Predictions, reservations and completions up to `until`, in order."""
+        """Make predictions, reservations and completions due by `until`, in order."""
         self.calls.sort()
         while self.calls and self.calls[0][0] <= until:
             at, call, name = self.calls.pop(0)
@@ -148,7 +148,7 @@ def test_the_predictors_state_is_restored(recording: Recording) -> None:
     found = list(states(recording, snapshots_of(recording)))
     assert any(state.pending for state in found)
     assert any(state.snapshot.waiting for state in found)
-    # A wall clock in a double is good to 0.1 us: now and then that decides who catches a step.
+    # A wall clock in a double is exact to 0.1 us: sometimes that decides who gets into a step.
     same = [
         state.prediction.ttft_s == pytest.approx(state.served.predicted_ttft_s, abs=1e-5)
         and state.prediction.e2e_s == pytest.approx(state.served.predicted_e2e_s, abs=1e-5)

@@ -66,7 +66,7 @@ def test_answers_that_came_at_once_say_nothing_of_times_per_token() -> None:
 
 @pytest.mark.parametrize("name", sorted(SIMPLE))
 def test_simple_predictors_are_asked_before_they_are_told(name: str) -> None:
-    """Changing how requests end that end later changes no earlier prediction."""
+    """If later requests end differently, no earlier prediction changes."""
     draws = Random(2)
     requests = [
         served(i, i * 0.5, ttft=0.1, e2e=draws.uniform(0.3, 4.0), output=draws.randrange(5, 90))

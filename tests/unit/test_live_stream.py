@@ -1,4 +1,4 @@
-"""The stream client against sockets that answer well and badly, in any pieces."""
+"""The stream client with sockets that answer well and badly, in pieces of any size."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ BODY = {"prompt": [1, 2, 3]}
 
 @asynccontextmanager
 async def serving(answer: Answer) -> AsyncIterator[tuple[str, list[bytes]]]:
-    """A server that reads requests and answers each; its address, and the requests' bodies."""
+    """A server that answers each request; yields its address, and the requests' bodies."""
     bodies: list[bytes] = []
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,7 +58,7 @@ def in_pieces(data: bytes, size: int) -> Answer:
 async def test_a_stream_is_timed_however_it_is_cut(size: int) -> None:
     async with serving(in_pieces(ANSWER, size)) as (url, bodies):
         async with StreamClient(url, api_key="secret") as client:
-            for _ in range(2):  # the second over the first one's connection
+            for _ in range(2):  # the second one over the connection of the first
                 sent_unix_s = time.time()
                 timing = await client.complete(BODY, 10.0)
                 assert timing.output_tokens == 2

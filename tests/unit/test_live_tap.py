@@ -1,4 +1,4 @@
-"""What an engine publishes is heard whole."""
+"""All that an engine publishes is received."""
 
 import time
 from pathlib import Path
@@ -11,7 +11,7 @@ from foretell.v1 import snapshot_pb2
 def test_all_snapshots_are_heard(tmp_path: Path) -> None:
     endpoint = f"shm://{tmp_path}/snapshots"
     heard: list[int] = []
-    with listening(endpoint) as messages:  # the engine may come later
+    with listening(endpoint) as messages:  # the engine may start later
         publisher = SnapshotPublisher(endpoint, heartbeat_s=0.01)
         publisher.publish(snapshot_pb2.EngineSnapshot(sequence=1))
 
@@ -22,7 +22,7 @@ def test_all_snapshots_are_heard(tmp_path: Path) -> None:
                 heard.extend(each.sequence for each in found)
                 time.sleep(0.001)
 
-        hear_until(1)  # it is repeated until somebody listens
+        hear_until(1)  # it is repeated until there is a listener
         for sequence in range(2, 50):
             publisher.publish(snapshot_pb2.EngineSnapshot(sequence=sequence))
         hear_until(49)

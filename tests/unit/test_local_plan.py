@@ -1,4 +1,4 @@
-"""The plan of a local cluster: each process finds its part in the cluster file it is given."""
+"""The plan of a local cluster: each process finds its settings in the cluster file."""
 
 from pathlib import Path
 from typing import TypeVar
@@ -43,7 +43,7 @@ def plan(run_dir: Path, flags: UpFlags = FLAGS, *, restart: bool = True) -> Clus
 
 
 def settings(found: ClusterPlan, kind: str, settings_class: type[Settings]) -> list[Settings]:
-    """What the processes of that kind make of their flags."""
+    """The settings that processes of that kind read from their flags."""
     return [
         CliApp.run(settings_class, cli_args=flags(p)) for p in found.processes if p.kind == kind
     ]

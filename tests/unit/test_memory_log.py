@@ -1,4 +1,4 @@
-"""Messages in memory that processes share: all in order, or the newest, and never a torn one."""
+"""A log in shared memory: all messages in order, or the newest, and never a torn one."""
 
 import multiprocessing
 import resource
@@ -51,20 +51,20 @@ def test_who_comes_late_or_falls_behind_gets_the_newest(tmp_path: Path) -> None:
 def test_a_log_made_anew_is_found(tmp_path: Path) -> None:
     path = tmp_path / "log"
     reader = opened(path)
-    assert reader.read() is None  # there is none yet
+    assert reader.read() is None  # there is no log yet
     first = LogWriter(path, SMALL)
     first.write(b"first")
     reader.reopen()
     assert all_of(reader) == [b"first"]
     reader.reopen()
-    assert all_of(reader) == []  # it is the same
+    assert all_of(reader) == []  # it is still the same log
     first.close()
     second = LogWriter(path, SMALL)
     second.write(b"second")
     reader.reopen()
     assert all_of(reader) == [b"second"]
     third = LogWriter(path, SMALL)
-    second.close()  # the file is not its own any more
+    second.close()  # the file is not its own any more, so it stays
     assert [each.name for each in tmp_path.iterdir()] == ["log"]
     third.close()
     assert list(tmp_path.iterdir()) == []
@@ -143,13 +143,13 @@ def test_the_newest_message_is_read_once_before_the_writer_has_told_of_it(tmp_pa
     path = tmp_path / "log"
     writer, reader = LogWriter(path, SMALL), opened(path)
     writer.write(b"first")
-    told = path.read_bytes()[16:24]  # until where the writer has written
+    told = path.read_bytes()[16:24]  # the position up to which the writer has written
     writer.write(b"second")
     with path.open("r+b") as file:
         file.seek(16)
         now = file.read(8)
         file.seek(16)
-        file.write(told)  # as if it stood still just before
+        file.write(told)  # as if the writer had stopped just before
     assert all_of(reader) == [b"second"]
     with path.open("r+b") as file:
         file.seek(16)

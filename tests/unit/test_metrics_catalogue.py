@@ -1,4 +1,4 @@
-"""The catalogue is what the processes expose: no metric is in one and not in the other."""
+"""The catalogue lists exactly the metrics that the processes expose."""
 
 from math import inf
 

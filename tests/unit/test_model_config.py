@@ -1,4 +1,4 @@
-"""Sizes read from models' configurations, against what their makers count."""
+"""Sizes read from models' configurations, compared with what their makers state."""
 
 from typing import Any
 
@@ -126,13 +126,13 @@ _KINDS = ["sliding_attention"] * 5 + ["full_attention"]
         ({"sliding_window": 4096, "use_sliding_window": False}, 0, (1, 0)),
         ({"sliding_window": 4096, "model_type": "gemma2"}, 16, (2, 1)),
         ({"sliding_window": 4096, "sliding_window_pattern": 4}, 24, (4, 3)),
-        # Of 26 layers four attend to everything: 22 make six groups of four.
+        # Of 26 layers four have full attention: the other 22 make six groups of four.
         (
             {"sliding_window": 512, "num_hidden_layers": 26, "layer_types": (_KINDS * 5)[:26]},
             22,
             (7, 6),
         ),
-        # Five and six layers make one group each.
+        # Five and six layers make a group each.
         (
             {"sliding_window": 512, "num_hidden_layers": 11, "layer_types": (_KINDS[4:] * 6)[:11]},
             6,
@@ -178,7 +178,7 @@ def test_a_nested_configuration_is_that_of_the_text() -> None:
 )
 def test_what_is_quantised_takes_less(quantization: Config, weight: float, kv: float) -> None:
     found = model_from_config(LLAMA_8B | {"quantization_config": quantization}, "a")
-    ends = 2 * 128256 * 4096  # embedding and head stay as they were
+    ends = 2 * 128256 * 4096  # embedding and head are not quantised
     expected = (weight * (found.parameters - ends) + 2.0 * ends) / found.parameters
     assert found.bytes_per_parameter == pytest.approx(expected, rel=1e-4)
     assert found.kv_bytes_per_token == 131_072 * kv / 2

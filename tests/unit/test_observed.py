@@ -1,4 +1,4 @@
-"""What is observed of an engine from outside, beside its true state."""
+"""What is learnt about an engine by observing it from outside, compared with its true state."""
 
 from dataclasses import replace
 from random import Random
@@ -26,10 +26,10 @@ LIMITS = Limits(4, 48, 256, 16, 40)
 
 
 class Truth:
-    """An engine whose answers all stream, and who watches it from outside."""
+    """An engine whose answers are all streamed, and its observer."""
 
     way_s = 0.002
-    """From a scheduler to its queue."""
+    """Seconds from a scheduler to the engine's queue."""
 
     def __init__(self, observed: ObservedEngine, limits: Limits) -> None:
         self.observed = observed
@@ -48,7 +48,7 @@ class Truth:
         self.lasts_s = 0.0
 
     def send(self, spec: RequestSpec, output: int) -> None:
-        """In the middle of the step in flight."""
+        """Send a request that arrives in the middle of the step in flight."""
         self.tokens[spec.request_id] = 0
         at_s = self.now + self.lasts_s / 2
         self.observed.sent(spec, at_s - self.way_s)
@@ -88,7 +88,7 @@ class Truth:
 
 
 def each(ends: list[float]) -> list[tuple[float, int]]:
-    """Ends of one step each."""
+    """These times as ends of one step each."""
     return [(end_s, 1) for end_s in ends]
 
 
@@ -199,7 +199,7 @@ def test_as_many_run_as_do_while_others_wait() -> None:
     for look in range(3):
         observed.compare(Evidence(running=5, waiting=2, run="1"), NOW + look)
     assert observed.config.max_num_seqs == 5
-    observed.compare(Evidence(running=0, waiting=0, run="2"), NOW + 9)  # it has started again
+    observed.compare(Evidence(running=0, waiting=0, run="2"), NOW + 9)  # the engine has restarted
     assert observed.config.max_num_seqs == ASSUMED.max_num_seqs
     assert observed.config.approximations == (OBSERVED,)
 
@@ -311,7 +311,7 @@ def test_the_first_token_tells_which_step_computed_a_prompt(seed: int) -> None:
     rng = Random(seed)
     observed = ObservedEngine("e", LIMITS, STEP_TIME.step_s)
     truth = Truth(observed, LIMITS)
-    truth.way_s = 0.03  # which nobody has told
+    truth.way_s = 0.03  # unknown to the observer
     off, steps, sent = 0, 0, 0
     while sent < 40 or truth.tokens:
         if sent < 40 and (not truth.tokens or rng.random() < 0.1):

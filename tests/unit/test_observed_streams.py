@@ -1,4 +1,4 @@
-"""What is learnt of an engine whose streams have several tokens in an event."""
+"""What is learnt about an engine whose streams have several tokens in an event."""
 
 from collections.abc import Callable
 from random import Random
@@ -20,11 +20,11 @@ SEATS = 8
 LIMITS = Limits(SEATS, 256, 2048, 16, 4000)
 WORDS = ("a", " the", " engine", " of", " tokens", " predicted", " in", " is", "ly", " step")
 Together = Callable[["Server", Sequence], int]
-"""How many tokens of a sequence are sent at once."""
+"""Returns how many tokens of a sequence are sent together."""
 
 
 class Server:
-    """An engine that sends tokens when there are as many as `together` says, and its observer."""
+    """An engine that sends tokens once there are as many as `together` says, and its observer."""
 
     def __init__(
         self,
@@ -35,8 +35,8 @@ class Server:
         usage: bool = True,
         split: bool = False,
     ) -> None:
-        """`stated`: events tell how many tokens there are so far; `usage`: the last one does;
-        `split`: events have one token each, and come together."""
+        """`stated`: events state the number of tokens so far; `usage`: the last event does;
+        `split`: events have one token each, but arrive together."""
         self.rng = Random(seed)
         self.together = together
         self.stated, self.usage, self.split = stated, usage, split
@@ -123,7 +123,7 @@ DECODES = BatchShape(decode_seqs=6, decode_pairs=6 * 150)
 
 
 def off(server: Server) -> float:
-    """How many times as long as it is a step is thought to take."""
+    """The estimated time of a step divided by the true time."""
     return server.step_time.step_s(DECODES) / STEP_TIME.step_s(DECODES)
 
 

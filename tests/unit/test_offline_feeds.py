@@ -1,4 +1,4 @@
-"""What is learnt of output lengths, the feeds, and an engine in virtual time that they drive."""
+"""What is learnt about output lengths, the feeds, and an engine in virtual time that uses them."""
 
 import random
 
@@ -25,7 +25,7 @@ KV_TOKENS = 16 * BLOCKS
 
 
 def mixed(seed: int, most: int) -> tuple[PrefixTree, np.ndarray]:
-    """Two tasks: long prompts with a shared prefix and short answers, and the other way round."""
+    """Two tasks: one has long prompts with a shared prefix and short answers, one the opposite."""
     draws = random.Random(seed)
     prompts, outputs = [], []
     for _ in range(draws.randint(0, most)):
@@ -43,7 +43,7 @@ def job(tree: PrefixTree, known: np.ndarray) -> OfflineJob:
 
 
 def feeds(tree: PrefixTree, outputs: np.ndarray) -> dict[str, Feed]:
-    """One of each kind for the same requests."""
+    """One feed of each kind for the same requests."""
     unknown = np.zeros_like(outputs)
     half = np.where(np.arange(len(outputs)) % 2, outputs, 0)
     samples = sampled(tree, 0.5, unknown)
@@ -69,7 +69,7 @@ def test_every_request_is_served_once_and_runs_repeat(kind: str) -> None:
             for _ in range(2)
         )
         assert first == again
-        assert first.served == tree.requests  # and `run` found none twice
+        assert first.served == tree.requests  # and `run` found none served twice
         assert first.output_tokens == int(outputs.sum())
 
 
@@ -156,7 +156,7 @@ def test_samples_are_spread_and_large_groups_have_enough() -> None:
     groups = strata(tree, samples)
     assert len(set(groups[:4000])) == len(set(groups[4000:])) == 1
     assert groups[0] != groups[-1]
-    assert not len(sampled(tree, 0.3, np.ones(4100, np.int64)))  # known lengths need none
+    assert not len(sampled(tree, 0.3, np.ones(4100, np.int64)))  # known lengths need no samples
 
 
 def test_what_samples_teach() -> None:
@@ -243,7 +243,7 @@ def test_sources_are_first_prefixes_of_many_and_the_rest_shares_or_is_alone() ->
     groups = sources(prefix_tree(many + few + alone)).tolist()
     assert [len(set(part)) for part in (groups[:FEWEST], groups[FEWEST:-3], groups[-3:])] == [1] * 3
     assert len(set(groups)) == 3
-    # Where all share a prompt, what comes behind it tells them apart.
+    # Where all share a prompt, the text after it tells them apart.
     system = [7] * 16
     behind = sources(prefix_tree([system + prompt for prompt in many + few + alone])).tolist()
     assert behind == groups
@@ -251,7 +251,7 @@ def test_sources_are_first_prefixes_of_many_and_the_rest_shares_or_is_alone() ->
 
 
 def test_few_steps_where_seats_are_short() -> None:
-    """Long answers begin first, and short ones take the seats that are left beside them."""
+    """Long answers begin first, and short ones take the seats that these leave."""
     draws = random.Random(1)
     short = [[1] * 32 + [draws.randint(0, 99) for _ in range(200)] for _ in range(300)]
     long = [[draws.randint(0, 99) for _ in range(30)] for _ in range(60)]

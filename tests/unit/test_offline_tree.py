@@ -1,4 +1,4 @@
-"""The prefix tree of offline requests, their density, and the order by it."""
+"""The prefix tree of offline requests, their density, and the order derived from it."""
 
 import random
 from dataclasses import replace
@@ -25,7 +25,7 @@ DATASHEET = Efficiency(1.0, 1.0, 1.0, 0.0, 0.0, 0.0)
 
 
 def datasheet_work(device: DeviceSpec, model: ModelSpec, tensor_parallel: int = 1) -> WorkModel:
-    """The paper's estimate: operations and bytes over the datasheet's rates.
+    """The paper's estimate: operations and bytes divided by the datasheet's rates.
 
     Attention is causal, so a prompt has half the pairs of the paper's 4·p²·H·L.
     """
@@ -68,7 +68,7 @@ def test_attention_variants_and_tensor_parallelism_change_the_density() -> None:
         return density_of(2000, 500, datasheet_work(A100, model, devices))
 
     grouped, full = LLAMA, replace(LLAMA, kv_heads=32)
-    assert density(grouped) == pytest.approx(4 * density(full))  # it reads a quarter
+    assert density(grouped) == pytest.approx(4 * density(full))  # it reads a quarter of the bytes
     assert density(grouped, 8) == pytest.approx(density(grouped))
     latent = replace(LLAMA, attention_heads=128, kv_latent_size=576)
     plain = datasheet_work(A100, replace(latent, kv_latent_size=0))
@@ -113,7 +113,7 @@ def test_the_tree_has_every_prompt_and_what_it_shares(block: int) -> None:
 
 
 def check_order(tree: PrefixTree, prompts: list[list[int]], order: np.ndarray, block: int) -> None:
-    """A depth-first order has every request once and computes every shared prefix once."""
+    """Check that each request occurs once and each shared prefix is computed once, depth first."""
     assert sorted(order.tolist()) == list(range(len(prompts)))
     computed = before = 0
     for request in order.tolist():
@@ -174,7 +174,7 @@ def top_of(tree: PrefixTree, order: np.ndarray) -> list[int]:
 
 
 def test_an_outlier_moves_where_it_belongs_if_the_budget_allows() -> None:
-    # Two tasks with a long prompt each; in the dense one a single answer is very long.
+    # Two tasks with a long prompt each; one answer of the dense task is very long.
     prompts = [[1] * 100 + [i] for i in range(9)] + [[2] * 100 + [i] for i in range(9)]
     outputs = np.array([1] * 8 + [900] + [90] * 9, np.int64)
     lengths, tree = Lengths.known(outputs), prefix_tree(prompts, 1)
@@ -194,4 +194,4 @@ def test_density_of_nothing_is_infinite_and_shared_prefixes_count_once() -> None
     work = WorkModel(1.0, 0.0, 0.0, 1.0, 0.0)
     found = demand(tree, work, np.ones(2), np.ones(2))
     assert found.compute_s.sum() == 3.0  # tokens 1, 2, 3
-    assert found.memory_s.sum() == 5.0  # each reads its two prompt tokens, and half of its own
+    assert found.memory_s.sum() == 5.0  # each reads two prompt tokens, and half of its own

@@ -1,4 +1,4 @@
-"""Reading files of requests, and in which order they are done soonest."""
+"""Reading files of requests, and the order in which they are done soonest."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""An update that escapes the plugin costs one reading of the requests, and nothing later."""
+"""An update that bypasses the plugin costs one reading of the requests, and no later error."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ PROMPT = 8
 
 
 class Engine:
-    """Schedules one token of each running request, and tells of it as the recorder does."""
+    """Schedules one token of each running request, and reports it like the recorder."""
 
     def __init__(self, in_flight: int = 1) -> None:
         self.pace, self.growing = Pace(in_flight=in_flight), Growing()
@@ -23,7 +23,7 @@ class Engine:
         self.read: list[bool] = []
 
     def step(self, *, first: int = 1) -> Any:
-        """The step's output; the `first` request computes so many tokens."""
+        """Make a step in which the `first` request computes this many tokens; return its output."""
         tokens = {each.name: 1 for each in self.running} | {self.running[0].name: first}
         for each in self.running:
             each.num_computed_tokens += tokens[each.name]
@@ -63,7 +63,7 @@ def test_a_lost_update_is_noticed_and_left_behind() -> None:
     engine = Engine(in_flight=2)
     growing = engine.growing
     lost, second = engine.step(), engine.step()
-    growing.updating(second, SAMPLED)  # nobody told of the one before
+    growing.updating(second, SAMPLED)  # the update before it was lost
     growing.updating(engine.step(), SAMPLED)
     for number in range(1, 4):
         growing.updating(engine.step(), SAMPLED)

@@ -1,4 +1,4 @@
-"""The picker's end of HTTP/2, frame by frame."""
+"""The picker's side of HTTP/2, frame by frame."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ def message(data: bytes) -> bytes:
 
 
 class Wire:
-    """A transport that keeps what is written, as frames."""
+    """A transport that keeps what is written, split into frames."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -67,7 +67,7 @@ class Wire:
 
 
 class Recorded:
-    """A call that keeps what it is told."""
+    """A call that keeps what it receives."""
 
     def __init__(self, stream: Stream, headers: dict[str, str]) -> None:
         self.stream, self.headers = stream, headers
@@ -84,7 +84,7 @@ class Recorded:
 
 
 class Peer:
-    """A gateway that speaks to one connection."""
+    """A gateway that talks to one connection."""
 
     def __init__(self, most_streams: int = 4096, turns: Turns | None = None) -> None:
         self.calls: list[Recorded] = []
@@ -186,7 +186,7 @@ async def test_an_ended_call_gets_its_status_and_nothing_after() -> None:
     await asyncio.sleep(0)
     (kind, flags, stream, _), reset = peer.wire.frames()
     assert (kind, flags & 5, stream) == (HEADERS, 5, 1)
-    assert reset == (RST, 0, 1, bytes(4))  # nobody wants the rest of the call
+    assert reset == (RST, 0, 1, bytes(4))  # the rest of the call is not wanted
 
 
 @pytest.mark.parametrize("value", [b"\xff\xfe", b"\xed\xa0\x80", "\u00e4".encode()])
@@ -254,7 +254,7 @@ async def test_what_a_peer_does_not_read_stops_what_is_read_of_it() -> None:
 
 
 class Clock:
-    """Shows what was read; the work of a frame takes 20 us."""
+    """Shows how many frames were read: the work for one takes 20 us."""
 
     def __init__(self) -> None:
         self.frames = 0

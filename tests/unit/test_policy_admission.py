@@ -1,4 +1,4 @@
-"""Whom nobody can answer in time, and who is admitted all the same."""
+"""Which requests no engine can answer in time, and which are admitted all the same."""
 
 from math import inf
 
@@ -34,7 +34,7 @@ def test_never_without_a_target_or_a_prediction_or_hope_elsewhere() -> None:
     assert unattainable(NO_SLO, answers(99.0)) is None
     assert unattainable(Slo(tpot_s=0.001), answers(99.0)) is None
     assert unattainable(Slo(0.001), []) is None
-    assert unattainable(Slo(0.001), answers(inf)) is None  # it could never run: no lateness
+    assert unattainable(Slo(0.001), answers(inf)) is None  # it can never run: that is not lateness
 
 
 def test_when_to_come_again() -> None:

@@ -1,4 +1,4 @@
-"""A new policy is one file: nothing else has to name it."""
+"""A new policy is one file: no other file has to name it."""
 
 import shutil
 import subprocess

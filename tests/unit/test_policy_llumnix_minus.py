@@ -33,7 +33,7 @@ def test_draw_breaks_ties_among_the_most_only() -> None:
 
 
 def test_silent_instance_with_less_than_its_share_is_chosen() -> None:
-    for awaited in (50, 950):  # 85 blocks a request are free, or 5 too few
+    for awaited in (50, 950):  # 85 free blocks a request, or 5 too few
         known = [loaded(name, 100, 10, awaited, outstanding=9) for name in "ab"]
         assert choose([*known, silent("s", outstanding=8)]) == "s"
         assert choose([*known, silent("s", outstanding=10)]) == "a"

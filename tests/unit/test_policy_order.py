@@ -21,7 +21,7 @@ def after(*outputs: float) -> LargestLast:
 
 
 def few_large(requests: int, draws: Random) -> list[float]:
-    """A tenth of the requests holds nearly all memory."""
+    """A tenth of the requests needs nearly all memory."""
     return [draws.uniform(1000, 2000) if draws.random() < 0.1 else 10.0 for _ in range(requests)]
 
 
@@ -47,7 +47,7 @@ def test_nobody_goes_last_while_little_is_known() -> None:
 
 def test_what_was_long_ago_is_forgotten() -> None:
     order = after(*few_large(WINDOW, Random(3)), *[10.0] * WINDOW)
-    assert order.ranked(asks(2000)).priority == 0  # nobody was large lately
+    assert order.ranked(asks(2000)).priority == 0  # there was no large one lately
 
 
 @pytest.mark.parametrize(("given", "ranked"), [(-3, -2), (2**31 - 1, 2**31 - 1)])

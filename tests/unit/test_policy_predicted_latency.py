@@ -31,7 +31,7 @@ def test_a_pessimistic_prior_does_not_starve_beside_a_twin_that_has_learned() ->
     assert choose([fast, prior]) == "prior"
     busy = predicted("prior", 5.0, outstanding=4, calibration_steps=0)
     assert choose([fast, busy]) == "learned"
-    # Among priors alone each is taken at its word.
+    # Among priors alone, predictions are compared as they are.
     assert choose([predicted("a", 2.0, calibration_steps=0), busy]) == "a"
 
 

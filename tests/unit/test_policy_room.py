@@ -1,4 +1,4 @@
-"""What room costs by the kind of engine: nothing among equals, and more the fuller a kind is."""
+"""The price of room by kind of engine: none among equals, and higher the fuller a kind is."""
 
 import pytest
 

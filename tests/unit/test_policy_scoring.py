@@ -1,4 +1,4 @@
-"""The contract of degradation that all policies with predictors share."""
+"""How all policies with predictions degrade, which is one contract."""
 
 from random import Random
 
@@ -38,7 +38,7 @@ def test_silence_does_not_attract_when_all_others_are_idle() -> None:
 
 
 def test_silent_instance_is_neither_starved_nor_flooded() -> None:
-    """Four equal instances whose latency grows with what they have; one never answers."""
+    """Four equal instances whose latency grows with their requests; one never answers."""
     draws, outstanding = Random(1), {"a": 0, "b": 0, "c": 0, "s": 0}
     for _ in range(400):
         candidates = [predicted(i, 1.0 + outstanding[i], outstanding=outstanding[i]) for i in "abc"]

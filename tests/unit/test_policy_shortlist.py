@@ -1,4 +1,4 @@
-"""Whom to ask, by what a scheduler knows without asking."""
+"""Which instances to ask, by what a scheduler knows without asking."""
 
 from collections import Counter
 from random import Random
@@ -29,7 +29,7 @@ def load(requests: int) -> Load:
 
 
 def pick(wanted: int, known: dict[str, Known] | None = None, seed: int = 1) -> list[str]:
-    """Of all, which are all looked at; those of which nothing is said are idle."""
+    """The shortlist from all names; instances without an entry in `known` are idle."""
     found = known or {}
     return list(
         shortlist(
@@ -72,7 +72,7 @@ def test_the_silent_are_neither_sought_nor_shunned() -> None:
 
 
 def predictors(most: int, loads: dict[str, int]) -> tuple[Instances, Candidates]:
-    """All instances are up, and these have told their loads at 0 s."""
+    """All instances are up, and these have reported their loads at 0 s."""
     instances = Instances()
     for name in NAMES:
         instances.put_up(name, MODELS, 0.0)
@@ -103,7 +103,7 @@ def test_requests_that_were_sent_since_a_load_was_told_count() -> None:
 def test_who_has_never_been_asked_is_taken_for_an_idle_one() -> None:
     _, found = predictors(39, {name: 1 + index for index, name in enumerate(NAMES[1:])})
     assert found.pick(NAMES, 0, 1.0)[0] == NAMES[0]
-    assert 10 < list(found.pick(NAMES, 0, 1.0)).index(NAMES[0]) < 30  # it gave no answer
+    assert 10 < list(found.pick(NAMES, 0, 1.0)).index(NAMES[0]) < 30  # it did not answer
 
 
 def test_requests_that_leave_were_first_on_their_way_then_waiting_then_running() -> None:

@@ -22,7 +22,7 @@ def spread(
     e2e_s: tuple[float, float] = (9.0, 9.0),
     added_e2e_s: float | None = 0.0,
 ) -> Candidate:
-    """One whose latencies lie evenly between two values."""
+    """A candidate whose latencies are spread evenly between two values."""
     plain = predicted(instance_id, sum(e2e_s) / 2, sum(ttft_s) / 2, added_e2e_s=added_e2e_s)
     assert plain.prediction is not None
     answer = plain.prediction._replace(
@@ -50,15 +50,15 @@ def test_the_likeliest_to_be_in_time_wins_not_the_soonest_on_average() -> None:
 
 
 def test_tpot_counts_as_ttft_does() -> None:
-    # 100 tokens after the first: 0.08 s of each are 8 s.
+    # 100 tokens after the first: 0.08 s each are 8 s.
     slow, fast = spread("a", (0.5, 0.5), (8.0, 9.0)), spread("b", (0.9, 0.9), (7.0, 8.5))
     assert choose(asking(1.0, 0.08), [slow, fast]) == "b"
-    assert choose(asking(0.6, 0.08), [slow, fast]) == "a"  # half a chance against none
+    assert choose(asking(0.6, 0.08), [slow, fast]) == "a"  # half a chance against no chance
     assert worth(asking(0.6, 0.08), answer_of(slow)) == pytest.approx(0.5)
 
 
 def test_what_others_lose_is_taken_off() -> None:
-    # 10.5 s from TTFT target to the last token's: 5.25 s of others' delays are half a request.
+    # 10.5 s from the TTFT target to the last token's: a 5.25 s delay for others is half a request.
     request = asking(0.5, 0.1)
     dear, cheap = spread("a", (0.1, 0.1), added_e2e_s=5.25), spread("b", (0.3, 0.7))
     assert worth(request, answer_of(dear)) == pytest.approx(0.5)

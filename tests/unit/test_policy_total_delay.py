@@ -12,7 +12,7 @@ def choose(candidates: list[Candidate], draw: float = 0.0) -> str:
 
 
 def test_least_delay_to_all_wins_not_the_least_to_the_new_request() -> None:
-    # Before there is a usual wait, the mean of the candidates' counts: 0.75 s.
+    # Before a usual wait is known, the mean of the candidates counts: 0.75 s.
     quick_but_dear = predicted("a", 4.0, 0.5, added_e2e_s=6.0)  # 0.5 * (1 + 2/3) ** 3 + 2 * 6 s
     slow_but_cheap = predicted("b", 6.0, 1.0, added_e2e_s=0.75)  # 1 * (1 + 4/3) ** 3 + 1.5 s
     assert choose([quick_but_dear, slow_but_cheap]) == "b"
@@ -20,7 +20,7 @@ def test_least_delay_to_all_wins_not_the_least_to_the_new_request() -> None:
 
 
 def test_a_long_wait_weighs_more_than_its_seconds() -> None:
-    # 3 * (1 + 3 / 1.5) ** 3 = 81 s of waiting against none, and 2 * 40 s of others.
+    # 3 * (1 + 3 / 1.5) ** 3 = 81 s of waiting against none, and 2 * 40 s for others.
     buried, dear = predicted("a", 5.0, 3.0), predicted("b", 5.0, 0.0, added_e2e_s=40.0)
     assert choose([buried, dear]) == "b"
     assert choose([buried, predicted("b", 5.0, 0.0, added_e2e_s=41.0)]) == "a"
@@ -43,7 +43,7 @@ def test_short_waits_weigh_little_where_engines_are_of_several_kinds() -> None:
         dear = predicted("b", 5.0, 0.01, added_e2e_s=0.3, total_blocks=total_blocks)
         return policy.choose(REQUEST, [predicted("a", 5.0, 0.1), dear], 0.0)
 
-    # 0.1 s weighs 133 s beside 0.01 s as usual, and 0.46 s beside 0.15 s.
+    # 0.1 s weighs 133 s if 0.01 s is usual, and 0.46 s if 0.15 s is.
     assert (chosen(1000), chosen(9000)) == ("b", "a")
 
 
@@ -53,7 +53,7 @@ def test_time_without_tokens_counts_as_waiting_and_slow_decoding_does_not() -> N
         fast = predicted("b", 5.0, 1.0, added_e2e_s=added_e2e_s)
         return choose([slow, fast])
 
-    # Beside 1 s as usual, 2 s weigh 54 s, 1.5 s 23.4 s, and 1 s 8 s.
+    # If 1 s is usual, 2 s weigh 54 s, 1.5 s 23.4 s, and 1 s 8 s.
     assert (chosen(23.05, 1.0), chosen(22.95, 1.0)) == ("a", "b")
     assert (chosen(7.75, 0.5), chosen(7.7, 0.5)) == ("a", "b")
     assert chosen(0.1, 0.0) == "a"
@@ -70,10 +70,10 @@ def test_slow_decoding_counts_as_far_as_the_fastest_engine_is_free() -> None:
         fast = predicted("fast", 5.0, 1.0, added_e2e_s=added_e2e_s, running=running)
         return choose([slow, fast])
 
-    assert (chosen(1.95, 0), chosen(2.05, 0)) == ("fast", "slow")  # all of 4 s
-    assert (chosen(0.45, 32), chosen(0.55, 32)) == ("fast", "slow")  # a fourth of it
+    assert (chosen(1.95, 0), chosen(2.05, 0)) == ("fast", "slow")  # all of the 4 s
+    assert (chosen(0.45, 32), chosen(0.55, 32)) == ("fast", "slow")  # a quarter of it
     assert chosen(0.1, 64) == chosen(0.1, 80) == "slow"
-    # Half of it is waiting, 3 * (1 + 3) ** 3 - 8 s more, and the other half decoding.
+    # Half of it is waiting, which weighs 3 * (1 + 3) ** 3 - 8 s more, the other half decoding.
     assert (chosen(92.95, 0, 2.0), chosen(93.05, 0, 2.0)) == ("fast", "slow")
 
 

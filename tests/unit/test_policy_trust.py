@@ -1,4 +1,4 @@
-"""An engine that is believed to be slow is tried again, so that belief and engine agree."""
+"""An engine that is predicted to be slow is tried again, so that predictions become right."""
 
 from math import inf
 
@@ -15,7 +15,7 @@ TRUE = LinearStepTime((0.02, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
 ONE = BatchShape(decode_seqs=1, decode_pairs=300)
 TOKENS = 200
 OVERLOAD = 10.0
-"""An overloaded host makes steps so many times as long."""
+"""How many times as long steps take on an overloaded host."""
 
 
 def engine(
@@ -45,7 +45,7 @@ def test_where_a_request_can_never_run_it_is_not_tried() -> None:
 
 @pytest.mark.parametrize("before_s", [5.0, 300.0])
 def test_an_engine_is_fast_again_after_an_overload(before_s: float) -> None:
-    """Whether it was overloaded for longer than it had been seen before, or not."""
+    """For an overload that lasts longer than the time observed before, and for a shorter one."""
     model = OnlineStepTime(TRUE)
     _make_steps(model, before_s, 1.0)
     _make_steps(model, 60.0, OVERLOAD)

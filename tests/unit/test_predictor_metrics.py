@@ -1,4 +1,4 @@
-"""What the sidecar exports of its step-time model."""
+"""The sidecar's metrics about its step-time model."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""What a predictor's step times start from."""
+"""The step times that a predictor starts with."""
 
 import pytest
 from pydantic import ValidationError
@@ -16,7 +16,7 @@ SHAPE = BatchShape(1, 300, 300 * 500, 20, 20_000)
 
 
 def tables_scale(model: StepTimeModel) -> float:
-    """The factor on what the tables say; 0: there are none."""
+    """The factor on the tables' times; 0 if there are no tables."""
     return float(model.packed().coefficients[TABLES_SCALE])
 
 

@@ -1,4 +1,4 @@
-"""What a predictor believes to be in its engine's prefix cache."""
+"""The prefixes that a predictor expects in its engine's prefix cache."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ CHUNK = 64.0  # four blocks
 
 
 def request(name: str, topic: str, chunks: int, more: int = 10, output: float = 6.0) -> RequestSpec:
-    """`chunks` that all of one `topic` begin with, and `more` tokens of its own."""
+    """A prompt of `chunks` common to a `topic`, and `more` tokens of its own."""
     prefix = chained((b"%d" % i for i in range(chunks)), topic.encode())
     tokens = int(CHUNK) * chunks + more
     return RequestSpec(
@@ -44,7 +44,7 @@ def test_the_least_recently_used_goes_first_and_tails_before_heads() -> None:
     for name in "abc":  # 33 blocks each
         index.reserve(request(name, name, 8))
     assert [index.find(request("?", name, 8)) for name in "abc"] == [512, 512, 512]
-    index.reserve(request("again", "a", 8))  # one block more: the end of b's makes room
+    index.reserve(request("again", "a", 8))  # it needs one more block: the end of b's prompt
     index.reserve(request("d", "d", 2))
     found = [index.find(request("?", name, 8)) for name in "abcd"]
     assert found[0] == found[2] == 512
@@ -62,7 +62,7 @@ def test_outputs_and_unnamed_remainders_take_blocks() -> None:
 
 
 def turn(name: str, prompt: int, before: int = 0, chunks: int = 0) -> RequestSpec:
-    """A prompt of `chunks` and ten tokens, or of 40 tokens and an answer more, if it has one."""
+    """A prompt of `chunks` and ten tokens; a later turn has the answer's 40 and ten more."""
     spec = request(name, "chat", chunks, output=40.0)
     if not before:
         return spec._replace(turn=Turn(prompt))
@@ -118,14 +118,14 @@ def test_an_engine_that_finds_less_has_lost_what_is_older_too() -> None:
         index.admitted(name, 0, 394)
     assert index.reserve(request("again", "b", 6)) == 6 * 64
     index.admitted("again", 64, 394)
-    assert index.find(request("?", "a", 6)) == 0  # used before b was
-    assert index.find(request("?", "b", 6)) == 6 * 64  # computed anew
+    assert index.find(request("?", "a", 6)) == 0  # used before b
+    assert index.find(request("?", "b", 6)) == 6 * 64  # computed again
     assert index.find(request("?", "c", 6)) == 6 * 64
 
 
 @pytest.mark.parametrize(("seen", "cached"), [(True, 300), (False, 0)])
 def test_what_proves_nothing_changes_nothing(seen: bool, cached: int) -> None:
-    """Hits near to what was believed, and the lack of what may not have been computed yet."""
+    """Hits close to the expected ones, and misses of what may not have been computed yet."""
     index = PrefixIndex(CONFIG)
     for name in "ab":
         index.reserve(request(name, name, 6))
@@ -142,7 +142,7 @@ def test_text_has_as_many_tokens_as_the_engine_counted() -> None:
         index.reserve(request(name, name, 6))
         index.admitted(name, 0, 100)
     assert index.reserve(request("again", "b", 6)) == 384
-    index.admitted("again", 96, 100)  # all of it, of a prompt a quarter as long as estimated
+    index.admitted("again", 96, 100)  # all of a prompt with a quarter of the estimated tokens
     assert index.find(request("?", "a", 6)) == 384
 
 
@@ -154,7 +154,7 @@ def test_who_never_ran_has_brought_nothing() -> None:
     index.reserve(request("c", "x", 3))
     assert index.believed("c") == 3 * 64
     index.ended("b", answered=False)
-    assert index.find(request("?", "x", 5)) == 3 * 64  # c brings these, if it runs
+    assert index.find(request("?", "x", 5)) == 3 * 64  # c computes these, if it runs
     index.ended("c", answered=True)
     assert index.pending == []
     index.ended("a", answered=False)

@@ -1,4 +1,4 @@
-"""The engine that a GPU profile stands for."""
+"""The engine configuration of a GPU profile."""
 
 from dataclasses import replace
 
@@ -37,6 +37,6 @@ def test_an_engine_has_the_groups_of_its_profile() -> None:
     )
     engine = of_groups.engine(max_num_scheduled_tokens=512)
     assert engine.attends_locally
-    # 64 blocks of the group that sees everything; of the other those of a window and a step.
+    # 64 blocks of the group with full attention; of the other, those of a window and a step.
     assert engine.blocks_for(1024) == 64 + -(-(127 + 512) // 16) + 1
     assert profile_from_json(profile_to_json(of_groups)) == of_groups

@@ -1,4 +1,4 @@
-"""Equal names for equal beginnings of prompts, and only for these."""
+"""Equal beginnings of prompts, and only these, have equal names."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The forecast of arrivals: level, trend, time of day, and an honest margin."""
+"""The forecast of arrivals: level, trend, time of day, and a margin that holds."""
 
 from random import Random
 
@@ -34,7 +34,7 @@ def test_half_of_a_trend_goes_on() -> None:
 
 def test_a_day_that_was_seen_says_when_the_rate_will_rise() -> None:
     forecast = ArrivalForecast(day_s=14_400.0)
-    for tick in range(2160):  # a day and a half; the second half of a day has three times the rate
+    for tick in range(2160):  # a day and a half; the rate is three times as high from noon on
         forecast.observe(10.0 * tick, 30 if tick % 1440 < 720 else 90)
     now_s = 10.0 * 2159
     assert forecast.mean(now_s, 60.0) > 6.0
@@ -53,7 +53,7 @@ def test_bursts_widen_the_margin() -> None:
 
 
 def test_what_came_over_what_was_predicted_becomes_the_margin() -> None:
-    """So many of the coming windows stay below the upper rate as the confidence says."""
+    """The share of coming windows that stay below the upper rate is about the confidence."""
     draws, forecast = Random(2), ArrivalForecast()
     rates, uppers = [], []
     for tick in range(1500):
@@ -71,7 +71,7 @@ def test_errors_of_a_far_forecast_do_not_widen_the_one_for_now() -> None:
     forecast = ArrivalForecast()
     for tick in range(400):
         now_s = 10.0 * tick
-        forecast.observe(now_s, 50 if tick // 40 % 2 else 100)  # a step that no trend tells of
+        forecast.observe(now_s, 50 if tick // 40 % 2 else 100)  # a step that no trend predicts
         for ahead_s in (0.0, 900.0):
             forecast.upper(now_s, ahead_s, 60.0, 0.7)
     now, later = (
@@ -86,7 +86,7 @@ def test_nothing_is_said_of_what_was_never_counted() -> None:
     forecast = ArrivalForecast()
     assert not forecast.known
     forecast.observe(0.0, 5)
-    assert not forecast.known  # since when, nobody knows
+    assert not forecast.known  # the time since when they were counted is unknown
     assert forecast.upper(0.0, 60.0, 60.0, 0.9) == 0.0
 
 
@@ -106,5 +106,5 @@ def test_a_surge_has_no_margin_for_another_one_on_top() -> None:
         surge = 2.0 if tick // 20 % 6 == 5 else 1.0  # 200 s of every 20 minutes
         forecast.observe(10.0 * tick, poisson(draws, 50.0 * surge))
         uppers.append(forecast.upper(10.0 * tick, 60.0, 60.0, 0.97))
-    assert 8.0 < uppers[935] < 14.0  # one may come
-    assert 8.0 < uppers[955] < 14.0  # it has come, and is no sign of one four times as high
+    assert 8.0 < uppers[935] < 14.0  # a surge may come
+    assert 8.0 < uppers[955] < 14.0  # it has come, and does not announce one four times as high

@@ -1,4 +1,4 @@
-"""Batches that must end in time are a floor under the number of instances."""
+"""Batches that must end in time set a lower bound for the number of instances."""
 
 from dataclasses import replace
 
@@ -15,14 +15,14 @@ COLD_START_S = 60.0
 @pytest.mark.parametrize(
     ("within_s", "left_s", "needed"),
     [
-        (1000.0, None, 1),  # nothing is known: somebody must begin
-        (1000.0, 1000.0, 4),  # just in time with the four of now
+        (1000.0, None, 1),  # nothing is known: one instance must begin
+        (1000.0, 1000.0, 4),  # just in time with the four present ones
         (1000.0, 501.0, 3),
         (1000.0, 10.0, 1),
-        (1060.0, 2060.0, 8),  # twice as many from a cold start on
+        (1060.0, 2060.0, 8),  # twice as many from the end of a cold start on
         (1000.0, 1010.0, 5),
-        (50.0, 100.0, 4),  # nobody else would be there in time
-        (-1.0, 100.0, 1),  # it is late, and ends as it can
+        (50.0, 100.0, 4),  # a further one would not be ready in time
+        (-1.0, 100.0, 1),  # it is late already, and no more are started for it
     ],
 )
 def test_as_many_as_end_it_in_time(within_s: float, left_s: float | None, needed: int) -> None:
@@ -49,4 +49,4 @@ def test_it_is_a_floor_within_the_bounds() -> None:
     more = core.decide(replace(seen, now_s=2.0, batches=late))
     assert (more.desired, more.because, more.start) == (3, "bounds", 1)
     busy = facts(3.0, ready("a", 20), ready("b", 5), batches=BatchDemand(1, [Due(100.0, 50.0)]))
-    assert core.decide(busy).because == "strategy"  # it wants more by itself
+    assert core.decide(busy).because == "strategy"  # it wants more anyway

@@ -1,4 +1,4 @@
-"""What holds for every strategy: bounds, cool-down, survivors, and what goes wrong."""
+"""What holds for every strategy: bounds, cool-down, survivors, and faults."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ CONFIG = ProvisionConfig(minimum=1, maximum=5, cool_down_s=100.0, cold_start_s=6
 
 
 class Wanting:
-    """Proposes what the test says."""
+    """Proposes what the test sets."""
 
     name = "wanting"
 
@@ -52,7 +52,7 @@ def test_a_step_down_waits_until_nothing_more_was_wanted_for_the_cool_down() -> 
     three = ready("a", 3), ready("b", 1), ready("c", 2)
     found = [one.decide(facts(float(now_s), *three)) for now_s in (0, 50, 100, 101)]
     assert [d.because for d in found] == ["cool_down", "cool_down", "cool_down", "strategy"]
-    assert found[-1].drain == ("b", "c")  # those with least to do
+    assert found[-1].drain == ("b", "c")  # those with the fewest requests
 
 
 def test_the_survivors_must_hold_what_is_in_progress() -> None:
@@ -107,7 +107,7 @@ def test_an_instance_that_never_gets_ready_is_given_up_and_does_not_block() -> N
     assert one.decide(facts(262.0, ready("a"))).start == 1  # after one cold start
     again = one.decide(facts(463.0, ready("a"), warming("c", 262.0)))
     assert again.stop == ("c",)
-    assert one.decide(facts(463.0 + 119.0, ready("a"))).start == 0  # now the pause is doubled
+    assert one.decide(facts(463.0 + 119.0, ready("a"))).start == 0  # the pause has doubled by now
     assert one.decide(facts(463.0 + 120.0, ready("a"))).start == 1
 
 

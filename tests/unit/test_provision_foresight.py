@@ -1,4 +1,4 @@
-"""`foresight`: the fewest with which the twins keep the targets."""
+"""`foresight`: the smallest number of engines whose twins keep the targets."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def engines(count: int) -> list[InstanceFacts]:
 def proposed(
     rate: float, count: int, *more: InstanceFacts, the_plan: StrategyPlan | None = None
 ) -> Proposal:
-    """What it proposes after some minutes of constant arrivals."""
+    """The strategy's proposal after some minutes of constant arrivals."""
     strategy = make_strategy("foresight", **TARGETS)
     found = Proposal(0, "")
     lengths = [(50, 40.0)] * 20
@@ -53,7 +53,7 @@ def test_more_for_more_load_and_no_more_than_needed() -> None:
 
 def test_as_few_at_once_as_keep_the_targets() -> None:
     assert [proposed(1.0, count).instances for count in (4, 7)] == [1, 1]
-    enough = proposed(40.0, 1).instances  # with what has been waiting for them
+    enough = proposed(40.0, 1).instances  # this includes work for requests that have been waiting
     assert proposed(40.0, 2 * enough).instances in (enough - 1, enough)
 
 

@@ -1,4 +1,4 @@
-"""A cluster's twins run forward from a live state."""
+"""A cluster's twins, run forward from a live state."""
 
 from foretell.engine import Sequence as EngineSequence
 from foretell.engine import Twin
@@ -18,7 +18,7 @@ def share(*places: EnginePlace, enough: float = 0.0) -> float:
 
 
 def busy(waiting: int) -> EnginePlace:
-    """An engine whose seats are taken and whose queue is as long as this."""
+    """An engine with all seats taken and a queue of this length."""
     requests = [
         RequestState(f"r{i}", f"r{i}", 50, 5, 54, 900, 0.0, predicted_output_tokens=200.0)
         for i in range(8)
@@ -65,7 +65,7 @@ def test_an_instance_helps_once_it_is_ready() -> None:
 
 def test_where_nobody_is_ready_requests_wait() -> None:
     found = share(EnginePlace(None, 30.0))
-    assert 0.05 < found < 0.5  # those that come when the others have been served
+    assert 0.05 < found < 0.5  # those that arrive after the others have been served
 
 
 def test_a_rollout_ends_as_soon_as_it_is_lost() -> None:
@@ -73,7 +73,7 @@ def test_a_rollout_ends_as_soon_as_it_is_lost() -> None:
 
 
 def test_a_snapshot_continues_as_the_engine_does() -> None:
-    """The last request of a queue gets its first token when a twin that was not cut off does."""
+    """The last request of a queue gets its first token when an uninterrupted twin gives it one."""
     twin = Twin(KIND.config)
     for i in range(20):
         twin.add(EngineSequence(f"r{i}", 50, 30, 0))
@@ -91,5 +91,5 @@ def test_a_snapshot_continues_as_the_engine_does() -> None:
         found = share_within([place], KIND, coming, Slo(ttft_s), [0.0], 0.0)
         return found == 1.0
 
-    assert not met(1.2)  # two rounds of 30 steps of 21 ms and more come before
+    assert not met(1.2)  # two rounds of 30 steps of at least 21 ms come before
     assert met(2.5)

@@ -1,4 +1,4 @@
-"""`saturation`: llm-d's rules."""
+"""`saturation`: the rules of llm-d."""
 
 from foretell.provision import InstanceFacts, Strategy
 from foretell.provision.strategies import make_strategy
@@ -15,8 +15,8 @@ def test_one_more_where_the_calm_ones_have_too_little_spare() -> None:
 
     assert fresh(ready("a", kv=0.72), ready("b", kv=0.72)) == 3
     assert fresh(ready("a", waiting=3), ready("b", waiting=2)) == 3
-    assert fresh(ready("a", kv=0.99), ready("b", kv=0.6)) == 2  # b alone is calm, and has spare
-    assert fresh(ready("a", waiting=9), ready("b", kv=0.85)) == 3  # nobody is calm
+    assert fresh(ready("a", kv=0.99), ready("b", kv=0.6)) == 2  # only b is calm, with spare room
+    assert fresh(ready("a", waiting=9), ready("b", kv=0.85)) == 3  # neither is calm
 
 
 def test_one_at_a_time_and_none_while_one_is_warming() -> None:

@@ -1,4 +1,4 @@
-"""`static`: the same at all times."""
+"""`static`: always the same number."""
 
 from foretell.provision.strategies import make_strategy
 from tests.unit.provision_cases import facts, plan, ready

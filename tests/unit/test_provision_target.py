@@ -1,4 +1,4 @@
-"""`target`: the horizontal autoscaler's formula."""
+"""`target`: the formula of the Horizontal Pod Autoscaler."""
 
 import pytest
 

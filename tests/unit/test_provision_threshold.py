@@ -1,4 +1,4 @@
-"""`relief` and `preempt`: one more whenever the strategy's own latency reaches the threshold."""
+"""`relief` and `preempt`: one more each time the strategy's own latency reaches the threshold."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_one_more_at_the_threshold_and_a_pause_between_two(name: str) -> None:
     strategy = make_strategy(name, threshold_s=70.0, pause_s=10.0)
     latencies = [(0.0, 69.0), (1.0, 70.0), (5.0, 90.0), (11.0, 90.0), (30.0, 99.0)]
     assert [wanted(strategy, *each) for each in latencies] == [1, 2, 2, 3, 3]
-    assert wanted(strategy, 4000.0, 0.0) == 3  # never one less
+    assert wanted(strategy, 4000.0, 0.0) == 3  # it never proposes one less
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -1,4 +1,4 @@
-"""Orders to a driver: carried out in the background, repeated when they fail, never two at once."""
+"""Orders to a driver: carried out in the background, repeated on failure, never two at a time."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from foretell.services.provisioner.tuning import Tuning
 
 
 class Scripted:
-    """A driver whose places fail or hang as a test says."""
+    """A driver whose places fail or hang as a test sets."""
 
     last_first = False
 
@@ -57,7 +57,7 @@ class Scripted:
 
 
 async def settle() -> None:
-    """Let everything go as far as it can without time passing."""
+    """Let all tasks run as far as they can without time passing."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -98,7 +98,7 @@ async def test_an_order_that_hangs_keeps_no_other_back_and_is_given_up(
     orders.follow([], "[]")
     await settle()
     assert orders.is_ending("a")
-    for _ in range(3):  # it is asked once, though it is wanted again
+    for _ in range(3):  # it is started once, though it is wanted again
         orders.follow(["a", "b"], "[]")
         await settle()
     assert driver.asked == [("end", "a"), ("start", "b")]

@@ -1,4 +1,4 @@
-"""One active provisioner: taken, kept, passed on at a death or a hang, and never shared."""
+"""One active provisioner: the lease is taken, kept, passed on at a death or hang, never shared."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def replica(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], FileLease]]:
-    """Makes replicas that share a folder."""
+    """Create replicas that share a folder."""
     made: list[FileLease] = []
 
     def make() -> FileLease:
@@ -70,7 +70,7 @@ def test_who_hangs_is_passed_over_and_writes_nothing_any_more(
     assert hung.take()
     assert not standby.take()
     clock.now_s = LEASE_S
-    assert hung.take()  # it renews in time: the other one counts from here
+    assert hung.take()  # it renews in time: the other one's wait starts here
     assert not standby.take()
     clock.now_s += LEASE_S
     assert not standby.take()

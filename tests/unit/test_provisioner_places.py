@@ -1,4 +1,4 @@
-"""The state of engines that are started and stopped: a replica that takes over goes on with it."""
+"""The state of engines that are started and stopped: a replica that takes over continues it."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in
 
 
 class World:
-    """Engines that answer when a test says so, and a fleet that can be lost at any time."""
+    """Engines that answer when a test sets it, and a fleet that can be lost at any time."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +29,7 @@ class World:
         assert self.lease.take()
 
     def fleet(self, orders: Any = None) -> Places:
-        """A fleet that knows only what the files say."""
+        """A fleet that knows only the contents of the files."""
         return Places(
             self.folder,
             PLACES,
@@ -44,13 +44,13 @@ class World:
         return url in self.answering
 
     def listed(self) -> dict[str, bool]:
-        """What schedulers read: the instances, and whether each drains."""
+        """What schedulers read: the instances, and whether each is draining."""
         members = parse_members((self.folder / "instances.json").read_text())
         assert members.models == ("m",)
         return {each.instance_id: each.draining for each in members.instances}
 
     def wanted(self) -> dict[str, str]:
-        """What is to run, by its phase."""
+        """The engines that should run, with their phases."""
         state: dict[str, Any] = json.loads((self.folder / "engines.json").read_text())
         return {name: engine["phase"] for name, engine in state.items()}
 
@@ -72,13 +72,13 @@ async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
     assert world.listed() == {}
     fleet = world.fleet()
     await fleet.look(1.0)
-    assert await fleet.act(order(start=3), 1.0) == 1  # there are two places
+    assert await fleet.act(order(start=3), 1.0) == 1  # there are only two places
     assert (world.wanted(), world.listed()) == ({"engine-0": "warming", "engine-1": "warming"}, {})
     world.answering = {PLACES[0].url}
     fleet = world.fleet()
     seen = await fleet.look(2.0)
     assert [each.phase for each in seen] == [Phase.READY, Phase.WARMING]
-    assert seen[1].since_s == 1.0  # it is still given up when it is due
+    assert seen[1].since_s == 1.0  # its age is kept, so it is still given up in time
     assert world.listed() == {"engine-0": False}
     assert fleet.asked_for == 2
     await fleet.act(order(stop=("engine-1",), drain=("engine-0",)), 2.0)
@@ -88,7 +88,7 @@ async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
     (leaving,) = await fleet.look(3.0)
     assert (leaving.phase, leaving.config.draining) == (Phase.DRAINING, True)
     await fleet.act(order(), 3.0)
-    assert world.wanted() == {"engine-0": "draining"}  # somebody still waits for an answer
+    assert world.wanted() == {"engine-0": "draining"}  # a client still waits for an answer
     world.empty = {"engine-0"}
     await fleet.act(order(), 4.0)
     assert (world.wanted(), world.listed()) == ({}, {})
@@ -171,7 +171,7 @@ async def test_what_drains_is_taken_back_and_what_is_gone_is_told(world: World) 
     await fleet.look(1.0)
     await fleet.act(order(drain=("engine-0", "engine-1")), 1.0)
     world.empty = {"engine-1"}
-    assert await fleet.act(order(take_back=("engine-1",)), 2.0) == 0  # before it is ended
+    assert await fleet.act(order(take_back=("engine-1",)), 2.0) == 0  # before its end has begun
     assert world.wanted() == {"engine-0": "draining", "engine-1": "ready"}
     assert world.listed() == {"engine-0": True, "engine-1": False}
     successor = world.fleet()

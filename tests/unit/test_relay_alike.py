@@ -1,4 +1,4 @@
-"""Events that are read without parsing JSON say what a parser says of them."""
+"""Events that are read without parsing JSON give the same results as parsed ones."""
 
 import json
 from typing import Any
@@ -46,7 +46,7 @@ def line_of(event: dict[str, Any]) -> bytes:
 
 
 def parsed(stream: list[bytes], *, with_ids: bool) -> tuple[Progress, list[Event]]:
-    """What is said of a stream whose events never look alike."""
+    """Read a stream as if no event looked like the one before."""
     progress = Progress(with_ids=with_ids)
     framing = StreamFraming(progress)
     events: list[Event] = []
@@ -57,13 +57,13 @@ def parsed(stream: list[bytes], *, with_ids: bool) -> tuple[Progress, list[Event
 
 
 def in_one(events: list[Event]) -> list[Event]:
-    """The same with the lines that the client gets in one piece."""
+    """The same events, with all lines for the client in one piece."""
     lines = b"".join(each.data for each in events if isinstance(each, Lines))
     return [Lines(lines), *(each for each in events if not isinstance(each, Lines))]
 
 
 def states(progress: Progress) -> dict[str, Any]:
-    """What is known of the choice, however it was read."""
+    """What is known about the choice, independent of how it was read."""
     return vars(progress._choices[0])
 
 

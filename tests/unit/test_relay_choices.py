@@ -14,7 +14,7 @@ TOKENS = 5
 
 
 class Engine:
-    """An engine that says the same as any other, to a request for `n` choices."""
+    """An engine that answers like any other to a request for `n` choices."""
 
     def __init__(self, name: str, n: int = 1, *, chat: bool = True, **asked: bool) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class Engine:
         self.asked = asked
 
     def stream(self, told: Sequence[Sequence[int]] = ()) -> bytes:
-        """Its answer; of the tokens that it is told of it says all at once, with the next one."""
+        """Its answer; the tokens in `told` come all in one event, with the next one."""
         return b"".join(b"data: %b\n\n" % part for part in self._parts(told)) + DONE
 
     def _parts(self, told: Sequence[Sequence[int]]) -> Iterator[bytes]:
@@ -79,7 +79,7 @@ class Engine:
 
 
 def folded(stream: bytes) -> dict[str, Any]:
-    """What a client makes of a stream, whatever its pieces."""
+    """What a client gets from a stream, however it is cut into events."""
     found: dict[str, Any] = {"heads": set(), "usage": None, "done": stream.count(DONE)}
     for part in stream.replace(DONE, b"").split(b"\n\n")[:-1]:
         event = json.loads(part.removeprefix(b"data: "))
@@ -130,7 +130,7 @@ def fed(progress: Progress, data: bytes, *, broken: bool) -> tuple[bytes, Event]
     ],
 )
 def test_what_is_cut_anywhere_goes_on_as_it_was(n: int, asked: dict[str, bool], way: str) -> None:
-    """At ends of events and elsewhere; the engine that goes on breaks off too."""
+    """At ends of events and elsewhere; the engine that continues breaks off, too."""
     shown = asked.get("ids", False)
     stream = Engine("first", n, **asked).stream()
     wanted, end = fed(Progress(n, with_ids=shown, with_usage=True), stream, broken=False)
@@ -165,7 +165,7 @@ def test_a_choice_that_had_ended_is_told_without_its_last_token_and_counted_once
     assert list(map(len, progress.output_ids)) == [TOKENS, TOKENS - 1]
     assert list(map(len, progress.to_resume)) == [TOKENS - 1, TOKENS - 1]
     progress.begin_again()
-    # The next engine draws otherwise for the choice that had ended, and counts that.
+    # The next engine draws another token for the choice that had ended, and counts differently.
     other = engine.stream(progress.to_resume).replace(
         b'"completion_tokens":10', b'"completion_tokens":77'
     )

@@ -1,4 +1,4 @@
-"""A connection to an engine: what it makes of the bytes that come, without a socket."""
+"""A connection to an engine: how it reads the bytes that arrive, without a socket."""
 
 import asyncio
 import socket
@@ -16,7 +16,7 @@ CHUNKED = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """Notes what is done to it."""
+    """Records what is done to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Wire(asyncio.Transport):
 
 
 class Heard:
-    """Notes what it is told."""
+    """Records what it receives."""
 
     def __init__(self) -> None:
         self.status = 0
         self.headers: Mapping[bytes, bytes] = {}
         self.parts: list[bytes] = []
         self.over = ""
-        """"end", or why the answer broke."""
+        """Why the answer broke off; "end" if it is whole."""
 
     @property
     def body(self) -> bytes:
@@ -319,7 +319,7 @@ async def test_a_long_read_is_handed_on_in_turns_and_whole_before_the_end_of_its
 
     def clock() -> float:
         nonlocal now_s
-        now_s += 1.0  # each slice takes all that there is
+        now_s += 1.0  # each slice takes all its time
         return now_s
 
     connection, wire, heard = opened(turns=Turns(clock))

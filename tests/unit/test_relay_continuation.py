@@ -1,4 +1,4 @@
-"""Streams that break off anywhere, and go on on another engine."""
+"""Streams that break off anywhere, and are continued by another engine."""
 
 import json
 import re
@@ -24,18 +24,18 @@ _IDS = re.compile(rb'"(prompt_token_ids|token_ids)":\[[0-9,]*\]')
 
 
 def without_ids(stream: bytes) -> bytes:
-    """What vLLM says to those who do not ask for token ids."""
+    """The stream that vLLM sends without a request for token ids."""
     return _IDS.sub(rb'"\1":null', stream)
 
 
 def from_another(stream: bytes) -> bytes:
-    """The same answer of another engine, which has its own id and clock."""
+    """The same answer from another engine, with another id and clock."""
     other = re.sub(rb'"id":"[^"]*"', b'"id":"another"', stream)
     return re.sub(rb'"created":[0-9]*', b'"created":7', other)
 
 
 def resumed(stream: bytes, output_ids: list[int]) -> bytes:
-    """The answer of an engine that was told of these tokens: its first event has all of them."""
+    """The answer of an engine that got these tokens in its request: all are in its first event."""
     events = [part for part in from_another(stream).split(b"\n\n") if part]
     made: list[bytes] = []
     lump: dict[str, Any] | None = None
@@ -66,7 +66,7 @@ def resumed(stream: bytes, output_ids: list[int]) -> bytes:
 
 
 def answer_of(stream: bytes) -> dict[str, Any]:
-    """What a client makes of a stream, whatever its pieces."""
+    """What a client gets from a stream, however it is cut into events."""
     folded: dict[str, Any] = {"text": "", "roles": 0, "heads": set(), "ends": []}
     for part in stream.split(b"\n\n"):
         if part == b"data: [DONE]":
@@ -84,7 +84,7 @@ def answer_of(stream: bytes) -> dict[str, Any]:
 
 
 def fed(framing: StreamFraming, data: bytes, *, broken: bool = False) -> tuple[bytes, Event]:
-    """What the client gets of a stream that ends, or breaks off; and the last event."""
+    """What the client gets of a stream that ends or breaks off, and the last event."""
     events = framing.feed(data) if data else []
     if not framing.ended:
         events += framing.feed_break("connection_lost") if broken else framing.feed_end()
@@ -107,7 +107,7 @@ def test_an_undisturbed_stream_is_as_if_nobody_had_asked_for_ids(name: str, size
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("way", ["resumes", "begins anew"])
 def test_a_stream_that_is_cut_anywhere_goes_on_as_it_was(name: str, way: str) -> None:
-    """Cut after every byte; and the engine that goes on is cut again, as far behind."""
+    """Cut after every byte; the engine that continues is cut again, as far behind."""
     stream, whole = STREAMS[name], answer_of(without_ids(STREAMS[name]))
     for cut in range(1, len(stream) - 1):
         progress = Progress()
@@ -199,14 +199,14 @@ def test_an_engine_that_gives_up_says_nothing_to_the_client(end: str) -> None:
 
 
 def spaced(stream: bytes) -> bytes:
-    """As engines write that do not leave blanks out of their JSON."""
+    """The stream of an engine that writes JSON with spaces."""
     events = [part.removeprefix(b"data: ") for part in stream.split(b"\n\n") if part]
     texts = [json.dumps(json.loads(e)).encode() if e[:1] == b"{" else e for e in events]
     return b"".join(b"data: %b\n\n" % text for text in texts)
 
 
 def sorted_backwards(stream: bytes) -> bytes:
-    """With the fields of each event in another order."""
+    """The stream with the fields of each event in reverse order."""
     events = [part.removeprefix(b"data: ") for part in stream.split(b"\n\n") if part]
     turned = [dict(reversed(json.loads(e).items())) if e[:1] == b"{" else None for e in events]
     texts = [json.dumps(t).encode() if t else e for t, e in zip(turned, events, strict=True)]
@@ -214,7 +214,7 @@ def sorted_backwards(stream: bytes) -> bytes:
 
 
 def in_two_lines(stream: bytes) -> bytes:
-    """With the data of each event in two lines."""
+    """The stream with the data of each event in two lines."""
     return stream.replace(b',"choices":', b',\ndata: "choices":')
 
 
@@ -230,11 +230,11 @@ FORMS = {
     "comments": lambda stream: b": on its way\n\n" + stream.replace(b"data: {", b":\ndata: {"),
     "escaped": lambda stream: stream.replace(b"token_ids", b"tok\\u0065n_ids"),
 }
-"""The same stream in every form that is lawful."""
+"""The same stream in every form that the standard allows."""
 
 
 def data_in(stream: bytes) -> list[Any]:
-    """The data of each event, by the standard."""
+    """The data of each event, read by the standard."""
     lines = stream.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     events = []
     for part in lines.split(b"\n\n"):
@@ -267,14 +267,14 @@ def test_in_every_lawful_form_a_stream_says_the_same_and_no_ids(name: str, form:
 
 
 def answered(event: dict[str, Any]) -> bool:
-    """It adds something: events that come for their ids alone are left out."""
+    """Whether it adds something: events only for token ids are left out."""
     choice = event["choices"][0] if event["choices"] else {}
     return bool(choice.get("delta", choice.get("text")) or choice.get("finish_reason"))
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_ids_that_come_late_or_with_other_things_do_not_reach_the_client(form: str) -> None:
-    """The engine states no ids at first, or several choices in an event, or what nobody knows."""
+    """The first events have no ids, or an event has several choices or unknown ones."""
     text = {"index": 0, "text": "a", "finish_reason": None}
     late = {"index": 0, "text": "b", "finish_reason": None, "token_ids": [5], "logprobs": None}
     head = {"id": "x", "object": "text_completion", "created": 1, "model": "m"}

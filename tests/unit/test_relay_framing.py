@@ -1,4 +1,4 @@
-"""Answers of engines, fed in every way that a network may cut them."""
+"""Engines' answers, cut in every way in which a network may cut them."""
 
 import json
 from dataclasses import dataclass, field
@@ -25,14 +25,14 @@ from foretell.answer.stream import StreamFraming
 RECORDED = Path(__file__).parents[1] / "data" / "vllm_answers"
 STREAMS = {path.stem: path.read_bytes() for path in sorted(RECORDED.glob("*.sse"))}
 WHOLES = {path.stem: path.read_bytes() for path in sorted(RECORDED.glob("*.json"))}
-"""Answers of vLLM 0.32; README.md beside them says how they were recorded."""
+"""Answers of vLLM 0.32; the README.md beside them tells how they were recorded."""
 
 ERROR = b'data: {"error":{"message":"EngineDeadError","code":500}}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 
 def text_event(text: str, **choice: Any) -> bytes:
-    """A completion's event, written as vLLM writes it."""
+    """An event of a completion, in vLLM's format."""
     choices = [{"index": 0, "text": text, "logprobs": None, "finish_reason": None, **choice}]
     body = {"id": "cmpl-1", "object": "text_completion", "choices": choices}
     return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
@@ -40,11 +40,11 @@ def text_event(text: str, **choice: Any) -> bytes:
 
 @dataclass
 class Seen:
-    """What a framing said of one answer."""
+    """The result of framing one answer."""
 
     out: bytes = b""
     facts: list[Event] = field(default_factory=list)
-    """All events but lines, in order."""
+    """All events except lines, in order."""
 
     def take(self, events: list[Event]) -> None:
         for event in events:
@@ -53,7 +53,7 @@ class Seen:
                 assert event.data.endswith(b"\n\n") or event is events[-2]
                 self.out += event.data
                 continue
-            if isinstance(event, End):  # the cuts decide where the last bytes come
+            if isinstance(event, End):  # where the last bytes come depends on the cuts
                 self.out += event.data
                 self.facts.append(End(b"", event.truncated))
             else:
@@ -61,11 +61,11 @@ class Seen:
 
 
 def read(chunks: list[bytes], *, broken: bool = False) -> Seen:
-    """Feed a stream in these chunks, then its end or its loss."""
+    """Feed a stream in these chunks, then its end or a break."""
     fed, seen = StreamFraming(), Seen()
     for chunk in chunks:
         if chunk and not fed.ended:
-            passed_on = fed.pass_on(chunk) if seen.out else None  # as a transfer asks
+            passed_on = fed.pass_on(chunk) if seen.out else None  # as a transfer does
             seen.take(fed.feed(chunk) if passed_on is None else [Lines(passed_on)])
     if not fed.ended:
         seen.take(fed.feed_break("connection_lost") if broken else fed.feed_end())
@@ -117,7 +117,7 @@ def test_usage_and_truncation_of_a_recorded_stream() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_whatever_comes_goes_out_and_cuts_do_not_matter(seed: int) -> None:
-    """Random events, garbage and line ends, cut at random; the test's name holds the seed."""
+    """Random events, garbage and line ends, cut at random; the test's name has the seed."""
     rng = Random(seed)
     pieces = [
         *STREAMS.values(),
@@ -144,7 +144,7 @@ def test_whatever_comes_goes_out_and_cuts_do_not_matter(seed: int) -> None:
     chunks = [stream[a:b] for a, b in zip([0, *cuts], [*cuts, len(stream)], strict=True)]
     assert read(chunks, broken=broken) == whole
     unix = LineEnds().unix(stream)
-    if whole.out:  # from the beginning on, all or all whole events
+    if whole.out:  # from the beginning, everything or all whole events
         assert (unix.rstrip(b"\n") + b"\n\n").startswith(whole.out) or unix.startswith(whole.out)
         rest = unix[len(whole.out) :]
         assert b"\n\n" not in rest
@@ -155,7 +155,7 @@ def test_whatever_comes_goes_out_and_cuts_do_not_matter(seed: int) -> None:
 
 @pytest.mark.parametrize("end", [DONE, b"", None])
 def test_an_error_that_comes_first_is_a_break_before_anything_went_out(end: bytes | None) -> None:
-    """vLLM, when its engine core has died behind the HTTP server."""
+    """As vLLM answers when its engine core has died behind the HTTP server."""
     chunks = [ERROR[:9], ERROR[9:] + end] if end is not None else [ERROR.rstrip()]
     seen = read(chunks)
     assert (seen.out, seen.facts) == (b"", [Broken("error_event")])
@@ -195,14 +195,14 @@ def test_an_over_long_event_is_handed_out_in_parts_and_not_read(
 ) -> None:
     monkeypatch.setattr(stream, "LONGEST_EVENT_BYTES", 200)
     long = text_event("x" * 300).strip()
-    # A part that looks like an event is none: it stands within one.
+    # A part that looks like an event is none, because it is within one.
     said = long + b"data: " + text_event("y").strip() + b"\n\n" + text_event("z")
     fed, handed = StreamFraming(), b""
     for i in range(0, len(said), 16):
         for event in fed.feed(said[i : i + 16]):
             assert isinstance(event, Lines)
             handed += event.data
-        assert i + 16 - len(handed) <= 200 + 16  # so much is held at most
+        assert i + 16 - len(handed) <= 200 + 16  # at most this much is held
     assert handed == said
     assert fed.feed_break("timeout") == [Broken("timeout")]
     cut = StreamFraming()
@@ -293,7 +293,7 @@ def test_nonsense_passes_and_leaves_counts_that_can_be_sent_on(answer: object) -
 
 
 def usage_of(body: str) -> Usage | None:
-    """The usage of a whole answer with this body."""
+    """The usage in a whole answer with this body."""
     whole = WholeFraming()
     whole.feed(body.encode())
     *usage, _ = whole.feed_end()

@@ -1,4 +1,4 @@
-"""A request that is called back from its engine: the first engine to answer decides."""
+"""A request that is called back from its engine: the first answer of the engine decides."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ INSTANCE = SimpleNamespace(takes_fields=True, config=SimpleNamespace(rank=None))
 
 
 class Engines:
-    """An engine that has got the request and says nothing by itself."""
+    """An engine that has received the request and sends nothing by itself."""
 
     listener: Transfer
 
@@ -27,7 +27,7 @@ class Engines:
 
 
 async def begun() -> tuple[Any, Transfer, Mock, "asyncio.Task[None]"]:
-    """An attempt, its transfer that is under way, its reply, and who awaits the answer."""
+    """An attempt, its running transfer, its reply, and the task that awaits the answer."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt = SimpleNamespace(
         spec=spec,

@@ -1,4 +1,4 @@
-"""What a read of an engine's answer costs depends on what it brought, not on what is held."""
+"""The cost of a read from an engine depends on what it brought, not on what is held."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -16,7 +16,7 @@ HELD_BYTES = 900_000
 
 
 def allocated_bytes(do: Callable[[], object]) -> int:
-    """The most that was allocated at a time while something was done."""
+    """The peak of allocated bytes during a call."""
     tracemalloc.start()
     try:
         do()
@@ -33,14 +33,14 @@ def allocated_bytes(do: Callable[[], object]) -> int:
 def test_a_byte_costs_no_copy_of_what_is_held(framing: StreamFraming | WholeFraming) -> None:
     framing.feed(FIRST)
     framing.feed(OPEN + b"x" * HELD_BYTES)
-    for _ in range(20):  # the buffer may grow once in a while, but not at each read
+    for _ in range(20):  # the buffer may grow at times, but not at each read
         if allocated_bytes(lambda: framing.feed(b"x")) < HELD_BYTES // 10:
             return
     pytest.fail("each byte took as much as all before it")
 
 
 class Client:
-    """An exchange, as a held stream needs it."""
+    """An exchange, as far as a held stream needs one."""
 
     def __init__(self) -> None:
         self.written = 0
@@ -67,4 +67,4 @@ def test_an_event_without_end_is_neither_copied_nor_held_for_ever() -> None:
         stream.write(line)
     assert client.written > 3000 * len(line)
     assert allocated_bytes(lambda: stream.write(line)) < MOST_BYTES // 10
-    assert not streams._streams  # nobody can come back to it
+    assert not streams._streams  # no client can come back to it

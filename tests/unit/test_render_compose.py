@@ -1,4 +1,4 @@
-"""Compose files are derived from the cluster file; the shipped ones are what the command writes."""
+"""Compose files are derived from the cluster file; those in the repository are up to date."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_every_field_of_the_schema_is_described_in_a_sentence() -> None:
 
 
 def rendered(tmp_path: Path, text: str) -> dict[str, dict[str, Any]]:
-    """The files, by name, of a cluster file."""
+    """The files for a cluster file, by name."""
     cluster = parse_cluster(text, "cluster.yaml", tmp_path)
     files = render(cluster, tmp_path / "cluster.yaml", tmp_path, ROOT)
     return {name: yaml.safe_load(content) for name, content in files.items()}
@@ -192,7 +192,7 @@ def test_no_secret_is_a_variable_of_a_container(tmp_path: Path) -> None:
         for name in service["environment"]:
             assert not name.endswith(("_KEY", "_KEYS", "_SECRET", "_TOKEN")), name
     keys = found["services"]["scheduler-0"]["environment"]["FORETELL_SCHEDULER_API_KEYS_FILE"]
-    assert "${API_KEYS:+" in keys  # what once was the variable is not passed over
+    assert "${API_KEYS:+" in keys  # setting the former variable is not ignored
 
 
 def published(ports: dict[int, int]) -> list[str]:

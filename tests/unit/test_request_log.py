@@ -1,4 +1,4 @@
-"""The request log on a disk that is full."""
+"""The request log when the disk is full."""
 
 import logging
 from pathlib import Path

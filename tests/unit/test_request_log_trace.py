@@ -1,4 +1,4 @@
-"""The request log of a scheduler as a trace."""
+"""A scheduler's request log, read as a trace."""
 
 import json
 from math import inf

@@ -1,4 +1,4 @@
-"""Listening sockets of the services."""
+"""The services' listening sockets."""
 
 import asyncio
 import socket
@@ -7,7 +7,7 @@ from foretell.services.process import runtime
 
 
 async def test_small_writes_to_accepted_connections_do_not_wait_for_each_other() -> None:
-    """With Nagle's algorithm, an answer's body waits 40 ms for its headers to be acknowledged."""
+    """With Nagle's algorithm, a body waits 40 ms until the headers before it are acknowledged."""
     no_delay: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""Work that no client waits for is bounded, and ends with the process."""
+"""Work for which no client waits is bounded, and ends with the process."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What a request's body says of its length, priority, class and targets."""
+"""The length, priority, class and targets in a request's body."""
 
 import json
 import math
@@ -113,7 +113,7 @@ def test_an_endless_answer_is_as_long_as_the_endpoint_allows() -> None:
 
 def test_min_tokens_never_exceed_max_tokens() -> None:
     assert chat(min_tokens=50).min_tokens == 50
-    assert chat(min_tokens=50, max_tokens=20).min_tokens == 20  # the engine refuses it
+    assert chat(min_tokens=50, max_tokens=20).min_tokens == 20  # otherwise the engine refuses it
     assert [chat(min_tokens=wrong).min_tokens for wrong in (-1, "5", None, True)] == [0] * 4
 
 

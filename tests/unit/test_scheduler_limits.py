@@ -31,7 +31,7 @@ def test_places_are_limited_and_who_is_refused_holds_none() -> None:
 
 
 def test_who_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None:
-    """Not all at once: a second one is told when the second place will be free."""
+    """Not all at the same time: the second one gets the time when the second place will be free."""
     now_s = [100.0]
     ends_s = [131.0, 105.2, 99.0, 500.0]
     ends = Ends(lambda: ends_s, lambda: now_s[0])
@@ -46,7 +46,7 @@ def test_who_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None
         for _ in range(3):
             three.enter_context(in_progress.place())
         assert [told() for _ in range(6)] == ["1", "6", "31", "60", "60", "60"]
-        three.close()  # three are free, and one of them is still in progress
+        three.close()  # three places are free, and one request is still in progress
         with in_progress.place(), in_progress.place(), in_progress.place():
             assert told() == "6", "of those who fit, one is still to come"
         now_s[0], ends_s[:] = 110.0, [112.5]
@@ -55,7 +55,7 @@ def test_who_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None
 
 
 def test_places_of_any_number_are_for_each_tenant() -> None:
-    """One that wants all leaves a fifth to another one, which leaves a part of that."""
+    """A tenant that wants everything leaves a fifth to the next, which leaves a part of that."""
     bodies = InProgress(1000, what="bytes", refusal=(503, "too_much"))
     for tenant, most in (("a", 800), ("b", 160)):
         for _ in range(most // 40):
@@ -122,7 +122,7 @@ def test_what_is_no_key_is_refused(header: str) -> None:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass only when a test sets them."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -171,7 +171,7 @@ def test_tokens_are_reserved_as_predicted_and_settled_as_used() -> None:
         grant.settle(100.0)
         other.reserve(300.0)
         assert tenant.headers()["x-ratelimit-remaining-tokens"] == "200"
-        other.settle(900.0)  # it took more than there was: others wait for it
+        other.settle(900.0)  # it used more than was left: others wait for it
         assert tenant.headers()["x-ratelimit-remaining-tokens"] == "0"
         clock.now_s = 40.0
         assert tenant.headers()["x-ratelimit-remaining-tokens"] == "0"
@@ -240,7 +240,7 @@ def test_a_file_that_names_keys_is_read_again(
         f"team-b: {{sha256: {digest('two')}}}"
     )
     assert keys.tenant(bearer("two")).name == "team-b"
-    assert keys.tenant(bearer("one")) is team  # with what it has spent
+    assert keys.tenant(bearer("one")) is team  # its spending is kept
     write("team-a: {sha256: short}")
     assert keys.tenant(bearer("two")).name == "team-b"
     assert "team-a" not in caplog.text or "short" not in caplog.text

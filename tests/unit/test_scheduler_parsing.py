@@ -1,4 +1,4 @@
-"""Bytes in, a request or an error that names the field out; never anything else."""
+"""Bytes in; a request, or an error that names the field, out; never anything else."""
 
 import gc
 import json
@@ -48,7 +48,7 @@ def refusal(endpoint: Endpoint, raw: bytes) -> ApiError:
     body=st.dictionaries(st.sampled_from(KNOWN_FIELDS), JSON) | JSON,
 )
 @example(
-    endpoint=ENDPOINTS["/v1/messages/count_tokens"],  # which knows no `vllm_xargs`
+    endpoint=ENDPOINTS["/v1/messages/count_tokens"],  # which does not know `vllm_xargs`
     body={"model": "m", "messages": [{"role": "user", "content": "hello"}], "vllm_xargs": True},
 )
 def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: Any) -> None:
@@ -58,7 +58,7 @@ def test_any_json_is_parsed_or_refused_in_our_words(endpoint: Endpoint, body: An
         answer = error.response()
         event(f"{answer.status}: {json.loads(answer.body)['error']['param']}")
         return
-    request.text.encode()  # valid UTF-8, which gRPC insists on
+    request.text.encode()  # valid UTF-8, which gRPC requires
     sent = json.loads(for_engine(request, "r", 1.0), parse_constant=pytest.fail)
     if not endpoint.generates:
         assert sent == body
@@ -97,7 +97,7 @@ def test_what_is_no_json_object_is_refused(raw: bytes) -> None:
 
 
 def test_a_body_too_deep_to_be_sent_on_is_refused() -> None:
-    """The parser may manage a depth that the encoder, called deeper in the stack, does not."""
+    """The parser may accept a depth that the encoder, called deeper in the stack, does not."""
     nested: list[Any] = []
     for _ in range(5_000):
         nested = [nested]
@@ -190,7 +190,7 @@ def test_what_vllm_takes_is_taken(fields: dict[str, Any], read: dict[str, Any]) 
     request = completion(**fields)
     assert {name: getattr(request, name) for name in read} == read
     sent = json.loads(for_engine(request, "r", 1.0))
-    assert sent.items() >= fields.items()  # in its own form
+    assert sent.items() >= fields.items()  # in the form that was sent
 
 
 def test_empty_conversations_are_the_engines_to_judge() -> None:
@@ -262,7 +262,7 @@ def test_an_error_that_quotes_a_lone_surrogate_can_be_sent() -> None:
     ids=("arrays", "values", "keys", "digits", "values, slowly", "digits, slowly"),
 )
 async def test_a_body_of_countless_values_is_not_parsed(junk: bytes) -> None:
-    """It would take half a second, in which nobody else is answered."""
+    """Parsing would take half a second, in which no other request is served."""
     raw = b'{"model": "m", "prompt": "x", "junk": [%b]}' % junk
     with pytest.raises(ApiError) as caught:
         parse(COMPLETIONS, raw, values_of(await shortened(raw)))

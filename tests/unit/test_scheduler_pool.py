@@ -1,4 +1,4 @@
-"""Who the engines are, as their configuration says."""
+"""The engines in their configuration."""
 
 import json
 from typing import Any
@@ -79,7 +79,7 @@ def test_an_outage_is_taken_to_last_as_long_again_as_it_has(
     monkeypatch.setattr("foretell.services.scheduler.placing.pool.time.monotonic", lambda: now_s)
     pool = Pool(
         json.dumps([GOOD]),
-        None,  # type: ignore[arg-type]  # which nobody asks here
+        None,  # type: ignore[arg-type]  # which is not called here
         SchedulerMetrics(CollectorRegistry()),
         engine_api_key="",
         health_interval_s=1.0,

@@ -1,4 +1,4 @@
-"""Limits that replicas keep together, without sockets: messages are carried by hand."""
+"""Limits that replicas keep together, without sockets: the test delivers the messages."""
 
 import hashlib
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ from foretell.v1 import predictor_pb2
 
 
 class Replica:
-    """A replica's view of one caller."""
+    """One caller's limits in one replica."""
 
     def __init__(self, now_s: list[float], **limits: int) -> None:
         self.spending = Spending(lambda: [self.tenant], lambda: now_s[0])
@@ -40,7 +40,7 @@ class Replica:
 
 
 def meet(*replicas: Replica) -> None:
-    """Each tells all others, by two ways."""
+    """Each replica sends its message to all others, twice."""
     told = [each.spending.told() for each in replicas]
     for message in told:
         for each in 2 * replicas:
@@ -73,16 +73,16 @@ def test_what_was_spent_elsewhere_is_spent_and_once_only() -> None:
 
 
 def test_over_minutes_a_caller_gets_its_rate_however_it_goes_about() -> None:
-    """What was let through before replicas had heard is made up for."""
+    """Requests admitted before replicas had heard of each other's are made up for."""
     now_s = [0.0]
     replicas = [Replica(now_s, requests_per_min=60) for _ in range(3)]
     meet(*replicas)
     served = 0
-    for step in range(5 * 60 * 5):  # five minutes, in steps of which each ends with messages
+    for step in range(5 * 60 * 5):  # five minutes; each step ends with messages
         now_s[0] = step / 5
         served += sum(not each.is_refused() for each in replicas for _ in range(100))
         meet(*replicas)
-    # A bucket, five minutes' refill, and what two had let through before they heard.
+    # A bucket, five minutes' refill, and what two admitted before they had heard of the third's.
     assert 60 + 5 * 60 - 3 <= served <= 60 + 5 * 60 + 2 * 60
 
 
@@ -103,7 +103,7 @@ def test_requests_in_progress_elsewhere_count_until_their_replica_is_silent() ->
         held.enter_context(one.tenant.place())
         meet(one, other)
         now_s[0] = spending.SILENT_S / 2
-        meet(one, other)  # it lives, and so do its requests
+        meet(one, other)  # it is alive, and its requests still count
         now_s[0] = spending.SILENT_S
         assert other.is_refused()
         now_s[0] = 2 * spending.SILENT_S
@@ -125,7 +125,7 @@ def test_little_is_told_where_there_is_nothing_to_tell() -> None:
     now_s = [100.0]
     one = Replica(now_s, tokens_per_min=60)
     empty = one.spending.told()
-    assert empty is not None  # that it lives
+    assert empty is not None  # it shows that the replica is alive
     assert not empty.spent
     now_s[0] += 0.5
     assert one.spending.told() is None

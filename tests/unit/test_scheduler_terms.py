@@ -1,4 +1,4 @@
-"""Targets from headers and settings, and whether an answer met them."""
+"""Latency targets from headers and settings, and whether an answer met them."""
 
 from math import inf
 
@@ -77,7 +77,7 @@ def test_what_is_not_known_has_no_outcome() -> None:
 
 
 def test_a_refusal_says_what_was_predicted_from_the_arrival_on() -> None:
-    """0.2 s of 0.5 s had passed; 3 s more are predicted."""
+    """0.2 s of 0.5 s have passed; another 3 s are predicted."""
     refusal = SloUnattainable(Terms(Slo(0.5)), Unattainable(3.0, target_s=0.3))
     assert (refusal.status, refusal.code) == (429, "slo_unattainable")
     assert "3200 ms" in refusal.message

@@ -1,4 +1,4 @@
-"""Prompt tokens, counted with a tokenizer where there is one."""
+"""Prompt tokens, counted with a tokenizer if there is one."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ COMPLETIONS, CHAT = ENDPOINTS["/v1/completions"], ENDPOINTS["/v1/chat/completion
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A tokenizer of one token per word."""
+    """A tokenizer with one token per word."""
     tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
@@ -39,7 +39,7 @@ def test_a_chat_counts_its_messages_too(folder: Path) -> None:
 
 
 def test_a_long_text_is_counted_by_its_beginning(folder: Path) -> None:
-    """The rest is taken to be like it: even ten words in the tail of one word are not seen."""
+    """The rest is taken to be similar: ten words at the end of a one-word text are not noticed."""
     head = "w " * (COUNTED_CHARS // 2)
     counter = PromptCounter(str(folder))
     assert count(counter, head * 3) == 3 * COUNTED_CHARS // 2

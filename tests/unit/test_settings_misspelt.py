@@ -1,4 +1,4 @@
-"""A variable with a typing error is refused, as a field of the cluster file is."""
+"""A misspelt variable is refused, like a misspelt field of the cluster file."""
 
 import pytest
 

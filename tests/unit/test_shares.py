@@ -1,4 +1,4 @@
-"""Fair sharing of the engines: whose turn it is, and what counts as room."""
+"""Fair sharing of the engines: whose request is next, and what counts as room."""
 
 from foretell.model import LengthEstimate, Load, RequestSpec
 from foretell.placement.shares import PRESENT_S, Shares, fullness, has_room, work_of
@@ -84,10 +84,10 @@ def test_as_many_engines_are_left_to_others_as_their_work_fills_by_a_quarter() -
         shares.arrived(name, 0.0)
         shares.sent(name, work)
     full, half = load(30, used=75), load(20, used=10)
-    assert shares.left_to_others([half] * 6) == 4  # 6 engines, half full, a third of it: 1 engine
-    assert shares.left_to_others([full] * 12) == 11  # one is for everybody
+    assert shares.left_to_others([half] * 6) == 4  # a third of 6 half-full engines: 1 engine's work
+    assert shares.left_to_others([full] * 12) == 11  # one is open to all tenants
     assert shares.left_to_others([full, full]) == 1
     assert shares.left_to_others([full]) == 0
-    assert shares.left_to_others([load(1)] * 4) == 0  # so little work is nowhere in the way
+    assert shares.left_to_others([load(1)] * 4) == 0  # work this small is in no tenant's way
     assert shares.left_to_others([]) == 0
     assert shares.left_to_others([None] * 3) == 0

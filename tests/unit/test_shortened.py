@@ -43,7 +43,7 @@ def cut(raw: bytes, *, text_bytes: int = 0) -> bytes:
 
 
 def alike(whole: Any, short: Any) -> bool:
-    """`short` is `whole`, but for parts of long texts."""
+    """Whether `short` equals `whole`, except for parts of long texts."""
     if isinstance(whole, str) and len(whole.encode()) > WINDOW // 8:
         rest = iter(whole)
         return isinstance(short, str) and all(each in rest for each in short)

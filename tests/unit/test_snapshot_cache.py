@@ -1,4 +1,4 @@
-"""A follower predicts what its predictor predicts, and lets in no false snapshot."""
+"""A follower's predictions equal its predictor's, and it accepts no false snapshot."""
 
 from dataclasses import replace
 from random import Random
@@ -35,7 +35,7 @@ from tests.unit.followed import (
 
 
 def asked(predictor: SnapshotPredictor, request: RequestSpec, now_s: float) -> Prediction:
-    """What follows from all that the predictor knows, which tells it to nobody by way of bytes."""
+    """The prediction from the predictor's own state, which was not encoded to bytes."""
     options = {"announced_only": True, "externality": True}
     return foretold(predictor, request, STEP_TIME, now_s, **options)
 
@@ -68,7 +68,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         others, own = case.reserved
         predictor.reserve(others, now_s - 0.01, 10.0)
         engine.hear(sent(predictor, now_s), now_s)
-        # The follower's own counts at once, and once only when the predictor tells of it.
+        # The follower's own reservation counts at once, and only once when the predictor has it.
         predictor.reserve(own, now_s - 0.005, 10.0)
         engine.reserve(own, now_s - 0.005)
         if rng.random() < 0.5:
@@ -80,7 +80,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
     ], f"pytest tests/unit/test_snapshot_cache.py -k 'foretell and {seed}'"
     assert [p.approximations for p in found] == [(f"feature {i}",) for i in range(len(found))]
     inputs = cache.inputs([p.instance_id for p in found], now_s)
-    for i, (predictor, case) in enumerate(zip(predictors, cases, strict=True)):  # time goes on
+    for i, (predictor, case) in enumerate(zip(predictors, cases, strict=True)):  # later
         snapshot = replace(case.snapshot, instance_id=f"engine-{i}", sequence=10**6, running=[])
         predictor.hear(replace(snapshot, waiting=[], taken_unix_s=now_s + 1.0))
         cache[f"engine-{i}"].hear(sent(predictor, now_s + 1.0), now_s + 1.0)
@@ -95,7 +95,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
 
 
 def test_who_waits_with_images_delays_a_new_request() -> None:
-    """Four of them are encoded in a step, where all would be computed in one."""
+    """Four images are encoded in a step, where all prompts would be computed in one."""
     rows = []
     for tell in (lambda snapshot: snapshot, illustrated):
         case = make_case(Size(1, 40), 3, async_scheduling=False)
@@ -162,7 +162,7 @@ def test_own_requests_count_until_they_end_or_the_picture_has_them() -> None:
     assert cache.load("engine-0").reserved == 3
     engine.ended("b")
     assert cache.load("engine-0").reserved == 2
-    engine.hear(sent(predictor, now_s, notices=1), now_s)  # it knows of "a", which has ended
+    engine.hear(sent(predictor, now_s, notices=1), now_s)  # this includes "a", which has ended
     assert cache.load("engine-0").reserved == 1
 
 
@@ -214,7 +214,7 @@ def test_a_new_stream_is_told_of_open_requests_again() -> None:
     assert [(spec.request_id, age) for spec, age in engine.begin(now_s + 3)] == [("b", 2.0)]
     assert cache.load("engine-0").reserved == 1
     engine.hear(sent(predictor, now_s + 3, notices=0), now_s + 3)
-    assert cache.load("engine-0").reserved == 1  # not yet reckoned with
+    assert cache.load("engine-0").reserved == 1  # this message does not include it yet
     engine.hear(sent(predictor, now_s + 3, notices=1), now_s + 3)
     assert cache.load("engine-0").reserved == 0
 
@@ -226,7 +226,7 @@ def test_who_falls_silent_is_not_believed() -> None:
     engine.hear(sent(predictor, now_s), now_s)
     assert cache.fresh(["engine-0"], now_s + STALE_S) == ["engine-0"]
     assert cache.fresh(["engine-0"], now_s + STALE_S + 0.1) == []
-    engine.hear(Published(now_s + 4, now_s), now_s + 4)  # it lives; its engine is silent
+    engine.hear(Published(now_s + 4, now_s), now_s + 4)  # the predictor lives; its engine is silent
     assert cache.fresh(["engine-0"], now_s + 4) == ["engine-0"]
     assert engine.age_s(now_s + 4) == pytest.approx(4.0)
 
@@ -236,7 +236,7 @@ def test_an_engine_that_hangs_does_not_look_idle() -> None:
     predictor, engine, now_s = followed(cache, running=30)
     engine.hear(sent(predictor, now_s), now_s)
     before = predicted(cache, new_request(), now_s)[0]
-    for tick in range(1, 300):  # its predictor says that nothing has come
+    for tick in range(1, 300):  # the predictor reports that it received nothing
         engine.hear(Published(now_s + tick, now_s), now_s + tick)
     after = predicted(cache, new_request(), now_s + 299)[0]
     assert after.e2e_s == pytest.approx(before.e2e_s, rel=0.2)
@@ -280,7 +280,7 @@ def test_prefixes_are_found_that_the_predictor_or_the_follower_knows() -> None:
     sibling = new_request("y", prefix=prefix[:2], prefix_chunk_tokens=100.0)
     engine.reserve(sibling, now_s)
     assert predicted(cache, request, now_s)[0].cached_tokens == 192
-    # What the engine has of a request on its way need not be computed before the next one.
+    # Of a request on its way, the engine need not compute again what it has cached.
     assert [row.cached_tokens for row in engine.exposure().announced] == [96]
     engine.revise(sibling._replace(max_tokens=900), now_s)
     assert [row.cached_tokens for row in engine.exposure().announced] == [96]

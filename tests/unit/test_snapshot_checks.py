@@ -1,4 +1,4 @@
-"""What is refused of a predictor's message, and what another version's message means."""
+"""Which messages of predictors are refused, and how messages of other versions are read."""
 
 from collections.abc import Callable
 from random import Random
@@ -81,7 +81,7 @@ def test_false_snapshots_are_refused_with_a_reason() -> None:
 
 
 def test_columns_of_other_versions_are_ignored_or_defaulted() -> None:
-    """A newer writer has more columns, an older one fewer; integers may be longer or shorter."""
+    """A newer writer has more columns, an older one fewer; integers may have another width."""
     cache = SnapshotCache(knots)
     predictor, engine, now_s = followed(cache)
     engine.hear(sent(predictor, now_s), now_s)
@@ -119,7 +119,7 @@ def test_false_inputs_are_refused() -> None:
         ("content", 16, 8),
         ("content", 16, -1),
         ("length", 16, 10**6),
-        ("held", 16, 1),  # of what is not cached
+        ("held", 16, 1),  # of an input that is not cached
         ("cached", 0, 2),
         ("embeds", 0, 71),  # more than there is room for
         ("embeds", 7, -1),
@@ -134,7 +134,7 @@ def test_false_inputs_are_refused() -> None:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_rows_that_pass_the_checks_do_no_harm(seed: int) -> None:
-    """Random bytes in any place of a snapshot: refused, or predicted from without harm."""
+    """Random bytes at any place of a snapshot: it is refused, or predictions do no harm."""
     rng, cache = Random(seed), SnapshotCache(knots)
     predictor, engine, now_s = followed(cache, running=4)
     message = sent(predictor, now_s)

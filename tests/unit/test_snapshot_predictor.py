@@ -1,4 +1,4 @@
-"""What a predictor remembers of its engine, and what it learns from snapshots."""
+"""What a predictor keeps about its engine, and what it learns from snapshots."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_a_reservation_holds_until_shown_ended_or_expired() -> None:
     predictor.complete("b")
     assert reserved(predictor, START + 1) == ["c"]
     assert reserved(predictor, START + 6) == []
-    predictor.reserve(spec("a"), START + 6, ttl_s=5.0)  # late: the engine has shown it already
+    predictor.reserve(spec("a"), START + 6, ttl_s=5.0)  # too late: a snapshot has shown it already
     assert reserved(predictor, START + 6) == []
 
 
@@ -79,7 +79,7 @@ def test_load_counts_reservations() -> None:
 
 @pytest.mark.parametrize("co_schedules", [False, True])
 def test_offline_requests_are_told_from_online_ones(co_schedules: bool) -> None:
-    """By their priority, where the engine tells them apart, too."""
+    """By their priority, also where the engine schedules them apart."""
     predictor, config = new_predictor(), replace(CONFIG, co_schedules=co_schedules)
     running = state("online", output=1), replace(state("offline"), priority=OFFLINE_PRIORITY)
     predictor.hear(replace(snapshot(1, START, *running, free=96), config=config))
@@ -90,7 +90,7 @@ def test_offline_requests_are_told_from_online_ones(co_schedules: bool) -> None:
         line = spec(f"line {index}")._replace(priority=OFFLINE_PRIORITY)
         predictor.reserve(line, START + 1.0, ttl_s=5.0)
     (coming,) = predictor.ledger.expected(START + 1.0)
-    # Nobody hurries to serve who will come to wait for what online requests leave.
+    # Offline arrivals get only what online requests leave, so they are not worth expecting.
     assert (coming.sequences < 30) == co_schedules
 
 
@@ -103,20 +103,20 @@ def test_ttft_is_counted_from_the_reservation() -> None:
     predictor.hear(snapshot(4, START + 1.0, state("a", output=2), state("stranger", output=5)))
     seen = predictor.complete("a")
     assert (seen.ttft_s, seen.output_tokens, seen.prompt_tokens) == (0.75, 2, 32)
-    # A snapshot may be faster than Reserve: then it counts from the arrival in the engine.
+    # A snapshot may arrive before Reserve: then the arrival in the engine counts.
     assert predictor.complete("stranger").ttft_s == 1.0
     assert predictor.complete("never").output_tokens == 0
 
 
 def delay_after(requests: int, *, busy: bool) -> float:
-    """What is learned when each request turns up 40 ms after its reservation."""
+    """The delay learned when each request shows up 40 ms after its reservation."""
     predictor = new_predictor(0.002)
     others = (state("other", output=1),) if busy else ()
     at, sequence = START, 1
     for i in range(requests):
         predictor.hear(snapshot(sequence, at, *others))
         predictor.reserve(spec(f"r{i}"), at, ttl_s=5.0)
-        arrival = at + 0.03  # where the API server had it
+        arrival = at + 0.03  # when the API server received it
         at, sequence = at + 0.04, sequence + 1
         predictor.hear(snapshot(sequence, at, *others, state(f"r{i}", arrival=arrival)))
         predictor.complete(f"r{i}")
@@ -126,7 +126,7 @@ def delay_after(requests: int, *, busy: bool) -> float:
 
 def test_the_dispatch_delay_is_learned() -> None:
     assert delay_after(0, busy=False) == 0.002
-    # An idle engine schedules at once; a busy one had it some time between 30 and 40 ms.
+    # An idle engine schedules at once; a busy one received it between 30 and 40 ms after that.
     assert delay_after(80, busy=False) == pytest.approx(0.040)
     assert 0.0299 <= delay_after(80, busy=True) <= 0.0401
 
@@ -147,7 +147,7 @@ def test_what_has_come_of_late_is_expected_to_come() -> None:
 
 @pytest.mark.parametrize("generated", [1, 50, 300])
 def test_who_waits_for_a_seat_is_told_by_what_has_been_generated_since(generated: int) -> None:
-    """The estimate of a running request is revised by its tokens, and placements go by that."""
+    """A running request's estimate is revised by its tokens, and placements use the revised one."""
     length = LengthEstimate(210.0, ((0.1, 10.0), (0.5, 30.0), (0.6, 350.0), (0.9, 450.0)))
     one_seat = replace(CONFIG, max_num_seqs=1)
     predictor = new_predictor()
@@ -190,7 +190,7 @@ def test_a_restart_forgets_what_the_engine_did_and_memory_is_bounded() -> None:
 
 
 def asks(name: str, chunks: int, text: bytes = b"") -> RequestSpec:
-    """Of a long text, the first `chunks` of 128 tokens and ten tokens more."""
+    """A request for the first `chunks` of 128 tokens of a long text, and ten tokens more."""
     prefix = chained((b"%d" % i for i in range(chunks)), text)
     length = LengthEstimate(10.0, source="hint")
     return RequestSpec(name, 128 * chunks + 10, 0, length, prefix=prefix, prefix_chunk_tokens=128.0)
@@ -235,7 +235,7 @@ def test_a_cached_prefix_shortens_the_prefill() -> None:
 
 
 def test_hits_of_those_who_wait_are_believed_until_they_run() -> None:
-    """An engine looks for cached blocks only when it admits."""
+    """An engine looks up cached blocks only at admission."""
 
     def behind(*, known: bool) -> float:
         predictor = new_predictor()
@@ -253,7 +253,7 @@ def test_hits_of_those_who_wait_are_believed_until_they_run() -> None:
 
 @pytest.mark.parametrize("when", ["on its way", "waiting", "running"])
 def test_a_request_whose_length_is_revised_finds_and_proves_what_it_did_before(when: str) -> None:
-    """Its own chunks are no hits of it, and that it did not find them says nothing of others."""
+    """Its own chunks are not hits, and that it did not find them says nothing about others."""
     predictor, revised = new_predictor(), asks("b", 3, b"another")
     predictor.hear(snapshot(1, START))
     predictor.reserve(asks("a", 5), START, ttl_s=5.0)

@@ -1,4 +1,4 @@
-"""What the micro-batcher makes of a slow model, and of its own end."""
+"""How the micro-batcher handles a slow model, and its own end."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ def make(
 
 
 async def test_close_answers_those_who_wait() -> None:
-    """One is being read, one waits for that, and the others for their turn."""
+    """One prompt is being read, one waits for that, and the others wait for their turn."""
     going_on = threading.Event()
 
     def predict(prompts: Sequence[str]) -> list[float]:
@@ -35,7 +35,7 @@ async def test_close_answers_those_who_wait() -> None:
 
 
 async def test_a_batch_is_no_larger_than_there_is_time_for() -> None:
-    """Each prompt takes 10 ms at least, and a batch may take 15."""
+    """Each prompt takes at least 10 ms, and a batch may take 15 ms."""
     sizes = []
 
     def predict(prompts: Sequence[str]) -> list[float]:

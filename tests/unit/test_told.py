@@ -1,4 +1,4 @@
-"""Latencies as clients get them: the shares that it promises, and what is left of it."""
+"""Latencies as clients are told them: that the promised shares hold, and what time is left."""
 
 from random import Random
 
@@ -29,8 +29,8 @@ SINGLE = WIDE._replace(ttft_quantiles=(), e2e_quantiles=())
 
 
 def test_the_first_to_end_are_short_and_those_under_way_say_so() -> None:
-    """A request arrives each second, and answers take a minute in the mean: what the first 240 are
-    promised comes from the few that have ended, where nothing else counts."""
+    """A request arrives each second, and answers take a minute on average: without those under way,
+    promises to the first 240 would depend only on the few that have ended."""
     shares = {}
     for counted in (False, True):
         draws, kept = Random(3), []
@@ -46,7 +46,7 @@ def test_the_first_to_end_are_short_and_those_under_way_say_so() -> None:
                 assert found is not None
                 latency_s = draws.expovariate(1 / 60)
                 under_way.append((now_s + latency_s, now_s))
-                if now_s >= 120:  # before, nobody has seen a long one
+                if now_s >= 120:  # before that, no long one has ended
                     kept.append(latency_s <= found.e2e.p90_s)
         shares[counted] = sum(kept) / len(kept)
     assert shares[False] < 0.75
@@ -78,7 +78,7 @@ def test_at_most_one_in_ten_is_told_more_than_twice_its_latency() -> None:
 @pytest.mark.parametrize("wrong_by", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("behind", [1, 60])
 def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behind: int) -> None:
-    """Answers end `behind` others later than something is told of them."""
+    """Answers end after `behind` others have got their predictions."""
     draws, calibration = Random(7), Calibration()
     kept, more_than_twice, under_way = [], [], []
     for number in range(3000):
@@ -92,7 +92,7 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
             calibration.observe("model", WIDE, None, Seen(under_way.pop(0)))
     assert 0.88 <= sum(kept) / len(kept) <= 0.92
     assert sum(more_than_twice) / len(more_than_twice) <= 0.12
-    assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0, 2.0)  # of which nothing was learnt
+    assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0, 2.0)  # nothing was learnt of it
 
 
 @pytest.mark.parametrize("mean_stay_s", [3.0, 8.0])
@@ -100,7 +100,7 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
 def test_who_does_not_wait_for_long_answers_hides_them_from_nobody(
     mean_stay_s: float, leave_unseen: bool
 ) -> None:
-    """Half or a fifth are left before their ends; what is told holds for those who stay."""
+    """A half or a fifth of the clients leave before the end; the shares hold for those who stay."""
     draws, calibration = Random(8), Calibration()
     kept = []
     for number in range(4000):
@@ -153,14 +153,14 @@ def test_what_is_left() -> None:
     whole = ToldLatency(1.0, 4.0, 16.0, 4.0)
     assert whole.left(0.0) == pytest.approx(whole)
     later = whole.left(4.0)
-    # Half had ended by then: the P90 of the others is the P95 of all, on the straight line beyond.
+    # Half had ended by then: the P90 of the rest is the P95 of all, on the straight line beyond.
     assert 0.0 < later.low_s < later.median_s < later.p90_s
     assert later.p90_s == pytest.approx(12.0 + 12.0 * 0.6931 / 1.6094, abs=1e-3)
     assert ToldLatency(2.0, 2.0, 2.0, 2.0).left(3.0) == ToldLatency(0.0, 0.0, 0.0, 0.0)
 
 
 def test_where_few_are_told_more_than_twice_their_latency_it_is_the_median() -> None:
-    """The lowest quantile is far too low: twice that would be no value to plan with."""
+    """The lowest quantile is far too low: twice its value would be useless for planning."""
     draws, calibration = Random(9), Calibration()
     for _ in range(WINDOW):
         latency_s = 4.0 * draws.lognormvariate(0.0, 0.2)
@@ -181,5 +181,5 @@ def test_latencies_follow_another_estimate_of_the_length() -> None:
     assert shorter.e2e_s == pytest.approx(0.5 + 1.5 / 2)
     assert dict(shorter.e2e_quantiles)[0.5] == pytest.approx(0.5 + 3.5 / 2)
     assert shorter.ttft_quantiles == early.ttft_quantiles
-    # Without quantiles its mean is all that is known of it.
+    # Without quantiles only its mean is known.
     assert with_length(early, was, LengthEstimate(30.0)).e2e_quantiles == shorter.e2e_quantiles

@@ -1,4 +1,4 @@
-"""What a replica remembers of its placements is bounded, and the snapshots in it too."""
+"""A replica's record of its placements is bounded, as are the snapshots in it."""
 
 from types import SimpleNamespace
 from typing import Any

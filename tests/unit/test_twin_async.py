@@ -1,4 +1,4 @@
-"""Async scheduling in the twin: what is foreseen, what is wasted, what waits."""
+"""Async scheduling in the twin: what is foreseen, what is wasted, and what waits."""
 
 from foretell.engine import Batch, Sequence, Twin
 from foretell.model import EngineConfig
@@ -11,13 +11,13 @@ def engine(**changes: int) -> Twin:
 
 
 def scheduled(twin: Twin) -> int:
-    """Tokens of the only request in the next step; nothing is completed."""
+    """Tokens of the only request in the next step, which is not completed."""
     batch = twin.schedule()
     return sum(tokens for _, tokens in batch.scheduled) if batch else 0
 
 
 def preempting(twin: Twin) -> list[Batch]:
-    """The second and the third step, which are in flight together: one applied, three scheduled."""
+    """The second and the third step, both in flight: three were scheduled, one is complete."""
     first, second = twin.schedule(), twin.schedule()
     assert first is not None
     assert second is not None
@@ -78,7 +78,7 @@ def test_a_preempted_request_gets_its_output_in_flight_and_waits_for_it() -> Non
     for batch in in_flight:
         twin.complete(batch)
     assert second.output_tokens == 2
-    assert scheduled(twin) == 9  # all of it anew
+    assert scheduled(twin) == 9  # all of it again
 
 
 def test_a_preempted_request_may_end_by_its_output_in_flight() -> None:

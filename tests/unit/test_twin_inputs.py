@@ -13,7 +13,7 @@ IMAGE = 16
 
 
 def image(number: int, at: int) -> EncoderInput:
-    """An image of that number, which begins with token `at` of a prompt."""
+    """The image with this number, which begins at token `at` of a prompt."""
     return EncoderInput(number, at, IMAGE, IMAGE, 0, IMAGE)
 
 
@@ -22,7 +22,7 @@ def sequence(request_id: str, prompt: int, *inputs: EncoderInput, output: int = 
 
 
 def step(twin: Twin) -> dict[str, int]:
-    """The tokens that each request computes in one step, which is then complete."""
+    """The tokens that each request computes in one step, which is then completed."""
     batch = twin.schedule()
     assert batch is not None
     twin.complete(batch)
@@ -39,7 +39,7 @@ def test_a_step_stops_before_an_image_that_its_budget_does_not_allow() -> None:
     twin.add(seq)
     assert step(twin) == {"a": 30}
     assert twin.encoder_cache == (CachedInput(1, IMAGE),)
-    assert step(twin) == {"a": 30}  # the first image makes way
+    assert step(twin) == {"a": 30}  # the first image is evicted
     assert twin.encoder_cache == (CachedInput(2, IMAGE),)
     assert step(twin) == {"a": 1}
 
@@ -116,7 +116,7 @@ def test_what_nobody_needed_longest_makes_way_first() -> None:
     for number, name in enumerate("abc"):
         twin.add(sequence(name, 20, image(number, 0), output=1))
         step(twin)
-    twin.add(sequence("d", 20, image(0, 0), output=1))  # is used again
+    twin.add(sequence("d", 20, image(0, 0), output=1))  # the image is used again
     step(twin)
     assert [each.content for each in twin.encoder_cache] == [1, 2, 0]
     twin.add(sequence("e", 20, image(7, 0), output=1))

@@ -16,7 +16,7 @@ def engine(**changes: object) -> Twin:
 
 
 def tokens(twin: Twin) -> list[int]:
-    """Of each request in the next step, in order."""
+    """The tokens of each request in the next step, in order."""
     batch = twin.schedule()
     assert batch is not None
     twin.complete(batch)
@@ -36,7 +36,7 @@ def test_an_adaptive_threshold_shares_the_step_among_all_but_never_goes_below_it
     many = engine(**adaptive)
     add(many, 16)
     assert tokens(many) == [8] * 8
-    # What is shared is `max_num_batched_tokens`, though a step may schedule less than that.
+    # `max_num_batched_tokens` is shared, though a step may schedule fewer tokens.
     less = engine(**adaptive, max_num_batched_tokens=80)
     add(less, 2)
     assert tokens(less) == [40, 24]
@@ -100,7 +100,7 @@ def test_the_shape_of_a_step_counts_pairs_from_the_first_token() -> None:
         twin.complete(batch)
     first, second, third = shapes
     assert (first.prefill_seqs, first.prefill_tokens, first.prefill_pairs) == (1, 64, 64 * 65 // 2)
-    # Behind 64 computed tokens the chunk of 6; a prompt of one token is a prefill.
+    # The chunk of 6 after 64 computed tokens; a prompt of one token is a prefill.
     assert (second.prefill_seqs, second.prefill_tokens) == (2, 7)
     assert second.prefill_pairs == 6 * 64 + 6 * 7 // 2 + 1
     assert (third.decode_seqs, third.decode_pairs, third.prefill_seqs) == (1, 71, 0)
@@ -116,6 +116,6 @@ def test_what_is_computed_again_is_a_prefill_of_prompt_and_output() -> None:
         resumed = next((s for s in batch.admitted if s.preemptions), None)
         shape, asked = batch.shape, batch.scheduled[-1][1]
         twin.complete(batch)
-    assert resumed.output_tokens == 4  # three before, and the one of this step
+    assert resumed.output_tokens == 4  # three before, and one in this step
     assert asked == 33
     assert shape.prefill_pairs == 33 * 34 // 2

@@ -36,7 +36,7 @@ def serve(twin: Twin, *sequences: Sequence) -> None:
 
 
 def check(twin: Twin) -> None:
-    """Beyond `Twin.check`: the two lists that blocks are linked in say what the blocks say."""
+    """In addition to `Twin.check`, compare the two linked lists with the blocks' own fields."""
     twin.check()
     state = twin._state
     blocks, engine = state.blocks, state.engine
@@ -63,7 +63,7 @@ def check(twin: Twin) -> None:
 @pytest.mark.parametrize("copies", [2, 3])
 def test_of_equal_blocks_the_last_is_hit_when_those_before_are_gone(copies: int) -> None:
     twin = engine(1 + copies)
-    # All compute the last block, because its last token is computed always.
+    # All compute the last block, because a prompt's last token is always computed.
     serve(twin, *(seq(f"r{i}", ("p", 8)) for i in range(copies)))
     serve(twin, seq("other", ("o", 4 * (copies - 1))))  # takes the blocks of all but the last
     again = seq("again", ("p", 8), ("x", 1))
@@ -103,7 +103,7 @@ def test_a_block_is_hit_only_when_the_step_that_fills_it_is_complete() -> None:
         known = int((twin._state.blocks["content"] != NONE).sum())
         filled.append((talker.output_tokens, talker.computed_tokens, known))
         in_flight.append(twin.schedule())
-    # The block of the prompt, and one of four outputs when the step behind the fourth is complete.
+    # The prompt's block; and one of four outputs, once the step after the fourth is complete.
     assert filled == [(1, 5, 1), (2, 6, 1), (3, 7, 1), (4, 8, 1), (5, 9, 2)]
 
 
@@ -167,7 +167,7 @@ def test_the_pool_stays_in_order(seed: int) -> None:
 def test_tables_of_running_requests_move_when_room_is_made() -> None:
     twin = engine(400)
     long = seq("long", ("p", 8), output=250)
-    serve(twin, seq("before", ("o", 9)))  # whose place in front of it is given up
+    serve(twin, seq("before", ("o", 9)))  # its place before the long request's is freed
     twin.add(long)
     place = int(long.row["place"])
     for i in range(180):  # six blocks of table each: more than there is room for at first
@@ -180,4 +180,4 @@ def test_tables_of_running_requests_move_when_room_is_made() -> None:
     serve(twin)
     answer = seq("next", ("p", 8), ("out:long", 250))
     serve(twin, answer)
-    assert answer.cached_tokens == 256  # all but the last token's block
+    assert answer.cached_tokens == 256  # all except the last token's block

@@ -1,4 +1,4 @@
-"""Prefix caching in the twin: content, blocks, and what admission makes of them."""
+"""Prefix caching in the twin: contents, blocks, and what admission does with them."""
 
 import pytest
 
@@ -57,7 +57,7 @@ def test_a_shared_prefix_is_computed_once_but_never_its_last_token() -> None:
     serve(twin, seq("a", ("p", 8)))
     again = seq("b", ("p", 8))
     serve(twin, again)
-    assert again.cached_tokens == 4  # the last token, and so its block, is computed anew
+    assert again.cached_tokens == 4  # the last token, and so its block, is computed again
     longer = seq("c", ("p", 8), ("q", 1))
     serve(twin, longer)
     assert longer.cached_tokens == 8
@@ -113,7 +113,7 @@ def test_a_request_of_unknown_content_shares_nothing() -> None:
 
 def test_places_of_the_ended_are_used_again() -> None:
     twin = engine(64)
-    for i in range(400):  # each needs 6 blocks of table, and all of them more than there are
+    for i in range(400):  # each needs 6 blocks of table, and all need more than there are
         served = seq(f"r{i}", ("p", 8), (f"own {i}", 9), output=5)
         serve(twin, served)
         assert served.cached_tokens == (8 if i else 0)

@@ -1,4 +1,4 @@
-"""Priorities in the twin: who waits in front, who is preempted, and what that gives back."""
+"""Priorities in the twin: who waits in front, who is preempted, and what that frees."""
 
 from foretell.engine import Sequence, Twin
 from foretell.model import EngineConfig
@@ -25,7 +25,7 @@ def names(sequences: list[Sequence]) -> list[str]:
 
 
 def step(twin: Twin) -> tuple[dict[str, int], list[str]]:
-    """Tokens by request of the next step, which is completed, and whom it preempted."""
+    """The tokens by request of the next step, which is completed, and the requests it preempted."""
     batch = twin.schedule()
     assert batch is not None
     twin.complete(batch)
@@ -37,7 +37,7 @@ def test_equals_wait_in_the_order_of_their_arrival() -> None:
     twin = engine()
     for name, arrival in (("c", 3.0), ("a", 1.0), ("d", 3.0), ("b", 2.0)):
         twin.add(seq(name, arrival_s=arrival))
-    assert names(twin.waiting) == ["a", "b", "c", "d"]  # c and d as they were added
+    assert names(twin.waiting) == ["a", "b", "c", "d"]  # c and d in the order of addition
 
 
 def test_a_preempted_request_waits_in_its_place_and_not_in_front() -> None:
@@ -61,7 +61,7 @@ def test_of_equals_the_last_to_arrive_is_preempted_even_if_it_was_admitted_first
         preempted: list[str] = []
         while not preempted:
             preempted = step(twin)[1]
-        assert preempted == [victim]  # of two that arrived at once the first in the list
+        assert preempted == [victim]  # of two that arrived together, the first in the list
 
 
 def test_a_victim_that_was_in_the_step_already_gives_its_tokens_back() -> None:
@@ -79,5 +79,5 @@ def test_a_victim_that_was_in_the_step_already_gives_its_tokens_back() -> None:
     assert step(twin)[0] == {"low": 10, "high": 10}
     assert step(twin)[0] == {"low": 10, "high": 5, "middle": 5}
     assert step(twin)[0] == {"low": 10, "high": 1, "middle": 9}
-    # low takes the last block; high needs one and gets it from low, whose 10 tokens are free again.
+    # low takes the last block; high needs one and gets low's, whose 10 tokens are free again.
     assert step(twin) == ({"high": 1, "middle": 10}, ["low"])

@@ -20,7 +20,7 @@ def test_a_request_from_arrival_to_flush() -> None:
         "preempted": [], "finished": [], "aborted": [], "free": 254,
     }  # fmt: skip
     assert lines[1]["finished"] == ["a"]
-    assert lines[2]["sched"] == {}  # tells the workers who has ended
+    assert lines[2]["sched"] == {}  # a step that reports finished requests to the workers
     assert lines[2]["free"] == 256
 
 

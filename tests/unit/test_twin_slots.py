@@ -1,4 +1,4 @@
-"""Slots of the twin's arrays: who ends, who takes their place, and twins that begin elsewhere."""
+"""Slots of the twin's arrays: their reuse after an end, and twins that begin from a snapshot."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_an_abort_finds_a_request_wherever_it_is_and_every_sequence_of_it() -> N
     twin.add(Sequence("c", 7, 5, 5))
     twin.add(Sequence("c", 7, 5, 5))
     assert twin.abort("b")  # preempted, with output in flight
-    assert twin.abort("c")  # two that were never scheduled
+    assert twin.abort("c")  # two sequences that were never scheduled
     assert twin.abort("a")  # running
     twin.check()
     for batch in in_flight:

@@ -1,4 +1,4 @@
-"""What engines say that they cannot do: by status, fields, numbers and names, in any words."""
+"""How engines say what they cannot serve: by status, fields, numbers and names, in any words."""
 
 import json
 from typing import Any
@@ -35,7 +35,7 @@ def error(message: str, param: str | None = None, code: Any = 400) -> dict[str, 
             TEXT,
         ),
         ("length", 400, error("zu lang", code="context_length_exceeded"), TEXT),
-        # before `error` was around it
+        # before it was wrapped in `error`
         ("length", 400, {"object": "error", "message": "at most 8192 tokens", "code": 400}, TEXT),
         ("", 400, error("max_tokens must be at least 1, got 0", "max_tokens"), TEXT),
         ("", 400, error("top_k must be at most 81920", "top_k"), TEXT),

@@ -1,4 +1,4 @@
-"""What was verified is kept for that very installation, in a file that only its user can write."""
+"""A verification is kept for that exact installation, in a file that only its user can write."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The release has one number, which every way of asking tells."""
+"""The release has one version number, and every way of asking returns it."""
 
 import re
 import subprocess
@@ -60,7 +60,7 @@ def test_every_service_exposes_it(declared: Declared) -> None:
 
 
 def test_a_release_is_built_from_what_is_there() -> None:
-    """The workflow's files, and its stages of the Dockerfile, exist."""
+    """The workflow's files, and its stages in the Dockerfile, exist."""
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
     images = workflow["jobs"]["images"]["strategy"]["matrix"]["include"]
     for image in images:

@@ -1,4 +1,4 @@
-"""Which GPUs an engine that the launcher starts may see."""
+"""Which GPUs are visible to an engine that the launcher starts."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from foretell.services.backend.commands import Places, engine_program, visible_g
         ("3", "", "3"),  # all are visible
         ("1", "4,5,6,7", "5"),
         ("2,3", "4,5,6,7", "6,7"),
-        ("3", "GPU-a", ""),  # chosen by what started the launcher
+        ("3", "GPU-a", ""),  # the launcher's parent has chosen
         ("", "4,5", ""),
     ],
 )

@@ -1,4 +1,4 @@
-"""What vLLM's image starts: the key comes from a file, and without it there is no open engine."""
+"""vLLM's image reads the key from a file; with a file but no key the engine does not start."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The walks through the code that docs/structure.md shows: short, and each step exists."""
+"""The walks through the code in docs/structure.md are short, and each step exists."""
 
 import ast
 import re
@@ -20,14 +20,14 @@ class Step(NamedTuple):
 
 
 def steps_of(walk: str) -> list[Step]:
-    """The rows of the table below the paragraph that begins so."""
+    """The rows of the table after the paragraph that begins with `walk`."""
     text = (ROOT / "docs" / "structure.md").read_text()
     table = text[text.index(walk) :].split("\n\n")[1]
     return [Step(f, n, tuple(_NAME.findall(calls))) for f, n, calls in _ROW.findall(table)]
 
 
 def functions(path: str) -> set[str]:
-    """Functions of a file, methods by `Class.method`."""
+    """The functions of a file; methods as `Class.method`."""
     found = set()
     for node in ast.parse((ROOT / path).read_text()).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -39,7 +39,7 @@ def functions(path: str) -> set[str]:
 
 
 def called(path: str) -> set[str]:
-    """The last names of what a file calls."""
+    """The last part of each name that a file calls."""
     calls = [n.func for n in ast.walk(ast.parse((ROOT / path).read_text())) if type(n) is ast.Call]
     return {str(getattr(each, "attr", getattr(each, "id", ""))) for each in calls}
 

@@ -1,4 +1,4 @@
-"""Messages survive the wire, and contradictions are refused."""
+"""Messages survive encoding, and contradictory ones are refused."""
 
 import math
 from dataclasses import replace
@@ -236,12 +236,12 @@ def test_multimodal_inputs_survive_a_round_trip() -> None:
     "inputs",
     [
         (IMAGES[1], IMAGES[0]),  # not in order
-        (IMAGES[0], IMAGES[0]),  # in the same place
+        (IMAGES[0], IMAGES[0]),  # at the same place
         (IMAGES[1]._replace(length=8),),  # beyond the prompt
         (IMAGES[1]._replace(end_embed=8),),
         (IMAGES[1]._replace(embeds=8),),
         (IMAGES[1]._replace(first_embed=7, end_embed=6),),
-        (IMAGES[1]._replace(held=1),),  # which is not in the cache
+        (IMAGES[1]._replace(held=1),),  # it is not in the cache
     ],
 )
 def test_inputs_that_no_prompt_can_have_are_refused(inputs: tuple[EncoderInput, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Streams of conversations, and the names of their prompts' blocks."""
+"""Streams of conversations, and the hashes of their prompts' blocks."""
 
 from itertools import pairwise
 from random import Random

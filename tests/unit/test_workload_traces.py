@@ -72,7 +72,7 @@ def test_csv_with_what_was_believed() -> None:
     assert {a.prompt_tokens: told_length(a) for a in coming} == believed
     (mean,) = parse_csv(["in_tok,out_tok,expected_tokens", "1,2,3"]).requests
     assert mean.length == LengthEstimate(3.0, source="model")
-    (silent,) = parse_csv(["in_tok,out_tok,p50", "1,2,3"]).requests  # of what, it does not say
+    (silent,) = parse_csv(["in_tok,out_tok,p50", "1,2,3"]).requests  # it does not say of what
     assert silent.length is None
     with pytest.raises(ValueError, match="does not tell"):
         told_length(Arrival(0.0, 1, 2, "r0"))
@@ -156,7 +156,7 @@ def test_untimed_requests_come_at_their_rate(cv: float) -> None:
 
 
 def test_noisy_lengths_are_honest() -> None:
-    """As many true lengths lie below a believed quantile as it says."""
+    """The share of true lengths below an estimated quantile equals its level."""
     estimate = noisy_length(0.5, Random(1))
     draws = Random(2)
     lengths = [max(1, round(draws.lognormvariate(6.0, 2.0))) for _ in range(4000)]
@@ -181,7 +181,7 @@ UNLIKE_LENGTHS = {
 
 @pytest.mark.parametrize("lengths", UNLIKE_LENGTHS.values(), ids=UNLIKE_LENGTHS)
 def test_the_taggers_errors_are_honest_on_every_trace(lengths: list[int]) -> None:
-    """Its intervals hold as many lengths as they say, and its means rank requests as it does."""
+    """Its intervals hold as many lengths as they claim, and its means rank requests as it does."""
     prompts = Random(2)
     trace = [Arrival(0.0, prompts.randint(1, 4000), tokens, "r") for tokens in lengths]
     estimates = list(map(residual_length(trace, Random(1)), trace))

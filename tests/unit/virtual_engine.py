@@ -1,4 +1,4 @@
-"""An engine whose steps last as long as a step-time model says; the caller keeps the clock."""
+"""An engine whose steps take as long as a step-time model says; the caller keeps the clock."""
 
 from foretell.engine import Batch, Outcome, Sequence, Twin
 from foretell.latency.linear import StepTimeModel
@@ -6,7 +6,7 @@ from foretell.model import EngineConfig, EngineSnapshot, RequestState, Step
 
 
 class VirtualEngine:
-    """Schedules, completes, and tells what a backend would publish."""
+    """Schedules and completes steps, and returns what a backend would publish."""
 
     def __init__(self, config: EngineConfig, step_time: StepTimeModel) -> None:
         self._config = config
@@ -18,11 +18,11 @@ class VirtualEngine:
         self._snapshots = 0
 
     def deliver(self, seq: Sequence) -> None:
-        """A request reaches the engine's queue."""
+        """Add a request to the engine's queue."""
         self._twin.add(seq)
 
     def start_step(self, now_s: float) -> float | None:
-        """Schedule a step and return when it will end; None when there is nothing to do."""
+        """Schedule a step and return when it will end; None if there is nothing to do."""
         self._batch = self._twin.schedule()
         if self._batch is None:
             return None
@@ -31,13 +31,13 @@ class VirtualEngine:
         return now_s + self._step_time.step_s(self._batch.shape)
 
     def end_step(self) -> Outcome:
-        """Apply the outputs of the step under way."""
+        """Apply the outputs of the running step."""
         assert self._batch is not None
         batch, self._batch = self._batch, None
         return self._twin.complete(batch)
 
     def snapshot(self, now_s: float) -> EngineSnapshot:
-        """The state now."""
+        """The current state."""
         self._snapshots += 1
         scheduled: dict[str, int] = {}
         steps: tuple[Step, ...] = ()

@@ -10,7 +10,7 @@ if find_spec("vllm") is None:
 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
-    """Import vLLM before the tests that need it do: its warnings are not ours to fail on."""
+    """Import vLLM before the tests that need it, so that its warnings do not fail a test."""
     needs = module_path.name.startswith(("test_plugin_", "test_twin_", "test_verify_"))
     if needs and find_spec("vllm"):
         with warnings.catch_warnings():

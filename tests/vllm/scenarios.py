@@ -8,7 +8,7 @@ from foretell.model import EncoderInput, EngineConfig, content_number
 from foretell.tools.verify.engine_loop import Drafting, EngineLoop, Iteration, unique_prompt
 from foretell.tools.verify.installed import engine_config
 
-SCARCE_BLOCKS = 40  # little enough that requests are preempted
+SCARCE_BLOCKS = 40  # few enough that requests are preempted
 
 VARIANTS = {
     "sync-fcfs": engine_config(total_blocks=SCARCE_BLOCKS),
@@ -65,14 +65,14 @@ VARIANTS = {
 
 
 def extra_args(index: int) -> dict[str, Any] | None:
-    """What Foretell's scheduler sends along; every third request did not come through it."""
+    """What Foretell's scheduler adds to a request; every third one did not come through it."""
     if index % 3 == 0:
         return None
     return {"foretell_id": f"cluster-{index}", "foretell_predicted_tokens": index + 0.5}
 
 
 def images(rng: random.Random, prompt: int, config: EngineConfig) -> list[tuple[str, EncoderInput]]:
-    """Multimodal inputs within a prompt, in an engine that has any; of one size by their name."""
+    """Multimodal inputs within a prompt, if the engine has any; equal names have equal sizes."""
     inputs: list[tuple[str, EncoderInput]] = []
     offset = 0
     while config.max_num_encoder_input_tokens and rng.random() < 0.6:
@@ -98,7 +98,7 @@ def drive(
 ) -> list[Iteration]:
     """Serve `requests` random requests to their end: bursts, shared prefixes, aborts, EOS, pauses.
 
-    `observe` sees the loop before the first request, `after_step` after each iteration.
+    `observe` gets the loop before the first request, `after_step` gets it after each iteration.
     """
     rng = random.Random(seed)
     loop = EngineLoop(config, cls)

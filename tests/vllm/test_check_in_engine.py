@@ -1,4 +1,4 @@
-"""What engines under `foretell check` load: lengths that only they know, and the plugin's meter."""
+"""What engines under `foretell check` load: answer lengths known only to them, and a step meter."""
 
 import json
 from pathlib import Path

@@ -33,7 +33,7 @@ CO_SCHEDULED = [
     for name, each in VARIANTS.items()
     if each.kv_cache_groups == 1 and not each.num_speculative_tokens
 ]
-"""Engines of other kinds serve as stock vLLM."""
+"""Engines of other kinds serve like stock vLLM."""
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -46,7 +46,7 @@ def test_without_offline_requests_each_step_is_vllms_own(name: str, seed: int) -
 @pytest.mark.parametrize("name", CO_SCHEDULED)
 @pytest.mark.parametrize("seed", range(4))
 def test_after_the_last_offline_request_each_step_is_vllms_own(name: str, seed: int) -> None:
-    """But for what is cached: the pool is emptied of it."""
+    """Except for what is cached: the block pool is reset."""
 
     def with_past(loop: EngineLoop) -> None:
         for index in range(5):
@@ -64,7 +64,7 @@ def test_after_the_last_offline_request_each_step_is_vllms_own(name: str, seed: 
 
 
 class Traffic:
-    """Random requests of both classes, under scarce blocks; what became of them."""
+    """Random requests of both classes, under scarce blocks, and their outcomes."""
 
     def __init__(self, seed: int, **changes: Any) -> None:
         self.rng = random.Random(seed)
@@ -202,7 +202,7 @@ def test_an_online_request_without_room_takes_that_of_the_least_computed(is_asyn
 
 
 def test_offline_requests_that_share_a_prefix_follow_each_other() -> None:
-    """Their common blocks are computed once, however they arrived and whatever came between."""
+    """Their common blocks are computed once, in any order of arrival and with others in between."""
     prefixes = [unique_prompt(f"book {index}", 256) for index in range(4)]
 
     def hits(cls: type[Any] | None) -> int:
@@ -219,7 +219,7 @@ def test_offline_requests_that_share_a_prefix_follow_each_other() -> None:
 
 
 def test_one_that_is_passed_over_comes_in_the_end() -> None:
-    """However many come that find their blocks cached."""
+    """However many requests arrive whose blocks are cached."""
     loop = loop_of(max_num_seqs=1, total_blocks=60)
     book = unique_prompt("book", 256)
     loop.add("reader", [*book, 5], 1, extra_args=OFFLINE)
@@ -297,7 +297,7 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     assert all(each.config.co_schedules for each in told)
     assert {each.config.policy for each in told} == {"fcfs"}
     assert OFFLINE_APART in told[0].config.approximations
-    assert told[-1].online_ttft_s == 0.0  # one without target may come again
+    assert told[-1].online_ttft_s == 0.0  # a request without target may come again
     targets: dict[str, list[tuple[float, float, int]]] = {}
     for each in told:
         of = each.running
@@ -306,7 +306,7 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
             targets.setdefault(name, []).append(row)
     online = targets.pop("online")
     assert (0.5, 0.05, 0) in online
-    # Once the first token is out, the others are due from when it was.
+    # Once the first token is out, the deadlines of the others count from that moment.
     after_s = {ttft_s for ttft_s, _, tokens in online if tokens}
     assert len(after_s) == 1
     assert 0.0 <= after_s.pop() - (began_s - arrived_s) < 60.0
@@ -314,5 +314,5 @@ def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(
     waiting = next(each.waiting for each in told if "late" in each.waiting.request_id)
     offline = [name.startswith("offline") for name in waiting.request_id]
     assert offline == sorted(offline)
-    assert sum(offline) == 3  # one of them had to leave for the online one
+    assert sum(offline) == 3  # one of them had to make room for the online one
     assert [each == 2**31 - 1 for each in waiting.priority] == offline

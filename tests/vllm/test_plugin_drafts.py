@@ -1,4 +1,4 @@
-"""What the plugin counts of draft tokens."""
+"""The plugin's counts of draft tokens."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.vllm
 
 
 def counted(counts: DraftCounts, drafts: dict[str, int], sampled: dict[str, int]) -> None:
-    """A step with so many drafts and sampled tokens; "new" has no output yet."""
+    """Count a step with these drafts and sampled tokens; "new" has no output yet."""
     output = SimpleNamespace(scheduled_spec_decode_tokens={i: [0] * n for i, n in drafts.items()})
     tokens = SimpleNamespace(
         req_ids=list(sampled), sampled_token_ids=[[0] * n for n in sampled.values()]

@@ -1,4 +1,4 @@
-"""What the plugin tells of a server's data-parallel ranks."""
+"""What the plugin publishes about a server's data-parallel ranks."""
 
 from pathlib import Path
 from typing import Any
@@ -48,14 +48,14 @@ def test_a_server_with_some_of_all_ranks_counts_its_own(way: str, is_dense: bool
 def test_ranks_that_nobody_knows_of_are_not_predicted(
     known: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each dense rank of vLLM's believes that it is alone."""
+    """Each dense rank of vLLM sees itself as the only one."""
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{tmp_path}/snapshots")
     monkeypatch.setenv("FORETELL_PLUGIN_RANKS", str(known))
     scheduler: Any = build_scheduler(engine_config(), ForetellScheduler)
     assert scheduler.foretell is not None
     scheduler.shutdown()
     parallel = scheduler.vllm_config.parallel_config
-    parallel.elastic_ep_max_dp_size = 2  # as where `--data-parallel-size 2` was asked for
+    parallel.elastic_ep_max_dp_size = 2  # as with `--data-parallel-size 2`
     parallel.reconfigure_for_independent_dp_rank()
     assert (parallel.data_parallel_size, ranks.ranks(scheduler)) == (1, 2)
     guard = attach(scheduler)
@@ -77,7 +77,7 @@ def test_ranks_with_experts_tell_who_steps_together() -> None:
     assert compat.engine_config(scheduler).steps_with != here.steps_with
     parallel.data_parallel_master_ip = "10.0.0.1"
     names = set()
-    for own in ("another", "one more"):  # servers of one deployment
+    for own in ("another", "one more"):  # two servers of one deployment
         scheduler.vllm_config.instance_id = own
         names.add(compat.engine_config(scheduler).steps_with)
     assert len(names) == 1

@@ -1,4 +1,4 @@
-"""What is read of waiting requests where they are too many for every step."""
+"""What the plugin reads of waiting requests when there are too many to read all at every step."""
 
 from types import SimpleNamespace
 from typing import Any

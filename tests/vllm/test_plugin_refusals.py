@@ -1,4 +1,4 @@
-"""Which engines the plugin refuses, and what it says is not modelled."""
+"""Which engines the plugin refuses, and what it reports as not modelled."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.vllm
 
 
 def _refused(endpoint: str, warned: list[str]) -> str:
-    """Why the plugin does not attach, as the engine's log has it, and its predictor."""
+    """Why the plugin does not attach: equal in the engine's log and in what its predictor gets."""
     heard = LogReader(path_of(endpoint))
     scheduler = build_scheduler(SYNC, ForetellScheduler)
     told = next_snapshot(heard).unpredicted
@@ -54,7 +54,7 @@ def test_an_older_version_is_refused(
 
 @pytest.fixture
 def newer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A vLLM newer than all known ones; what it is verified as."""
+    """A vLLM newer than all known ones; returns the name under which it can be verified."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(vllm, "__version__", "9.9.0")
     return verified.installation(Path(vllm.__file__).parent, "9.9.0")
@@ -121,7 +121,7 @@ def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
         ([window], [], (1, 1, 64, 0)),
         ([full, window, window], [], (3, 2, 64, 0)),
         ([chunks, full], [], (2, 1, 0, 64)),
-        ([replace(full, sliding_window=64)], [], one_full),  # it keeps the blocks of a full one
+        ([replace(full, sliding_window=64)], [], one_full),  # keeps the blocks of a full one
         ([mamba, full], ["state-space layers"], one_full),
         ([full, window, chunks], [one], one_full),
         ([window, replace(window, sliding_window=32)], [one], one_full),
@@ -147,7 +147,7 @@ def test_all_that_the_twin_does_not_model_is_told(endpoint: str) -> None:
         ("speculative_config", "speculative decoding"),
         ("kv_transfer_config", "a KV connector"),
         ("lora_config", "which LoRA adapter a new request asks for"),
-        ("invented_config", "invented_config"),  # what a later vLLM may have
+        ("invented_config", "invented_config"),  # a field that a later vLLM may have
     ):
         setattr(config, name, object())
         assert compat.approximations(scheduler) == [told]
@@ -187,7 +187,7 @@ def test_what_is_not_known_of_multimodal_inputs_is_told(endpoint: str) -> None:
 
 def test_a_version_that_encodes_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Older:
-        """As before 0.32: nothing allocates the inputs of a step by itself."""
+        """A scheduler before 0.32, without a function that allocates the inputs of a step."""
 
     assert not encoder.knows_encoding(Older)
     assert encoder.knows_encoding(Scheduler) == KNOWS_ENCODING

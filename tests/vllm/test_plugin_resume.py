@@ -1,4 +1,4 @@
-"""A request that brings output tokens is scheduled as one that was preempted after them."""
+"""A request that brings output tokens is scheduled like one preempted after producing them."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ class Async(Resuming, AsyncScheduler):  # type: ignore[misc]
 
 
 class Watching:
-    """What the worker and the API server are told of one request."""
+    """What the worker and the API server learn about one request."""
 
     def __init__(self, loop: EngineLoop, request_id: str) -> None:
         self.scheduler: Any = loop.scheduler
@@ -71,7 +71,7 @@ def add(loop: EngineLoop, name: str, max_tokens: int = 60, **more: Any) -> Any:
 @pytest.mark.parametrize("cached", [False, True])
 def test_limits_count_what_it_brings_and_all_of_it_is_told(is_async: bool, cached: bool) -> None:
     loop = loop_of(is_async=is_async)
-    if cached:  # more than the prompt is
+    if cached:  # more than the prompt is cached
         loop.add("before", [*PROMPT, *BROUGHT, 7], 20)
         loop.run()
     seen, request = Watching(loop, "r"), add(loop, "r")
@@ -86,7 +86,7 @@ def test_limits_count_what_it_brings_and_all_of_it_is_told(is_async: bool, cache
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_preempted_later_it_is_the_same_to_its_worker(is_async: bool) -> None:
-    """The worker has what was brought as part of the prompt; it must not get it twice."""
+    """The worker has the brought tokens as part of the prompt; it must not get them twice."""
     loop = loop_of(is_async=is_async, total_blocks=16)
     loop.add("first", 100, 120)
     loop.step()

@@ -1,4 +1,4 @@
-"""Nothing that goes wrong in the plugin changes what the engine does."""
+"""No fault in the plugin changes what the engine does."""
 
 import time
 from pathlib import Path
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.vllm
 
 @pytest.fixture
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every step is told when it begins, so that they can be counted."""
+    """Every step is published when it begins, so that steps can be counted."""
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)
 
 
@@ -55,7 +55,7 @@ def test_without_an_endpoint_it_stays_off(
 
 
 class Broken:
-    """A publisher whose every `period`-th call of `send` fails."""
+    """A publisher whose `send` fails at every `period`-th call."""
 
     def __init__(self, period: int) -> None:
         self.period = period
@@ -153,7 +153,7 @@ def test_snapshots_are_logged_in_shared_memory(
     loop = EngineLoop(SYNC, ForetellScheduler)
     reader = LogReader(log)
     reader.reopen()
-    assert reader.read()  # the idle engine; from there on it hears all
+    assert reader.read()  # the idle engine; from here on it receives everything
     loop.add("r0", 20, 3)
     steps = len(loop.run())
     heard = []
@@ -181,7 +181,7 @@ def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPa
     ):
         last = next_snapshot(reader)
     reader.close()
-    # Three steps, then idle; and the idle state repeated.
+    # Three steps, then the idle state, which is repeated.
     assert last.sequence == 5
     assert last.published_unix_s > last.taken_unix_s
     assert not last.running.request_id

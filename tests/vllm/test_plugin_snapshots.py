@@ -1,4 +1,4 @@
-"""What the plugin publishes is the scheduler's own truth, at every step of random runs."""
+"""What the plugin publishes equals the scheduler's own state, at every step of random runs."""
 
 import sys
 from collections import defaultdict
@@ -28,15 +28,15 @@ pytestmark = pytest.mark.vllm
 
 
 class Recording:
-    """Takes the publisher's place; keeps what is published and calls `on_publish` at once.
+    """Replaces the publisher; keeps what is published and calls `on_publish` at once.
 
-    The plugin keeps every exception from the engine, this one's too: it is raised again at the end.
+    The plugin hides every exception from the engine, this class's too: it is raised in the end.
     """
 
     def __init__(self) -> None:
         self.snapshots: list[EngineSnapshot] = []
         self.grown = 0
-        """Those that only tell by how much all running requests have grown."""
+        """The number of snapshots that only report by how much all running requests have grown."""
         self.on_publish: Callable[[EngineSnapshot], None] = lambda _snapshot: None
         self.failures: list[BaseException] = []
 
@@ -85,7 +85,7 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
     iterations = drive(config, ForetellScheduler, seed, observe=observe)
 
     snapshots, shapes = recording.snapshots, truths[0].shapes
-    # With vLLM 0.30 runs with images take another course, which covers less.
+    # With vLLM 0.30 runs with images take another course, which covers fewer cases.
     covers = truths[0].tells_inputs or not config.max_num_encoder_input_tokens
     if covers:
         assert any(i.preempted for i in iterations), "the run must exercise preemption"
@@ -123,7 +123,7 @@ def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording:
 
 @pytest.fixture
 def restless() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads switch as often as they can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -134,7 +134,7 @@ LATE_VARIANTS = ["sync-fcfs", "sync-priority", "async-fcfs"]
 
 
 class Lateness:
-    """The scheduler's state at each step of a run, and what was told late of it."""
+    """The scheduler's state at each step of a run, and what was published late about it."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -155,7 +155,7 @@ class Lateness:
         recorder.scheduled = scheduled
 
     def check(self) -> None:
-        """Each snapshot was true at the step that it names, and each step is told once."""
+        """Check that each snapshot was true at its step, and each step is reported once."""
         assert self._truth
         told = self._recording.snapshots
         assert [s.sequence for s in told] == list(range(1, len(told) + 1))
@@ -173,7 +173,7 @@ class Lateness:
 def test_what_is_told_late_was_true_when_that_step_began(
     variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told by hand: how often does not depend on the machine."""
+    """Published by explicit calls, so that their number does not depend on the machine."""
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 1.0)  # longer than any step here
     monkeypatch.setattr(plugin._Guard, "tell_late", lambda *_: None)
     lateness, draws = Lateness(recording), Random(seed)
@@ -187,7 +187,7 @@ def test_what_is_told_late_was_true_when_that_step_began(
                 before = len(recording.snapshots)
                 recorder = loop.scheduler.foretell.recorder
                 if draws.random() < 0.5:
-                    recorder._told_s = 0.0  # then it is time for even steps, too
+                    recorder._told_s = 0.0  # then even steps are due, too
                 recorder.tell_late()
                 late += len(recording.snapshots) - before
 
@@ -207,7 +207,7 @@ def test_what_is_told_late_was_true_when_that_step_began(
 def test_the_thread_tells_only_what_was_true(
     every_s: float, variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever it has its turn, which on a busy machine may be never."""
+    """Whenever it gets its turn, which may be never on a busy machine."""
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.05)
     stock = plugin._Guard.tell_late
     monkeypatch.setattr(plugin._Guard, "tell_late", lambda guard, _: stock(guard, every_s))
@@ -219,7 +219,7 @@ def test_the_thread_tells_only_what_was_true(
 def test_an_exception_in_the_thread_is_kept_and_counted(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the end the plugin switches itself off, from that very thread."""
+    """Finally the plugin switches itself off, from that very thread."""
     monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.001)
     monkeypatch.setattr(snapshot_module.SnapshotRecorder, "tell_late", lambda _: 1 / 0)
     guards: list[Any] = []
@@ -264,7 +264,7 @@ def test_waiting_requests_are_listed_in_the_order_of_admission(
 
 
 def test_a_request_that_waits_again_is_told_anew(recording: Recording) -> None:
-    """The queue holds the same requests as when it was last not empty, but they have changed."""
+    """The queue has the same requests as when it was last not empty, but they have changed."""
     loop = EngineLoop(engine_config(total_blocks=10), ForetellScheduler)
     recording.on_publish = Truth(loop).check
     last = [loop.add(f"r{i}", 33, 100, extra_args=extra_args(i)) for i in range(3)][-1]
@@ -309,7 +309,7 @@ def test_the_configuration_is_told(recording: Recording) -> None:
         async_scheduling=True,
     )
     build_scheduler(config, ForetellScheduler)
-    # Before the first request: a predictor learns the engine as soon as it is up.
+    # Before the first request: a predictor learns the engine's configuration as soon as it is up.
     (snapshot,) = recording.snapshots
     assert snapshot.config == replace(config, engine_version=f"vllm {compat.version()}")
     assert snapshot.free_blocks == 77

@@ -1,4 +1,4 @@
-"""How long a step took, told from when the engine called the scheduler."""
+"""How long a step took, counted from the engine's call of the scheduler."""
 
 import pytest
 
@@ -48,7 +48,7 @@ def test_an_engine_that_cannot_schedule_is_not_busy() -> None:
     tracker.scheduled(first, SHAPE, at(0))
     tracker.updating(first, at(1))
     tracker.updated(work_left=True)
-    tracker.scheduled(object(), EMPTY, at(2))  # all that is left is blocked
+    tracker.scheduled(object(), EMPTY, at(2))  # all remaining requests are blocked
     tracker.scheduled(second, SHAPE, at(50))
     tracker.updating(second, at(51))
     assert durations(tracker.take_completed())[-1] == (1, 50, 1)
@@ -73,7 +73,7 @@ def test_outputs_are_matched_by_identity_and_lost_ones_dropped() -> None:
     tracker, lost, found = StepTracker(), {"n": 1}, {"n": 1}
     tracker.scheduled(lost, SHAPE, at(0))
     tracker.scheduled(found, SHAPE, at(1))
-    tracker.updating({"n": 1}, at(2))  # equal, but not one of them
+    tracker.updating({"n": 1}, at(2))  # equal, but not the same object
     assert tracker.take_completed() == []
     tracker.updating(found, at(5))
     assert [s.step for s in tracker.take_completed()] == [1]

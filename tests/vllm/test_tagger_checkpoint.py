@@ -62,10 +62,10 @@ def save_model(folder: Path, num_labels: int = 1) -> None:
         vocab_size=300, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
         intermediate_size=64, max_position_embeddings=POSITIONS, type_vocab_size=1,
         pad_token_id=PAD, bos_token_id=BOS, eos_token_id=EOS, num_labels=num_labels,
-        initializer_range=0.5,  # at the usual 0.02 a random model says the same of every prompt
+        initializer_range=0.5,  # with the usual 0.02 a random model answers all alike
     )  # fmt: skip
     model = transformers.RobertaForSequenceClassification(config)
-    with torch.no_grad():  # so that answers differ by whole tokens and none is cut at 1
+    with torch.no_grad():  # so that answers differ by whole tokens and none is clipped to 1
         model.classifier.out_proj.weight.mul_(30.0)
         model.classifier.out_proj.bias.fill_(500.0)
     model.save_pretrained(folder)
@@ -81,7 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def by_hand(folder: Path) -> list[float]:
-    """What the model says of each prompt: one at a time, no padding, the middle cut by hand."""
+    """The model's answer to each prompt: one at a time, no padding, the middle cut by hand."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
     answers = []

@@ -1,4 +1,4 @@
-"""The tiny model is complete, deterministic and left alone once built."""
+"""The tiny model is complete, deterministic and not built again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`foretell train-tagger` on answers whose length a single word tells."""
+"""`foretell train-tagger` on answers whose length depends on a single word."""
 
 import json
 from pathlib import Path
@@ -80,7 +80,7 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     for example, estimate in zip(examples, load_tagger(str(out)).estimate(examples), strict=True):
         expected = LENGTHS[example.conversation.prompt.split()[0]]
         assert dict(estimate.quantiles)[0.5] == pytest.approx(expected, rel=0.5)
-    # The service, too, loads it and says the same of an answer that it knows nothing of yet.
+    # The service loads it, too, and gives the same estimate for an answer without any feedback yet.
     encoder = EncoderApart(out)
     served = EncoderModel(encoder)
     question = Question(examples[0].model_name, examples[0].conversation)
@@ -88,7 +88,7 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     assert served.estimates([(question, found)]) == load_tagger(str(out)).estimate(examples[:1])
     encoder.close()
     assert "Spearman" in (out / "README.md").read_text()
-    # Ended, it has nothing to go on with: the same command says the same again.
+    # A finished run has no steps left: the same command returns the same result.
     assert (
         train_tagger(options(answers, out, epochs=6), [], console)["held out"] == scores["held out"]
     )
@@ -99,7 +99,7 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
 def test_a_student_learns_from_its_teachers_too(answers: Path, tmp_path: Path) -> None:
     console, teacher, out = Console(quiet=True), tmp_path / "teacher", tmp_path / "student"
     train_tagger(options(answers, teacher, epochs=6), [], console)
-    # An answer is never in its own target: all that is learnt is what the teacher says.
+    # No answer is in its own target: all that is learnt comes from the teacher.
     given = options(answers, out, epochs=6, seed=1, teachers=(str(teacher),), taught=1.0)
     scores = train_tagger(given, [], console)
     spearman = scores["held out"].spearman

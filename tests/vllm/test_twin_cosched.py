@@ -1,4 +1,4 @@
-"""The twin of an engine that co-schedules against the class itself in vLLM, in virtual time."""
+"""Compares a co-scheduling twin with the scheduler class itself in vLLM, in virtual time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The twin against vLLM's real scheduler, iteration by iteration, on random scenarios."""
+"""Compares the twin with vLLM's real scheduler, iteration by iteration, on random scenarios."""
 
 import os
 from collections.abc import Iterable, Mapping
@@ -36,11 +36,11 @@ SEEDS_OF_A_MODE = int(520 * SHARE)
 SEEDS_FROM_THE_MIDDLE = int(120 * SHARE)
 SEEDS_OF_IMAGES = int(130 * SHARE)  # of each kind of multimodal inputs
 SEEDS_OF_DRAFTS = int(130 * SHARE)  # of each kind of drafts and of waiting
-SEEDS_OF_LOCAL_ATTENTION = int(50 * SHARE)  # of each kind of it
+SEEDS_OF_LOCAL_ATTENTION = int(50 * SHARE)  # of each kind of local attention
 
 
 def assert_equal(ours: Iterable[Any], theirs: Iterable[Any], seed: int, mode: str) -> None:
-    """Record by record; the order of what was scheduled counts too."""
+    """Compare record by record; the order of what was scheduled counts, too."""
     for mine, real in zip_longest(ours, theirs):
         same = mine == real and list(mine["sched"] or ()) == list(real["sched"] or ())
         assert same, (
@@ -121,7 +121,7 @@ def test_a_restored_twin_knows_what_local_attention_holds(
 
 def _assert_goes_on(scenario_data: dict[str, Any], seed: int, mode: str) -> None:
     data = driver.as_installed(scenario_data)
-    data["config"]["enable_prefix_caching"] = False  # a snapshot tells nothing of content
+    data["config"]["enable_prefix_caching"] = False  # a snapshot does not contain the tokens
     scenario = parse_scenario(data)
     snapshots: dict[int, EngineSnapshot] = {}
     theirs = list(recorder.record(scenario, snapshots=snapshots))
@@ -135,12 +135,12 @@ def _assert_goes_on(scenario_data: dict[str, Any], seed: int, mode: str) -> None
 
 
 def _just_preempted(lines: Iterable[Any]) -> set[int]:
-    """Steps after which a preempted request may have output in flight: no snapshot shows it."""
+    """Steps after which a preempted request may have output in flight, which no snapshot shows."""
     return {line["step"] + late for line in lines if line.get("preempted") for late in (0, 1)}
 
 
 def _does_something(line: Mapping[str, Any]) -> bool:
-    """Not so the iterations that flush finished requests; where they are is not in a snapshot."""
+    """False for iterations that only flush finished requests: a snapshot does not show them."""
     return bool(line["sched"] or line["finished"] or line["aborted"] or line.get("preempted"))
 
 
@@ -167,7 +167,7 @@ def _from_the_middle(scenario: Scenario, snapshot: EngineSnapshot, step: int) ->
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", IMAGES)
 def test_the_images_are_worth_running(kind: str, mode: str) -> None:
-    """Room for all of them would make another schedule of most scenarios."""
+    """With room for all images, most scenarios would be scheduled differently."""
     differ = 0
     for seed in range(60):
         data = random_scenario(seed, mode, kind)
@@ -179,7 +179,7 @@ def test_the_images_are_worth_running(kind: str, mode: str) -> None:
 
 @pytest.mark.parametrize("attention", ["full", *DRAFTS, *QUEUES, *IMAGES, *LOCAL_ATTENTION])
 def test_the_scenarios_are_worth_running(attention: str) -> None:
-    """What the comparison is for does happen: otherwise it would show nothing."""
+    """What is to be compared does occur: otherwise the comparison would show nothing."""
     seen: dict[str, int] = dict.fromkeys(("preempted", "resumed", "aborted", "finished"), 0)
     hits = hits_after_preemption = 0
     for seed in range(100):

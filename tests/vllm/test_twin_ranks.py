@@ -1,6 +1,6 @@
-"""Forecasts of ranks that step together, beside vLLM's own engine cores of a model with experts.
+"""Compares forecasts of ranks that step together with vLLM's own engine cores of an MoE model.
 
-`DPEngineCoreProc.run_busy_loop` and its schedulers run as they are, one thread a rank. Faked are
+`DPEngineCoreProc.run_busy_loop` and its schedulers run unchanged, with one thread a rank. Faked are
 the model, whose forward pass all ranks make together, and the messages between processes.
 """
 
@@ -50,7 +50,7 @@ WAIT_S = 60.0
 
 
 class Server:
-    """What the ranks of one deployment share: passes that all make together, and agreements."""
+    """What the ranks of one deployment share: joint forward passes, and agreements."""
 
     def __init__(self, ranks: int) -> None:
         self.barrier = threading.Barrier(ranks, timeout=WAIT_S)
@@ -66,26 +66,26 @@ class Server:
 
 @dataclass
 class Rank:
-    """One engine core, and what became of it."""
+    """One engine core, and the record of its run."""
 
     number: int
     server: Server
     config: EngineConfig
     arriving: deque[tuple[int, str, int, int]]
-    """Step, id, tokens of the prompt and of the answer."""
+    """Step of arrival, id, prompt tokens and output tokens."""
     snapshots: dict[int, EngineSnapshot] = field(default_factory=dict)
-    """The latest at the beginning of each step."""
+    """The latest snapshot at the beginning of each step."""
     passes: list[float] = field(default_factory=list)
-    """Seconds of each forward pass, by the slowest of the ranks."""
+    """Seconds of each forward pass, determined by the slowest rank."""
     shapes: list[BatchShape] = field(default_factory=list)
     own: list[int] = field(default_factory=list)
-    """The passes in which it computed anything."""
+    """The indices of passes in which this rank computed something."""
     tokens: dict[str, list[int]] = field(default_factory=dict)
-    """The passes that sampled each request's tokens."""
+    """The indices of the passes that sampled each request's tokens."""
 
 
 class Executor:
-    """A model that takes as long as `MODEL` says, and waits for those of the other ranks."""
+    """A model that takes as long as `MODEL` says, and waits for the other ranks' models."""
 
     is_sleeping = False
 
@@ -106,7 +106,7 @@ class Executor:
         return _done(None if output.num_scheduled_tokens else self._sampled)
 
     def _shape(self, scheduled: dict[str, int]) -> BatchShape:
-        """Of the step that was just scheduled."""
+        """The shape of the step that was just scheduled."""
         counts = dict.fromkeys(BatchShape.__dataclass_fields__, 0)
         for request_id, tokens in scheduled.items():
             request = self._loop.scheduler.requests[request_id]
@@ -166,7 +166,7 @@ class Core(DPEngineCoreProc):  # type: ignore[misc]
         self.step_fn = self.step_with_batch_queue if depth > 1 else self.step
 
     def keep(self, told: EngineSnapshot) -> None:
-        # Without a step in flight it tells what is left once that of now has ended.
+        # Without a step in flight it shows what is left after the current step.
         self.rank.snapshots[self.step_counter + (not told.steps_in_flight)] = told
 
     def _handle_shutdown(self) -> bool:
@@ -183,7 +183,7 @@ class Core(DPEngineCoreProc):  # type: ignore[misc]
 
 
 class Recording:
-    """Takes the place of the publisher of the rank whose thread publishes."""
+    """Replaces the publisher of the rank whose thread publishes."""
 
     ranks: dict[int, Callable[[EngineSnapshot], None]] = {}  # noqa: RUF012
 
@@ -205,7 +205,7 @@ def serve(
     arriving: Sequence[list[tuple[int, str, int, int]]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> list[Rank]:
-    """Let the ranks serve what arrives, to the end of the wave."""
+    """Let the ranks serve all arrivals, to the end of the wave."""
     server = Server(len(arriving))
     ranks = [Rank(k, server, config, deque(sorted(own))) for k, own in enumerate(arriving)]
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///recorded-not-bound")
@@ -251,7 +251,7 @@ def serve(
 
 
 def traffic(rng: Random, ranks: int, most: int) -> list[list[tuple[int, str, int, int]]]:
-    """All has come before the step at which forecasts are made; the last rank may have nothing."""
+    """All arrive before the step at which forecasts are made; the last rank may have no request."""
     return [
         [
             (rng.randint(0, 8), f"{k}-{i}", rng.randint(1, 300), rng.randint(2, 80))
@@ -262,7 +262,7 @@ def traffic(rng: Random, ranks: int, most: int) -> list[list[tuple[int, str, int
 
 
 def snapshot_of(rank: Rank, step: int, begun_s: Sequence[float]) -> EngineSnapshot:
-    """The rank's latest snapshot at that step, with the instants at which its passes began."""
+    """The rank's latest snapshot at that step, with the start times of its passes."""
     known = max(k for k in rank.snapshots if k <= step)
     snapshot = rank.snapshots[known]
     flying = tuple(
@@ -333,7 +333,7 @@ def test_each_rank_waits_for_the_slowest(
 def test_who_comes_waits_for_a_step_of_the_others(
     seed: int, is_async: bool, interval: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also at a rank that has nothing to do, and makes dummy steps."""
+    """Also at a rank that has no requests, and makes dummy steps."""
     rng = Random(f"newcomer {seed} {is_async} {interval}")
     arriving = traffic(rng, 2, 6)
     arriving[0].append((0, "long", 50, 200))
@@ -346,7 +346,7 @@ def test_who_comes_waits_for_a_step_of_the_others(
     rank, ends_s = ranks[number], np.cumsum(ranks[0].passes)
     assert not rank.arriving, "it came while the ranks were stepping"
     begun_s = [0.0, *ends_s.tolist()]
-    # An engine core with a step in flight looks at its queue when the one before has ended.
+    # An engine core with a step in flight reads its queue when the previous step has ended.
     in_flight = is_async and rank.shapes[comes - 1] != DUMMY
     at_s = begun_s[comes - 1 - in_flight] + 1e-4
     snapshots = [snapshot_of(each, comes - 4, begun_s) for each in ranks]

@@ -1,6 +1,6 @@
-"""`verify-engine` finds a rule that was planted wrong, and names the feature.
+"""`verify-engine` finds a rule that was changed on purpose, and names the feature.
 
-Each case changes one place of the installed vLLM's classes, as a version that nobody knows may.
+Each case changes one place in the installed vLLM's classes, as an unknown version might.
 """
 
 import ast
@@ -20,7 +20,7 @@ features = pytest.importorskip("foretell.tools.verify.features")
 
 SEEDS = 8
 EVERY = int(os.environ.get("FORETELL_PLANTED_EVERY", "1"))
-"""Of the cases one in so many, for who has less time."""
+"""Only every n-th case is run, to save time."""
 
 _CORE = "vllm.v1.core"
 _SCHEDULER = f"{_CORE}.sched.scheduler.Scheduler"
@@ -28,13 +28,13 @@ _MANAGERS = f"{_CORE}.single_type_kv_cache_manager"
 
 
 class Planted(NamedTuple):
-    """A place, what stands there, and what is put in its stead."""
+    """A place in the code, what is there, and its replacement."""
 
     feature: str
-    """The first, in the order of `FEATURES`, that is then different."""
+    """The first feature, in the order of `FEATURES`, that then differs."""
     where: str
     stands: str
-    """A regular expression over the function as `ast.unparse` writes it."""
+    """A regular expression for the function's text as written by `ast.unparse`."""
     instead: str
 
 
@@ -199,7 +199,7 @@ CASES = (
 
 
 def _plant(case: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
-    verify.as_installed({"config": {}})  # reads the source, which what is planted has none of
+    verify.as_installed({"config": {}})  # reads the source, which a changed function no longer has
     path, name = case.where.rsplit(".", 1)
     module, owner_name = path.rsplit(".", 1)
     owner: Any = getattr(sys.modules[module], owner_name)

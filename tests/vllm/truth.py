@@ -1,4 +1,4 @@
-"""The scheduler's own truth, with which what the plugin publishes is compared."""
+"""The scheduler's own state, with which the plugin's snapshots are compared."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +20,7 @@ from tests.vllm.scenarios import extra_args
 
 
 class EngineState(NamedTuple):
-    """Of one moment; of those that wait it is told late, whether they will find something."""
+    """The state at one moment, without cache hits of waiting requests: these are reported late."""
 
     running: list[RequestState]
     waiting: set[RequestState]
@@ -28,7 +28,7 @@ class EngineState(NamedTuple):
 
 
 def state_of(snapshot: EngineSnapshot) -> EngineState:
-    """What it tells."""
+    """The state that a snapshot shows."""
     waiting = {replace(row, cached_tokens=0) for row in snapshot.waiting}
     return EngineState(list(snapshot.running), waiting, snapshot.free_blocks)
 
@@ -42,12 +42,12 @@ class Truth:
         self.tokens_before: dict[str, int] = {}
         self.hits: dict[str, int] = {}
         self.shapes: list[BatchShape] = []
-        # Older versions have another encoder cache, of which nothing is told.
+        # Older versions have another encoder cache, which is not published.
         self.tells_inputs = KNOWS_ENCODING and self.scheduler.max_num_encoder_input_tokens > 0
-        self.cached = self.unused = 0  # entries of the encoder cache that were told, and compared
+        self.cached = self.unused = 0  # published entries of the encoder cache that were compared
         stock = self.scheduler.kv_cache_manager.get_computed_blocks
 
-        def counted(request: Any, *most: Any) -> Any:  # since 0.33 with the most tokens to hit
+        def counted(request: Any, *most: Any) -> Any:  # 0.33 and later pass the most tokens to hit
             result = stock(request, *most)
             self.hits[request.request_id] = result[1]
             return result
@@ -64,7 +64,7 @@ class Truth:
         self.scheduler._update_after_schedule = scheduled
 
     def _shape(self, drafts: dict[str, list[int]]) -> BatchShape:
-        """Counted pair by pair, before the scheduler advances `num_computed_tokens`."""
+        """Counts pair by pair, before the scheduler advances `num_computed_tokens`."""
         counts = dict.fromkeys(BatchShape.__dataclass_fields__, 0)
         for request_id, count in self.tokens.items():
             request = self.scheduler.requests[request_id]
@@ -85,14 +85,14 @@ class Truth:
         return sum(block.is_null for block in last.req_to_blocks.get(request_id, ()))
 
     def held_blocks(self, request: Any) -> int:
-        """Only of those that run, where drafts make it more than follows from their tokens."""
+        """Only of running requests, where drafts need more blocks than tokens do; otherwise 0."""
         if not self.scheduler.num_spec_tokens or request not in self.scheduler.running:
             return 0
         (manager,) = self.scheduler.kv_cache_manager.coordinator.single_type_managers
         return len(manager.req_to_blocks[request.request_id])
 
     def encoder_inputs(self, request: Any) -> tuple[EncoderInput, ...]:
-        """What vLLM itself would ask of a request's features, and which of them it holds."""
+        """The inputs that vLLM derives from a request's features, and which of them are cached."""
         if not self.tells_inputs:
             return ()
         held = self.scheduler.encoder_cache_manager.get_cached_input_ids(request)
@@ -145,7 +145,7 @@ class Truth:
         )
 
     def older_tokens(self, request: Any) -> int:
-        """Only where somebody who runs has images, and it is an engine with two steps in flight."""
+        """0 unless a running request has images and two steps can be in flight."""
         told = self.tells_inputs and any(each.mm_features for each in self.scheduler.running)
         if not (told and isinstance(self.scheduler, AsyncScheduler)):
             return 0
@@ -154,7 +154,7 @@ class Truth:
         return int(before)
 
     def state(self) -> EngineState:
-        """The scheduler's, now."""
+        """The scheduler's current state."""
         running = self.scheduler.running
         others = [each for each in self.scheduler.requests.values() if each not in running]
         return EngineState(
@@ -168,7 +168,7 @@ class Truth:
         self.check_encoder_cache(snapshot.encoder_cache)
         expected_rows = [self.row(r) for r in self.scheduler.running]
         if not any(row.older_tokens for row in snapshot.running):
-            # Where all decode alike, it is known without being told.
+            # Where all requests decode, it follows without being published.
             assert all(row.older_tokens <= 1 for row in expected_rows)
             expected_rows = [replace(row, older_tokens=0) for row in expected_rows]
         assert list(snapshot.running) == expected_rows
@@ -177,6 +177,6 @@ class Truth:
         running = {r.request_id for r in self.scheduler.running}
         expected = {i: self.row(r) for i, r in self.scheduler.requests.items() if i not in running}
         for request_id, row in expected.items():
-            # A lookup that does not end in admission is repeated later: hits are not told yet.
+            # A lookup that does not lead to admission is repeated later: hits are not published.
             assert replace(by_id[request_id], cached_tokens=0) == replace(row, cached_tokens=0)
         assert by_id.keys() == expected.keys()
