@@ -24,7 +24,7 @@ TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 _TLS = "world_with_tls"
 _SLOW = "CVE-2007-6750 (Slowloris)"
 _PEERS = 40
-_FLOODING = 5
+_FLOODING = 10
 """OpenSSL takes 8 to 18 ms for the one-byte records that a turn of the event loop reads from each
 client, until it refuses the greeting in them: others wait longer the more clients flood."""
 _STALLED = 300
