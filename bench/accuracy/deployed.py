@@ -77,9 +77,7 @@ def summary(runs: Sequence[Run]) -> dict[str, Any]:
 def _kept(runs: Sequence[Run], kind: str) -> list[float]:
     """Shares of answers within the announced P90: over all seeds, and the least and the largest of
     single seeds."""
-    seeds = [
-        [actual_s <= p90_s for _, p90_s, actual_s in run.predicted[TOLD][kind]] for run in runs
-    ]
+    seeds = [run.kept(kind) for run in runs]
     shares = [fmean(kept) for kept in seeds]
     return [fmean(each for kept in seeds for each in kept), min(shares), max(shares)]
 
@@ -98,10 +96,7 @@ def _cached(runs: Sequence[Run]) -> dict[str, float]:
 def _errors(runs: Sequence[Run], kind: str) -> dict[str, Any]:
     """Median and P90 of |predicted - actual| / actual over all seeds, and their range by seed."""
     found = {}
-    columns = [
-        {**run.predicted[kind], TOLD: [[t, actual] for t, _, actual in run.predicted[TOLD][kind]]}
-        for run in runs
-    ]
+    columns = [run.columns(kind) for run in runs]
     for name in columns[0]:
         seeds = [
             [abs(p_s - actual_s) / actual_s for p_s, actual_s in column[name]] for column in columns

@@ -25,7 +25,7 @@ from bench.paced.pace import PROFILE, step_time
 from bench.paced.requests import Chain, Turn, draw, read_conversations
 from bench.paced.runs import MOST_LATE, Run, predicted
 from bench.paced.settings import Setting
-from bench.paced.watch import watched
+from bench.paced.watch import bubbles, watched
 from bench.report import ROOT
 from bench.runs import Kept
 from foretell.tools.harness.schedulers import Engines, running_schedulers
@@ -202,6 +202,7 @@ async def _run(
         preemptions=sum(watch.preemptions for watch in watches),
         degraded=degraded,
         step_lateness=round(max(watch.lateness for watch in watches), 4),
+        bubbles=round(bubbles(snapshots, began_s), 5),
         cores_busy=round(busy, 2),
         predicted=predicted(schedulers.logs[0], {a.ask.request_id for a in counted}),
     )

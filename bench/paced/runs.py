@@ -44,6 +44,8 @@ class Run:
     """Placements that lacked something, by what was missing."""
     step_lateness: float
     """By how much steps took longer than due, as a ratio, on the worst engine."""
+    bubbles: float
+    """Time of engines without work while a request waits, as a ratio of the time of all steps."""
     cores_busy: float
     predicted: dict[str, Pairs]
     """By kind of latency, and by `CACHED` and `TOLD`."""
@@ -57,12 +59,23 @@ class Run:
             "e2e_p99_s": percentile(self.e2e_s, 99),
         }
 
+    def columns(self, kind: str) -> Pairs:
+        """Predicted and actual seconds of each request by predictor, `TOLD` included."""
+        told = self.predicted.get(TOLD, {}).get(kind, [])
+        return {**self.predicted[kind], TOLD: [[told_s, actual] for told_s, _, actual in told]}
+
+    def kept(self, kind: str) -> list[bool]:
+        """Whether each request kept to its announced P90."""
+        told = self.predicted.get(TOLD, {}).get(kind, [])
+        return [actual_s <= p90_s for _, p90_s, actual_s in told]
+
     def line(self) -> str:
         """A summary for the terminal."""
         found = ", ".join(f"{key} {value:.2f}" for key, value in self.figures().items())
         return (
             f"{self.name}: {found}, {self.preemptions} preemptions, "
             f"degraded {self.degraded}, steps {self.step_lateness:+.1%}, "
+            f"{self.bubbles:.2%} bubbles, "
             f"{self.cores_busy} cores busy"
         )
 

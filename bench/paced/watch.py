@@ -1,8 +1,9 @@
-"""What an engine's snapshots show of a run: the lateness of its steps, and its preemptions."""
+"""What engines' snapshots show of a run: the lateness of steps, preemptions, and bubbles."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineSnapshot
@@ -44,3 +45,28 @@ def watched(
                 took_s += following.started_unix_s - step.started_unix_s
     lateness = took_s / due_s - 1.0 if due_s else 0.0
     return Watched(steps, lateness, sum(preemptions.values()))
+
+
+def bubbles(engines: Sequence[Sequence[EngineSnapshot]], since_s: float) -> float:
+    """Time in which an engine has no work while a request waits in any of them, as a ratio of the
+    time of all steps.
+
+    A request waits if a step has left it waiting, so that the way to an engine does not count.
+    """
+    seen = sorted(
+        (
+            (max(snapshot.taken_unix_s, since_s), index, snapshot)
+            for index, snapshots in enumerate(engines)
+            for snapshot in snapshots
+        ),
+        key=itemgetter(0),
+    )
+    idle, waiting = [True] * len(engines), [False] * len(engines)
+    bubbles_s = busy_s = 0.0
+    for (at_s, index, snapshot), (until_s, *_) in pairwise(seen):
+        idle[index] = not (snapshot.running or snapshot.waiting)
+        waiting[index] = bool(snapshot.waiting)
+        busy_s += (until_s - at_s) * (len(engines) - sum(idle))
+        if any(waiting):
+            bubbles_s += (until_s - at_s) * sum(idle)
+    return bubbles_s / busy_s if busy_s else 0.0

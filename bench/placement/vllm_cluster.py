@@ -7,7 +7,7 @@ requests, in another order each round.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from time import time
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from bench.paced import cluster
 from bench.paced.engines import SLOWDOWN
 from bench.paced.pace import PROFILE
-from bench.paced.runs import METRICS, Run
+from bench.paced.runs import METRICS, TOLD, Run
 from bench.paced.settings import SETTINGS, UTILISATION
 from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept
@@ -81,17 +81,24 @@ def _of_policy(runs: Sequence[Run], reference: Sequence[dict[str, float]]) -> di
         **{metric: fmean(one[metric] for one in figures) for metric in METRICS},
         "less_reference": differences,
         "within": fmean(within) if within else None,
+        "bubbles": fmean(run.bubbles for run in runs),
         "step_lateness": max(run.step_lateness for run in runs),
+        "kept": {kind: _share(run.kept(kind) for run in runs) for kind in LATENCIES},
         "errors": {kind: _errors(runs, kind) for kind in LATENCIES},
     }
+
+
+def _share(kept: Iterable[list[bool]]) -> float | None:
+    every = [each for one in kept for each in one]
+    return fmean(every) if every else None
 
 
 def _errors(runs: Sequence[Run], kind: str) -> dict[str, list[float]]:
     """Median and P90 of |predicted - actual| / actual by predictor, over all rounds."""
     found: dict[str, list[float]] = {}
-    for name in {name for run in runs for name in run.predicted[kind]}:
-        pairs = [pair for run in runs for pair in run.predicted[kind][name]]
-        if pairs:
+    columns = [run.columns(kind) for run in runs]
+    for name in {name for column in columns for name in column}:
+        if pairs := [pair for column in columns for pair in column[name]]:
             off = [abs(predicted_s / actual_s - 1.0) for predicted_s, actual_s in pairs]
             found[name] = [percentile(off, 50), percentile(off, 90)]
     return found
@@ -105,9 +112,9 @@ def tables(page: Numbers) -> Blocks:
             one = setting["policies"][policy]
             cells = [_cell(one, metric, policy == REFERENCE) for metric in METRICS]
             within = "" if one["within"] is None else f"{one['within']:.0%}"
-            rows.append([f"{name}: `{policy}`", *cells, within])
+            rows.append([f"{name}: `{policy}`", *cells, within, f"{one['bubbles']:.1%}"])
     off = [
-        [f"{name}: `{policy}`", *(_off(setting["policies"][policy], kind) for kind in LATENCIES)]
+        [f"{name}: `{policy}`", *_off(setting["policies"][policy])]
         for name, setting in page["settings"].items()
         for policy in (REFERENCE, cluster.OBSERVED)
         if "errors" in setting["policies"].get(policy, ())
@@ -121,25 +128,33 @@ def tables(page: Numbers) -> Blocks:
         "rounds; in brackets the policy's less `slo`'s, paired by round, with 95% intervals "
         "(Student's t).\n"
     )
-    header = ("setting: policy", *METRICS.values(), "within targets")
+    header = ("setting: policy", *METRICS.values(), "within targets", "bubbles")
     predictions = (
         "\nHow far predictions were off, median / P90 of |predicted - actual| / actual; in "
-        "brackets the simple predictor with the least median, of the same requests.\n"
+        "brackets the simple predictor with the least median, of the same requests. Announced: how "
+        "far off clients' values were, and how many answers kept to the announced P90.\n"
     )
     parts = [made_by(page), text, markdown_table(header, rows)]
     if off:
-        parts += [predictions, markdown_table(("setting: policy", "TTFT", "e2e"), off)]
+        names = ("TTFT", "e2e", "announced TTFT", "announced e2e")
+        parts += [predictions, markdown_table(("setting: policy", *names), off)]
     return {"tables": "\n".join(parts)}
 
 
-def _off(one: dict[str, Any], kind: str) -> str:
-    errors = one["errors"][kind]
-    ours = errors[FORETELL]
-    name, simple = min(
-        ((name, each) for name, each in errors.items() if name != FORETELL),
-        key=lambda item: item[1],
-    )
-    return f"{ours[0]:.0%} / {ours[1]:.0%} (`{name}` {simple[0]:.0%} / {simple[1]:.0%})"
+def _off(one: dict[str, Any]) -> list[str]:
+    """Cells of predictions, and of announced latencies with the share within their P90."""
+    predicted, announced = [], []
+    for kind, errors in one["errors"].items():
+        simple = {name: each for name, each in errors.items() if name not in (FORETELL, TOLD)}
+        best = min(simple, key=lambda name: simple[name])
+        predicted.append(f"{_off_by(errors[FORETELL])} (`{best}` {_off_by(simple[best])})")
+        kept = one["kept"][kind]
+        announced.append(f"{_off_by(errors[TOLD])}, {kept:.0%}" if TOLD in errors else "")
+    return predicted + announced
+
+
+def _off_by(errors: Sequence[float]) -> str:
+    return f"{errors[0]:.0%} / {errors[1]:.0%}"
 
 
 def _cell(one: dict[str, Any], metric: str, is_reference: bool) -> str:

@@ -45,6 +45,15 @@ BOUND_S, BOUND_TIMES, CLOSE = 3.0, 3.0, 1.04
 """The bound on the P99 of TTFT: the larger of a time and a multiple of that at low load; and the
 factor within which the rate that reaches it is found."""
 PUBLISH_S, NETWORK_S, DISPATCH_S = 0.1, 0.001, 0.005
+_GROUPS = ((BLOCK,), WITHOUT_FORECASTS)
+"""The rivals of the table: the best of each group counts."""
+_ROWS = {
+    "of one kind": (DECIDES, UNSEEN),
+    "unseen": (UNSEEN,),
+    "mixed": (MIXED,),
+    "all": (DECIDES, UNSEEN, MIXED),
+}
+"""The roles of the families of each row of ratios to the strongest rival."""
 COMPARED = {"ttft_mean_s": "mean TTFT", "ttft_p99_s": "P99 TTFT", "e2e_mean_s": "mean e2e"}
 
 
@@ -180,11 +189,11 @@ def tables(page: Numbers) -> Blocks:
         for family in families:
             qps = page["capacities_qps"][family.name] * family.load
             simple = best_of(page, family.name, "ttft_p99_s", WITHOUT_FORECASTS)
-            cells = [_told(ratios) for ratios in _compared(page, family.name)]
+            cells = [_told(ratios) for ratios in _beside(page, family.name, *_GROUPS)]
             rows.append(
                 [f"{family.name}, {qps:.1f}/s", role, *cells[:3], f"`{simple}`", *cells[3:]]
             )
-        found = list(zip(*(_compared(page, each.name) for each in families), strict=True))
+        found = list(zip(*(_beside(page, each.name, *_GROUPS) for each in families), strict=True))
         seeds = [map(geometric_mean, zip(*each, strict=True)) for each in found]
         cells = [f"**{_told([*ratios])}**" for ratios in seeds]
         if families:
@@ -192,7 +201,7 @@ def tables(page: Numbers) -> Blocks:
     names = [*COMPARED.values()]
     header = ("family", "role", *(f"Block: {name}" for name in names), "simple", *names)
     table = markdown_table(header, [*rows, *groups])
-    return {"tables": "\n".join([made_by(page), text, table, "", *_shares(page)])}
+    return {"tables": "\n".join([made_by(page), text, table, *_strongest(page), *_shares(page)])}
 
 
 def _told(ratios: Sequence[float]) -> str:
@@ -225,8 +234,32 @@ def _shares(page: Numbers) -> list[str]:
     return [text, "", markdown_table(header, rows)]
 
 
-def _compared(page: Numbers, family: str) -> list[list[float]]:
-    """The ratios of each of `COMPARED` to Block's policy, and then to the best simple one."""
+def _strongest(page: Numbers) -> list[str]:
+    """Ratios to each family's strongest rival, whatever it is, and the largest of each row."""
+    rows = []
+    for name, roles in _ROWS.items():
+        found = {
+            family.name: _beside(page, family.name, (BLOCK, *WITHOUT_FORECASTS))
+            for family in _families(page)
+            if family.role in roles
+        }
+        cells = []
+        for column in range(len(COMPARED) if found else 0):
+            ratios = {each: geometric_mean(seeds[column]) for each, seeds in found.items()}
+            worst = max(ratios, key=lambda each: ratios[each])
+            mean = geometric_mean(ratios.values())
+            cells.append(f"{mean:.3f}; at most {ratios[worst]:.3f}, {worst}")
+        if found:
+            rows.append([f"{name}, {len(found)}", *cells])
+    text = (
+        "Ratios of `slo`'s figures to those of each family's *strongest* rival, Block's policy "
+        "included: geometric means over families, and the largest."
+    )
+    return ["", text, "", markdown_table(("families", *COMPARED.values()), rows), ""]
+
+
+def _beside(page: Numbers, family: str, *groups: Sequence[str]) -> list[list[float]]:
+    """The ratios of each of `COMPARED`, seed by seed, to the best rival of each group."""
     return [
         [
             own / theirs
@@ -236,7 +269,7 @@ def _compared(page: Numbers, family: str) -> list[list[float]]:
                 strict=True,
             )
         ]
-        for rivals in ((BLOCK,), WITHOUT_FORECASTS)
+        for rivals in groups
         for figure in COMPARED
     ]
 

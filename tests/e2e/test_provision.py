@@ -24,7 +24,7 @@ SECTIONS = {
         "maximum": 2,
         "strategy": "target",
         "strategy_parameters": {"requests": 2},
-        "cool_down_s": 0,
+        "cool_down_s": 5,  # clients that all pause at once do not end engines
         "every_s": 0.2,
     },
 }
@@ -34,17 +34,16 @@ WORKERS = 5
 class Load:
     """Clients that send one request after the other and record every answer."""
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, client: httpx.Client) -> None:
         self.answers: list[tuple[int, str]] = []
         self.errors: list[str] = []
         self.stop = Event()
-        self._endpoint = endpoint
+        self._client = client
 
     def once(self) -> int:
         """Send one request; return the answer's status."""
         body = {"model": "Llama-2-7b-hf", "prompt": "Once upon a time", "max_tokens": 400}
-        url = f"{self._endpoint}/v1/completions"
-        answer = httpx.post(url, json=body, timeout=START_S, trust_env=False)
+        answer = self._client.post("/v1/completions", json=body)
         tokens = answer.json().get("usage", {}).get("completion_tokens", 0)
         assert answer.status_code != 200 or tokens > 0
         if answer.status_code != 200:
@@ -80,9 +79,12 @@ def test_engines_come_and_go_and_no_request_is_lost(tmp_path: Path) -> None:
     file.write_text(json.dumps(SECTIONS))
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    with cluster(run_dir, f"--cluster={file}") as found:
+    with (
+        cluster(run_dir, f"--cluster={file}") as found,
+        httpx.Client(base_url=found.endpoint, timeout=START_S, trust_env=False) as client,
+    ):
         assert engines(found) == {}
-        load = Load(found.endpoint)
+        load = Load(client)
         with ThreadPoolExecutor(WORKERS + 1) as pool:
             first = pool.submit(load.once)  # scales from zero: waits for an engine
             kill_when(found, lambda phases: "warming" in phases.values())

@@ -103,6 +103,7 @@ def run_of(ttft_s: float) -> Run:
         preemptions=4,
         degraded={"tagger": 1},
         step_lateness=0.01,
+        bubbles=0.002,
         cores_busy=1.0,
         predicted={
             **dict.fromkeys(LATENCIES, errors),
@@ -125,6 +126,8 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
     page = {**MADE_BY, "profile": "", "slowdown": 2.0, "utilisation": 0.9}
     text = tables({**page, "settings": {"alike": {"what": "eight seats", **found}}})["tables"]
     assert "| alike: `round_robin` | 2.50 (+1.00 ± 0.00) |" in text
+    assert "| 0.2% |" in text
+    assert "| 50% / 50%, 0% |" in text
 
 
 def test_errors_are_told_of_all_predictors_over_all_seeds() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.paced.watch import Watched, watched
+from bench.paced.watch import Watched, bubbles, watched
 from foretell.latency.linear import LinearStepTime
 from foretell.model import BatchShape, EngineSnapshot, Step
 from foretell.tools.harness.cases import Size, make_case
@@ -46,3 +46,13 @@ def test_a_step_is_late_by_what_passes_until_the_next_begins() -> None:
 def test_preemptions_are_counted_once() -> None:
     seen = [snapshot(1.0, completed=0, preemptions=count) for count in (0, 1, 1, 2)]
     assert of(*seen).preemptions == 2
+
+
+def test_an_engine_without_work_is_a_bubble_while_a_request_waits_at_another() -> None:
+    busy = replace(ANY, taken_unix_s=0.0)
+    full = replace(ANY, waiting=ANY.running, taken_unix_s=2.0)
+    empty = replace(ANY, running=(), taken_unix_s=3.0)
+    emptied = replace(empty, taken_unix_s=5.0)
+    assert bubbles([[busy, full, emptied], [busy, empty]], 0.0) == pytest.approx(2.0 / 8.0)
+    assert bubbles([[busy, full, emptied], [busy]], 0.0) == 0.0
+    assert bubbles([[], []], 0.0) == 0.0
