@@ -30,6 +30,8 @@ _ACCEPTED_AT_ONCE = 8
 """Beginning a handshake takes some 0.5 ms; after so many, other tasks run."""
 _ACCEPT_AGAIN_S = 0.1
 _HANDSHAKE_S = 20.0
+_BUFFER_LOCK = 72
+"""Linux' SO_BUF_LOCK (5.15), which Python does not name: 0 lets the buffers' sizes adapt again."""
 _SHUTDOWN_S = 3600.0
 """Time for a client to read its answer to the end. The connection itself finds out sooner if the
 client no longer reads; the event loop's default of half a minute would cut slow clients off."""
@@ -132,11 +134,17 @@ class Server:
             handshake.add_done_callback(self._handshakes.discard)
 
     async def _take(self, listener: Listener, client: socket.socket, handshake_s: float) -> None:
-        """Make a connection. A failed handshake is ignored: its client has asked for nothing."""
+        """Make a connection. A failed handshake is ignored: its client has asked for nothing.
+
+        Before it has completed, the client's buffer does not grow: the event loop reads all of it
+        at once, and OpenSSL takes milliseconds for 64 KiB of one-byte records.
+        """
+        _lock_buffer(client)
         with suppress(OSError):  # errors of TLS are OSErrors, too
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(self), client, **listener.encryption(handshake_s)
             )
+            client.setsockopt(socket.SOL_SOCKET, _BUFFER_LOCK, 0)
 
     async def _drain(self, drain_s: float) -> None:
         if self.connections:
@@ -214,6 +222,14 @@ def _accepted(sock: socket.socket, most: int = _BACKLOG) -> list[socket.socket]:
             client.setblocking(False)
             clients.append(client)
     return clients
+
+
+def _lock_buffer(client: socket.socket) -> None:
+    """Keep the receive buffer as large as it is, if that can be undone."""
+    with suppress(OSError):
+        client.getsockopt(socket.SOL_SOCKET, _BUFFER_LOCK)  # older kernels know no such option
+        size = client.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size // 2)  # Linux doubles it
 
 
 def _notice_lost_clients(sock: socket.socket) -> None:

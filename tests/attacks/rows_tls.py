@@ -25,7 +25,7 @@ _TLS = "world_with_tls"
 _SLOW = "CVE-2007-6750 (Slowloris)"
 _PEERS = 40
 _FLOODING = 10
-"""OpenSSL takes 8 to 18 ms for the one-byte records that a turn of the event loop reads from each
+"""OpenSSL takes some 8 ms for the one-byte records that a turn of the event loop reads from each
 client, until it refuses the greeting in them: others wait longer the more clients flood."""
 _STALLED = 300
 _FOR_S = 1.0

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -18,6 +19,7 @@ from schedulers import WAIT_S, running
 
 from foretell.config import SchedulerSettings
 from foretell.http1.response import Response
+from foretell.services.http import server as server_module
 from foretell.services.http.connection import STALL_S
 from foretell.services.http.exchange import Exchange
 from foretell.services.http.server import _SHUTDOWN_S, Listener, Server
@@ -169,6 +171,33 @@ async def test_a_client_that_does_not_read_is_given_up_and_one_that_reads_gets_a
             while server.connections:  # noqa: ASYNC110 - what is waited for has no event
                 await asyncio.sleep(0.01)
             silent.transport.abort()
+
+
+async def test_the_buffer_of_a_client_grows_only_after_its_handshake(
+    old: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sockets: list[socket.socket] = []
+    accepted = server_module._accepted
+
+    def noted(*args: Any) -> list[socket.socket]:
+        sockets.extend(found := accepted(*args))
+        return found
+
+    monkeypatch.setattr(server_module, "_accepted", noted)
+
+    def is_locked() -> bool:
+        return bool(sockets[0].getsockopt(socket.SOL_SOCKET, server_module._BUFFER_LOCK))
+
+    async with answering(b"here", old) as (_, address, _), asyncio.timeout(WAIT_S):
+        reader, writer = await asyncio.open_connection(*address)
+        while not sockets:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+        assert is_locked()
+        await writer.start_tls(trusting(old), server_hostname="127.0.0.1")
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await reader.readuntil(b"here")).startswith(b"HTTP/1.1 200")
+        assert not is_locked()
+        writer.close()
 
 
 async def test_a_server_that_ends_serves_those_who_wait_for_a_handshake(old: Files) -> None:
