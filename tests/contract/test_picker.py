@@ -104,6 +104,40 @@ async def test_a_long_body_goes_back_in_small_chunks(tmp_path: Path) -> None:
         await scheduler.until_idle()
 
 
+async def test_bodies_that_are_only_declared_take_no_room(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (scheduler, channel):
+        declaring = [process(channel) for _ in range(30)]
+        for call in declaring:
+            headers, *_ = asked(b"x", **{"content-length": str(48 << 20)})
+            await call.write(headers)
+        sending = process(channel)
+        prompt = json.dumps({"model": "test-model", "prompt": "x" * 3_000_000}).encode()
+        for message in asked(prompt, parts=60):
+            await sending.write(message)
+        assert endpoint_of(await sending.read()) == f"127.0.0.1:{engine.port}"
+        for call in (*declaring, sending):
+            call.cancel()
+        await scheduler.until_idle()
+
+
+async def test_a_failure_while_looking_for_what_is_kept_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("for this test")
+
+    monkeypatch.setattr("foretell.services.scheduler.proxy.StoredResponses.keepers", fail)
+    async with engines(answer) as (engine,), picker(tmp_path, [engine]) as (_, channel):
+        headers, *_ = asked(b"x", **{":method": "GET", ":path": f"/v1/responses/resp_{'0' * 32}"})
+        headers.request_headers.end_of_stream = True
+        call = process(channel)
+        await call.write(headers)
+        answered = await call.read()
+        assert answered.immediate_response.status.code == 500
+        assert body_of(answered)["error"]["type"]
+        assert await call.read() is grpc.aio.EOF
+
+
 async def test_what_is_kept_is_asked_for_where_it_is_kept(tmp_path: Path) -> None:
     async with engines(*[answer] * 4) as four, picker(tmp_path, four) as (scheduler, channel):
         for number, engine in enumerate(four):
