@@ -29,7 +29,7 @@ SECTIONS = {
         "maximum": len(ENGINES),
         "strategy": "target",
         "strategy_parameters": {"requests": 2},
-        "cool_down_s": 0,
+        "cool_down_s": 5,  # clients that all pause at once do not end engines
         "every_s": 0.5,
     },
 }
@@ -64,15 +64,18 @@ class Load:
         """Status, tokens and engine of each answer."""
         self.stop = Event()
         self._urls = cycle([cluster.url(scheduler) for scheduler in SCHEDULERS])
+        self._client = httpx.Client(timeout=START_S)
+
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
 
     def once(self) -> None:
         body = {"model": "Llama-2-7b-hf", "prompt": "Once", "max_tokens": 400, "ignore_eos": True}
-        answer = httpx.post(
-            f"{next(self._urls)}/v1/completions",
-            json=body,
-            headers={"authorization": f"Bearer {API_KEY}"},
-            timeout=START_S,
-        )
+        url, headers = next(self._urls), {"authorization": f"Bearer {API_KEY}"}
+        answer = self._client.post(f"{url}/v1/completions", json=body, headers=headers)
         tokens = answer.json().get("usage", {}).get("completion_tokens", 0)
         engine = answer.headers.get("x-foretell-instance", "")
         self.answers.append((answer.status_code, tokens, engine))
@@ -112,8 +115,7 @@ def kill_when(cluster: Cluster, condition: Callable[[dict[str, str]], bool]) -> 
 
 def test_engines_come_and_go_and_no_request_is_lost(cluster: Cluster) -> None:
     assert running(cluster) == set()
-    load = Load(cluster)
-    with ThreadPoolExecutor(WORKERS + 1) as pool:
+    with Load(cluster) as load, ThreadPoolExecutor(WORKERS + 1) as pool:
         first = pool.submit(load.once)  # scales from zero: waits for an engine
         kill_when(cluster, lambda found: "warming" in found.values())
         first.result(START_S)
