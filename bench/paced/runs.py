@@ -118,11 +118,11 @@ def predicted(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
 def _told(
     finished: Sequence[dict[str, Any]], counted: Collection[str], kind: str
 ) -> list[list[float]]:
-    names = f"told_{kind}_s", f"told_{kind}_p90_s", f"{kind}_s"
+    names = f"announced_{kind}_s", f"announced_{kind}_p90_s", f"{kind}_s"
     return [
         [round(entry[name], 4) for name in names]
         for entry in sorted(finished, key=lambda each: float(each["placed_unix_s"]))
-        if _is_counted(entry, counted) and entry["told_e2e_s"] is not None
+        if _is_counted(entry, counted) and entry["announced_e2e_s"] is not None
     ]
 
 

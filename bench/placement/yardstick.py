@@ -247,7 +247,7 @@ def _strongest(page: Numbers) -> list[str]:
         for column in range(len(COMPARED) if found else 0):
             ratios = {each: geometric_mean(seeds[column]) for each, seeds in found.items()}
             worst = max(ratios, key=lambda each: ratios[each])
-            mean = geometric_mean(ratios.values())
+            mean = geometric_mean([*ratios.values()])
             cells.append(f"{mean:.3f}; at most {ratios[worst]:.3f}, {worst}")
         if found:
             rows.append([f"{name}, {len(found)}", *cells])

@@ -35,7 +35,7 @@ class Targets:
         return slack_s(self.ttft_s, self.tpot_s, waited_s, tokens)
 
     @property
-    def told_s(self) -> tuple[float, float]:
+    def or_zero_s(self) -> tuple[float, float]:
         """The TTFT and TPOT targets as snapshots and twins have them: 0 for no target."""
         return _or_0(self.ttft_s), _or_0(self.tpot_s)
 

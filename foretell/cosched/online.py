@@ -89,6 +89,6 @@ class OnlineWatch:
             self._due_s = now_s + _RESERVE_EVERY_S
             self.reserve.observe(held_blocks(), now_s)
 
-    def told(self, now_s: float) -> tuple[float, float]:
+    def for_snapshot(self, now_s: float) -> tuple[float, float]:
         """Return `online_ttft_s` and `usual_online_blocks` for a snapshot."""
         return self.expected.ttft_s(now_s), self.reserve.usual_blocks

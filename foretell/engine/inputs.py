@@ -49,7 +49,7 @@ class Inputs:
         order += np.flatnonzero((rows["cached"] > 0) & (rows["refs"] > 0)).tolist()
         return tuple(CachedInput(keys[place], int(rows["embeds"][place])) for place in order)
 
-    def told(self, live: Live, seq: EngineSequence) -> tuple[EncoderInput, ...]:
+    def held(self, live: Live, seq: EngineSequence) -> tuple[EncoderInput, ...]:
         """The inputs of `seq`, with `held` as of now."""
         first = int(seq.row["first_input"])
         held = live.inputs["held"][first : first + len(seq.inputs)].tolist()

@@ -34,7 +34,7 @@ class Source(Protocol):
         """The snapshot of the engine; None before the engine's first one."""
         ...
 
-    def told(self, snapshot: Snapshot | None) -> Published:
+    def message(self, snapshot: Snapshot | None) -> Published:
         """The message with that snapshot."""
         ...
 
@@ -126,7 +126,7 @@ class Publisher:
         for follower in followers:
             is_new = is_new or follower.changes != changes
         self._changes = changes
-        message = source.told(source.publish() if is_new else None)
+        message = source.message(source.publish() if is_new else None)
         is_soon = source.is_busy
         for follower in followers:
             follower.publish(message, changes)

@@ -87,7 +87,7 @@ class SeenLimits:
             max_num_seqs=seats,
             max_num_scheduled_tokens=known.max_num_batched_tokens,
             max_model_len=known.max_model_len,
-            told_within_s=5 * TELL_EVERY_S,
+            reported_within_s=5 * TELL_EVERY_S,
             approximations=(OBSERVED,),
         )
 

@@ -107,16 +107,16 @@ class SnapshotPredictor:
     def silent_s(self, step_time: StepTimeModel, now_unix_s: float) -> float:
         """For how many seconds the engine may have made steps that it has not reported yet.
 
-        It reports pure decode steps within `told_within_s`, and other steps, or decode steps longer
-        than that, within `told_soon_s`. Longer silence means that a step still runs.
+        It reports pure decode steps within `reported_within_s`, and other steps, or decode steps
+        longer than that, within `reported_soon_s`. Longer silence means that a step still runs.
         """
         snapshot = self.snapshot
         if snapshot is None or not snapshot.steps_in_flight:
             return 0.0
-        within_s = snapshot.config.told_within_s
+        within_s = snapshot.config.reported_within_s
         shape = snapshot.steps_in_flight[-1].shape
         if shape.prefill_seqs or not 0.0 < step_time.step_s(shape) < within_s:
-            within_s = snapshot.config.told_soon_s
+            within_s = snapshot.config.reported_soon_s
         return max(0.0, min(within_s, now_unix_s - snapshot.published_unix_s))
 
     def publish(

@@ -186,7 +186,7 @@ class Twin:
 
     def encoder_inputs(self, seq: Sequence) -> tuple[EncoderInput, ...]:
         """The multimodal inputs of a sequence that was added, as in snapshots."""
-        return self._inputs.told(self.live, seq)
+        return self._inputs.held(self.live, seq)
 
     @property
     def capacity(self) -> int:

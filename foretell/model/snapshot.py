@@ -98,9 +98,10 @@ class EngineConfig:
     """While requests decode, only every n-th step computes prompts; 0: every step may."""
     co_schedules: bool = False
     """Whether requests of the last priority are offline and get what the others leave."""
-    told_within_s: float = 0.0
+    reported_within_s: float = 0.0
     """Longest delay until a step is reported in which the same requests decode one token each; a
-    snapshot reports several. Other steps: `told_soon_s`. 0: each step is reported at its start."""
+    snapshot reports several. Other steps: `reported_soon_s`. 0: each step is reported at its
+    start."""
     approximations: tuple[str, ...] = ()
     """What the engine does that the twin does not model; predictions are less exact for it."""
 
@@ -113,9 +114,9 @@ class EngineConfig:
         return (self.kv_cache_groups - local) * blocks + local * min(blocks, self.most_local_blocks)
 
     @property
-    def told_soon_s(self) -> float:
+    def reported_soon_s(self) -> float:
         """Longest delay until a step is reported in which requests come, go or compute a prompt."""
-        return self.told_within_s / 5
+        return self.reported_within_s / 5
 
     @property
     def attends_locally(self) -> bool:

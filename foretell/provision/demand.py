@@ -53,7 +53,7 @@ class Demand:
         """Record the e2e latency of a request that was answered completely."""
         self._e2e.add(now_s, e2e_s)
 
-    def told(self, now_s: float, held: int) -> dict[str, object]:
+    def status(self, now_s: float, held: int) -> dict[str, object]:
         """The fields of `/status`; `held` requests wait for an instance."""
         return {
             "arrived_total": self.arrived_total,

@@ -98,7 +98,7 @@ class Instance:
             0,
             priority=priority,
             arrival_s=now_s,
-            targets_s=Targets(slo.ttft_s, slo.tpot_s).told_s,
+            targets_s=Targets(slo.ttft_s, slo.tpot_s).or_zero_s,
             content=content,
         )
         self._here[request_id] = seq

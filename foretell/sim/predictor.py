@@ -155,7 +155,7 @@ class SimPredictor:
             self._learnt.steps if self._learnt else 0,
         )
 
-    def told(self, snapshot: Snapshot | None) -> Published:
+    def message(self, snapshot: Snapshot | None) -> Published:
         return Published(self._events.now_s, self._heard_s, snapshot)
 
     def _see(self) -> None:

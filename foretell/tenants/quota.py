@@ -184,7 +184,7 @@ class Tenant:
         self._may_be_active = bool(self.grants or untold or spent)
         return self._may_be_active
 
-    def told(self) -> Spent:
+    def take_unsent(self) -> Spent:
         """Return what other replicas are to be told; what was spent since the last call is in it
         only once."""
         spent = Spent(
@@ -198,7 +198,7 @@ class Tenant:
         self._untold_requests, self._untold_tokens = 0, 0.0
         return spent
 
-    def told_to_itself(self, in_progress: int) -> dict[str, object]:
+    def own_status(self, in_progress: int) -> dict[str, object]:
         """Return its limits and what it uses of them; `in_progress`: requests at this replica."""
         limits = asdict(self.limits) if self.limits else {}
         limits.pop("admin", None)

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class EngineConfig(_message.Message):
-    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated", "long_prefill_token_threshold_adaptive", "max_num_batched_tokens", "long_prefill_threshold_when_alone", "approximations", "kv_cache_groups", "local_kv_cache_groups", "sliding_window_tokens", "attention_chunk_tokens", "num_speculative_tokens", "num_lookahead_tokens", "drops_last_hit", "max_loras", "max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input", "num_prefill_lookahead_tokens", "num_hash_lookahead_tokens", "rules", "steps_with", "prefill_schedule_interval", "told_within_s", "co_schedules")
+    __slots__ = ("model_name", "block_size_tokens", "total_blocks", "max_num_seqs", "max_num_active_seqs", "max_num_scheduled_tokens", "max_model_len", "long_prefill_token_threshold", "policy", "enable_prefix_caching", "enable_chunked_prefill", "async_scheduling", "watermark_ratio", "reserve_full_isl", "engine_version", "emulated", "long_prefill_token_threshold_adaptive", "max_num_batched_tokens", "long_prefill_threshold_when_alone", "approximations", "kv_cache_groups", "local_kv_cache_groups", "sliding_window_tokens", "attention_chunk_tokens", "num_speculative_tokens", "num_lookahead_tokens", "drops_last_hit", "max_loras", "max_num_encoder_input_tokens", "encoder_cache_size", "disable_chunked_mm_input", "num_prefill_lookahead_tokens", "num_hash_lookahead_tokens", "rules", "steps_with", "prefill_schedule_interval", "reported_within_s", "co_schedules")
     MODEL_NAME_FIELD_NUMBER: _ClassVar[int]
     BLOCK_SIZE_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BLOCKS_FIELD_NUMBER: _ClassVar[int]
@@ -44,7 +44,7 @@ class EngineConfig(_message.Message):
     RULES_FIELD_NUMBER: _ClassVar[int]
     STEPS_WITH_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SCHEDULE_INTERVAL_FIELD_NUMBER: _ClassVar[int]
-    TOLD_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    REPORTED_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
     CO_SCHEDULES_FIELD_NUMBER: _ClassVar[int]
     model_name: str
     block_size_tokens: int
@@ -82,9 +82,9 @@ class EngineConfig(_message.Message):
     rules: int
     steps_with: str
     prefill_schedule_interval: int
-    told_within_s: float
+    reported_within_s: float
     co_schedules: bool
-    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., long_prefill_token_threshold_adaptive: bool = ..., max_num_batched_tokens: _Optional[int] = ..., long_prefill_threshold_when_alone: bool = ..., approximations: _Optional[_Iterable[str]] = ..., kv_cache_groups: _Optional[int] = ..., local_kv_cache_groups: _Optional[int] = ..., sliding_window_tokens: _Optional[int] = ..., attention_chunk_tokens: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., num_lookahead_tokens: _Optional[int] = ..., drops_last_hit: bool = ..., max_loras: _Optional[int] = ..., max_num_encoder_input_tokens: _Optional[int] = ..., encoder_cache_size: _Optional[int] = ..., disable_chunked_mm_input: bool = ..., num_prefill_lookahead_tokens: _Optional[int] = ..., num_hash_lookahead_tokens: _Optional[int] = ..., rules: _Optional[int] = ..., steps_with: _Optional[str] = ..., prefill_schedule_interval: _Optional[int] = ..., told_within_s: _Optional[float] = ..., co_schedules: bool = ...) -> None: ...
+    def __init__(self, model_name: _Optional[str] = ..., block_size_tokens: _Optional[int] = ..., total_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_active_seqs: _Optional[int] = ..., max_num_scheduled_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., long_prefill_token_threshold: _Optional[int] = ..., policy: _Optional[str] = ..., enable_prefix_caching: bool = ..., enable_chunked_prefill: bool = ..., async_scheduling: bool = ..., watermark_ratio: _Optional[float] = ..., reserve_full_isl: bool = ..., engine_version: _Optional[str] = ..., emulated: bool = ..., long_prefill_token_threshold_adaptive: bool = ..., max_num_batched_tokens: _Optional[int] = ..., long_prefill_threshold_when_alone: bool = ..., approximations: _Optional[_Iterable[str]] = ..., kv_cache_groups: _Optional[int] = ..., local_kv_cache_groups: _Optional[int] = ..., sliding_window_tokens: _Optional[int] = ..., attention_chunk_tokens: _Optional[int] = ..., num_speculative_tokens: _Optional[int] = ..., num_lookahead_tokens: _Optional[int] = ..., drops_last_hit: bool = ..., max_loras: _Optional[int] = ..., max_num_encoder_input_tokens: _Optional[int] = ..., encoder_cache_size: _Optional[int] = ..., disable_chunked_mm_input: bool = ..., num_prefill_lookahead_tokens: _Optional[int] = ..., num_hash_lookahead_tokens: _Optional[int] = ..., rules: _Optional[int] = ..., steps_with: _Optional[str] = ..., prefill_schedule_interval: _Optional[int] = ..., reported_within_s: _Optional[float] = ..., co_schedules: bool = ...) -> None: ...
 
 class BatchShape(_message.Message):
     __slots__ = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "decode_seqs", "decode_pairs", "draft_tokens")

@@ -51,7 +51,7 @@ LONGEST_REASON = 256
 MOST_KV_CACHE_GROUPS = 1024
 _LEAST_WINDOW = 2
 _MOST_TOKENS = 2**31 - 1
-_LATEST_S = 1.0  # most of `told_within_s`
+_LATEST_S = 1.0  # most of `reported_within_s`
 
 
 def columns_to_proto(rows: Sequence[RequestState]) -> snapshot_pb2.RequestColumns:
@@ -192,8 +192,8 @@ def _config_from_bytes(config: bytes) -> EngineConfig:
     ):
         if getattr(result, name) <= 0:
             raise WireError(f"engine config: {name} must be positive")
-    if not 0.0 <= result.told_within_s <= _LATEST_S:
-        raise WireError("engine config: told_within_s is out of range")
+    if not 0.0 <= result.reported_within_s <= _LATEST_S:
+        raise WireError("engine config: reported_within_s is out of range")
     if len(result.steps_with) > LONGEST_REASON:
         raise WireError("engine config: steps_with is too long")
     if result.encoder_cache_size > _MOST_TOKENS:

@@ -1,7 +1,7 @@
 """Seeded request streams: arrival times, lengths, and both together."""
 
 from foretell.workload.arrivals import Draws, gamma, poisson
-from foretell.workload.estimates import noisy_length, residual_length, told_length
+from foretell.workload.estimates import noisy_length, residual_length, stated_length
 from foretell.workload.lengths import EmpiricalLengths, LengthSampler, LogNormal, LogNormalLengths
 from foretell.workload.request_log import parse_request_log
 from foretell.workload.sessions import Conversations, conversations
@@ -27,5 +27,5 @@ __all__ = [
     "poisson",
     "residual_length",
     "stream",
-    "told_length",
+    "stated_length",
 ]

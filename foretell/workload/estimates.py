@@ -20,7 +20,7 @@ _MEAN_LEVELS = (np.arange(64) + 0.5) / 64
 """Levels over which the mean of a distribution is taken."""
 
 
-def told_length(arrival: Arrival) -> LengthEstimate:
+def stated_length(arrival: Arrival) -> LengthEstimate:
     """The estimate that the trace holds; ValueError if it holds none."""
     if arrival.length is None:
         raise ValueError("the trace does not tell what was believed of output lengths")

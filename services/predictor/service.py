@@ -123,7 +123,7 @@ class PredictorService:
         self._told = self.step_time.speed_factor, self.predictor.dispatch_delay_s
         return snapshot
 
-    def told(self, snapshot: Snapshot | None) -> Published:
+    def message(self, snapshot: Snapshot | None) -> Published:
         """Return the message that carries `snapshot`."""
         now_s = self._clock()
         silent_s = self.predictor.silent_s(self.step_time, now_s)

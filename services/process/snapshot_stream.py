@@ -69,7 +69,7 @@ class SnapshotStream(FrameStream):
     def still_open(self, request: RequestSpec, age_s: float) -> None:
         """Called when the stream opens, for each request in progress; it was sent `age_s` ago."""
 
-    def told(self, message: predictor_pb2.Published) -> None:
+    def taken_in(self, message: predictor_pb2.Published) -> None:
         """Called with each accepted message, after its snapshot was taken in."""
 
     def began(self) -> None:
@@ -96,7 +96,7 @@ class SnapshotStream(FrameStream):
             self._refused(str(error))
             return
         self._show(self.engine.predictor is not None)
-        self.told(message)
+        self.taken_in(message)
 
     def _learn_reason(self, reason: str) -> None:
         if reason and reason != self.unpredicted:

@@ -81,7 +81,7 @@ class _Look(SnapshotStream):
         finally:
             self.stop()
 
-    def told(self, message: predictor_pb2.Published) -> None:
+    def taken_in(self, message: predictor_pb2.Published) -> None:
         self._came.set()
 
 

@@ -186,7 +186,7 @@ class App:
     def _status_for(self, tenant: Tenant) -> Response:
         if tenant is NOBODY or (tenant.limits is not None and tenant.limits.admin):
             return _json(self._status())
-        own = tenant.told_to_itself(self.shared.in_progress.of(tenant.name))
+        own = tenant.own_status(self.shared.in_progress.of(tenant.name))
         status = self._status()
         instances: list[dict[str, object]] = status.pop("instances")  # type: ignore[assignment]
         if tenant.limits is None:

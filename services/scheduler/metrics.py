@@ -160,8 +160,8 @@ class SchedulerMetrics(Declared):
     def _compare_predictions(self) -> None:
         self.ttft_error = self._error("foretell_ttft_prediction_error_ratio", "TTFT")
         self.e2e_error = self._error("foretell_e2e_prediction_error_ratio", "e2e latency")
-        self.told_p90 = self.counter(
-            "foretell_told_p90_total",
+        self.announced_p90 = self.counter(
+            "foretell_announced_p90_total",
             "answers",
             "Answers of whose `latency` clients were told a P90, by whether they kept to it; 90% "
             "should.",

@@ -201,7 +201,7 @@ def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> No
         if what == "ask":
             predictor.has_changed()
             snapshot = predictor.publish()
-            engine.hear(news.add(predictor.told(snapshot), predictor.ledger.prefixes), now_s)
+            engine.hear(news.add(predictor.message(snapshot), predictor.ledger.prefixes), now_s)
             (ours,) = cache.predict(
                 ["engine-0"],
                 spec,

@@ -43,12 +43,12 @@ def snapshot(
 DECODING = BatchShape(decode_seqs=1, decode_pairs=50)
 
 
-def decoding(tokens: float, told_within_s: float = 0.0) -> EngineSnapshot:
+def decoding(tokens: float, reported_within_s: float = 0.0) -> EngineSnapshot:
     """One request decodes, with an answer of `tokens`; its first step has just begun."""
     running = RequestState(
         "r", "", 49, 1, 50, 0, NOW, predicted_output_tokens=tokens, scheduled_tokens=1
     )
-    config = replace(CONFIG, told_within_s=told_within_s)
+    config = replace(CONFIG, reported_within_s=reported_within_s)
     return snapshot([running], steps=(Step(1, NOW, 0.0, DECODING),), config=config)
 
 
@@ -133,7 +133,7 @@ def test_max_tokens_and_the_models_length_cap_the_expected_output() -> None:
 
 
 def test_silence_may_also_mean_that_steps_were_not_told_yet() -> None:
-    stale = decoding(9, told_within_s=20.0)
+    stale = decoding(9, reported_within_s=20.0)
     rolled = forecast(stale, spec(20, 2), NOW + 10)
     alone = forecast(snapshot(), spec(20, 2), NOW + 10)
     assert rolled.e2e_s == pytest.approx(alone.e2e_s)
@@ -141,7 +141,7 @@ def test_silence_may_also_mean_that_steps_were_not_told_yet() -> None:
 
 def test_longer_silence_means_that_one_of_those_steps_still_lasts() -> None:
     step_s = STEP_TIME.step_s(DECODING)
-    seen = decoding(9, told_within_s=2.5 * step_s)  # two steps can end before one is published
+    seen = decoding(9, reported_within_s=2.5 * step_s)  # two steps can end before one is published
     told = decoding(7)
     on_time = forecast(seen, spec(20, 2), NOW + 2.5 * step_s)
     assert on_time.ttft_s == pytest.approx(
@@ -158,9 +158,9 @@ def test_longer_silence_means_that_one_of_those_steps_still_lasts() -> None:
 
 def test_long_steps_are_told_soon_after_they_began() -> None:
     step_s = STEP_TIME.step_s(DECODING)
-    seen = decoding(9, told_within_s=0.9 * step_s)
+    seen = decoding(9, reported_within_s=0.9 * step_s)
     late = forecast(seen, spec(20, 2), NOW + 10)
-    told = forecast(decoding(8), spec(20, 2), NOW + seen.config.told_soon_s)
+    told = forecast(decoding(8), spec(20, 2), NOW + seen.config.reported_soon_s)
     assert late.e2e_s == pytest.approx(told.e2e_s, rel=1e-3)
 
 

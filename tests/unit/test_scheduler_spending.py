@@ -41,7 +41,7 @@ class Replica:
 
 def meet(*replicas: Replica) -> None:
     """Each replica sends its message to all others, twice."""
-    told = [each.spending.told() for each in replicas]
+    told = [each.spending.message() for each in replicas]
     for message in told:
         for each in 2 * replicas:
             if message is not None:
@@ -124,26 +124,26 @@ def test_a_replica_that_starts_gives_nobody_a_bucket_anew() -> None:
 def test_little_is_told_where_there_is_nothing_to_tell() -> None:
     now_s = [100.0]
     one = Replica(now_s, tokens_per_min=60)
-    empty = one.spending.told()
+    empty = one.spending.message()
     assert empty is not None  # it shows that the replica is alive
     assert not empty.spent
     now_s[0] += 0.5
-    assert one.spending.told() is None
+    assert one.spending.message() is None
     with one.tenant.place() as grant:
         assert grant is not None
         grant.reserve(30.0)
         grant.settle(30.0)
-    told = one.spending.told()
+    told = one.spending.message()
     assert told is not None
     assert [each.tokens for each in told.spent] == [30.0]
-    again = one.spending.told()
+    again = one.spending.message()
     assert again is not None
     assert [each.tokens for each in again.spent] == [0.0]
     now_s[0] += 60.0
-    last = one.spending.told()
+    last = one.spending.message()
     assert last is not None
     assert not last.spent
-    assert ApiKeys("a,b").spending.told() is None
+    assert ApiKeys("a,b").spending.message() is None
 
 
 def test_nonsense_changes_nothing() -> None:
@@ -168,7 +168,7 @@ def test_a_file_of_keys_has_its_callers_told_by_no_name(tmp_path: Path) -> None:
     one, other = ApiKeys(file=str(file)), ApiKeys(file=str(file))
     headers = {"x-api-key": "key"}
     with one.tenant(headers).place():
-        told = one.spending.told()
+        told = one.spending.message()
         assert told is not None
         assert b"team-a" not in told.SerializeToString()
         assert digest not in str(told)

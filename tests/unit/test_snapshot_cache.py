@@ -57,7 +57,7 @@ def test_followers_foretell_what_predictors_foretell(seed: int) -> None:
         config = replace(
             case.snapshot.config,
             approximations=(f"feature {i}",),
-            told_within_s=0.05 * (i // 2 % 2),
+            reported_within_s=0.05 * (i // 2 % 2),
         )
         snapshot = replace(case.snapshot, instance_id=f"engine-{i}", config=config)
         snapshot = replace(snapshot, taken_unix_s=now_s - 0.08)

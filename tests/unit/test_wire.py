@@ -273,6 +273,6 @@ def test_an_encoder_cache_that_cannot_be_is_refused() -> None:
         wire.snapshot_from_proto(message)
     for late_s in (-0.1, 2.0, float("nan"), float("inf")):
         message = wire.snapshot_to_proto(ILLUSTRATED)
-        message.config.told_within_s = late_s
-        with pytest.raises(wire.WireError, match="told_within_s is out of range"):
+        message.config.reported_within_s = late_s
+        with pytest.raises(wire.WireError, match="reported_within_s is out of range"):
             wire.snapshot_from_proto(message)

@@ -16,7 +16,7 @@ from foretell.workload import (
     parse_csv,
     parse_mooncake,
     residual_length,
-    told_length,
+    stated_length,
 )
 
 MOONCAKE = (
@@ -69,13 +69,13 @@ def test_csv_with_what_was_believed() -> None:
         11: LengthEstimate(8.0, ((0.025, 8.0), (0.5, 8.0), (0.975, 8.0)), "model"),
     }
     coming = arrivals_of(trace, Random(1), qps=1.0)
-    assert {a.prompt_tokens: told_length(a) for a in coming} == believed
+    assert {a.prompt_tokens: stated_length(a) for a in coming} == believed
     (mean,) = parse_csv(["in_tok,out_tok,expected_tokens", "1,2,3"]).requests
     assert mean.length == LengthEstimate(3.0, source="model")
     (silent,) = parse_csv(["in_tok,out_tok,p50", "1,2,3"]).requests  # it does not say of what
     assert silent.length is None
     with pytest.raises(ValueError, match="does not tell"):
-        told_length(Arrival(0.0, 1, 2, "r0"))
+        stated_length(Arrival(0.0, 1, 2, "r0"))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.vllm
 @pytest.fixture
 def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step is published when it begins, so that steps can be counted."""
-    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr(plugin, "REPORTED_WITHIN_S", 0.0)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -64,7 +64,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///recorded-not-bound")
     monkeypatch.setenv("FORETELL_PLUGIN_INSTANCE_ID", "engine-7")
     monkeypatch.setattr(publisher, "SnapshotPublisher", result)
-    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr(plugin, "REPORTED_WITHIN_S", 0.0)
     yield result
     if result.failures:
         raise result.failures[0]
@@ -174,7 +174,7 @@ def test_what_is_told_late_was_true_when_that_step_began(
     variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Published by explicit calls, so that their number does not depend on the machine."""
-    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 1.0)  # longer than any step here
+    monkeypatch.setattr(plugin, "REPORTED_WITHIN_S", 1.0)  # longer than any step here
     monkeypatch.setattr(plugin._Guard, "tell_late", lambda *_: None)
     lateness, draws = Lateness(recording), Random(seed)
     late = steps = 0
@@ -187,7 +187,7 @@ def test_what_is_told_late_was_true_when_that_step_began(
                 before = len(recording.snapshots)
                 recorder = loop.scheduler.foretell.recorder
                 if draws.random() < 0.5:
-                    recorder._told_s = 0.0  # then even steps are due, too
+                    recorder._reported_s = 0.0  # then even steps are due, too
                 recorder.tell_late()
                 late += len(recording.snapshots) - before
 
@@ -208,7 +208,7 @@ def test_the_thread_tells_only_what_was_true(
     every_s: float, variant: str, seed: int, recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it gets its turn, which may be never on a busy machine."""
-    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.05)
+    monkeypatch.setattr(plugin, "REPORTED_WITHIN_S", 0.05)
     stock = plugin._Guard.tell_late
     monkeypatch.setattr(plugin._Guard, "tell_late", lambda guard, _: stock(guard, every_s))
     lateness = Lateness(recording)
@@ -220,7 +220,7 @@ def test_an_exception_in_the_thread_is_kept_and_counted(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Finally the plugin switches itself off, from that very thread."""
-    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.001)
+    monkeypatch.setattr(plugin, "REPORTED_WITHIN_S", 0.001)
     monkeypatch.setattr(snapshot_module.SnapshotRecorder, "tell_late", lambda _: 1 / 0)
     guards: list[Any] = []
 

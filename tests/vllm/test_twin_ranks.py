@@ -211,7 +211,7 @@ def serve(
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///recorded-not-bound")
     monkeypatch.setenv("FORETELL_PLUGIN_RANKS", str(len(ranks)))
     monkeypatch.setattr(publisher, "SnapshotPublisher", Recording)
-    monkeypatch.setattr(plugin, "TOLD_WITHIN_S", 0.0)
+    monkeypatch.setattr(plugin, "REPORTED_WITHIN_S", 0.0)
     monkeypatch.setattr(Recording, "ranks", {})
     monkeypatch.setattr("foretell.services.backend.vllm.ranks.steps_with", lambda _: "moe")
     monkeypatch.setattr(

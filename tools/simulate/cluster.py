@@ -19,7 +19,7 @@ from foretell.sim import (
 )
 from foretell.tools.profiles.imports import ProfileError, profile_of, with_graphs
 from foretell.tools.simulate.options import EngineOptions, ProvisionOptions, SimulateOptions
-from foretell.workload import Arrival, noisy_length, residual_length, told_length
+from foretell.workload import Arrival, noisy_length, residual_length, stated_length
 
 _FORETELL_EVERY = 10
 """One request in ten is predicted again: enough to tell the error; each costs like a placement."""
@@ -117,7 +117,7 @@ def estimator(
     if text == "true":
         return true_length
     if text == "told":
-        return told_length
+        return stated_length
     draws = Random(f"{seed} estimates")
     try:
         if text == "tagger":

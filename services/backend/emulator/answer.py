@@ -148,7 +148,7 @@ class JobMaker:
         targets_s = (0.0, 0.0)
         if self._config.co_schedules:
             priority = wanted.priority(priority)
-            targets_s = wanted.targets.told_s
+            targets_s = wanted.targets.or_zero_s
         job = Job([], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))

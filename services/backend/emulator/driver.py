@@ -135,7 +135,7 @@ class Driver:
         now_s, running = time.monotonic(), self._twin.running
         online = (each.blocks for each in running if each.priority != OFFLINE_PRIORITY)
         self._online.observe(lambda: sum(online), now_s)
-        self._twin.expect_online(*self._online.told(now_s))
+        self._twin.expect_online(*self._online.for_snapshot(now_s))
 
     async def _run_step(self, batch: Batch, due: float) -> float:
         """Let the step's time pass and apply it; returns when the next one is due."""

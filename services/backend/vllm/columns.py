@@ -83,7 +83,7 @@ class Columns:
         rows = [known.get(r.request_id) or self._learn(r) for r in requests]
         facts = tuple(zip(*rows, strict=True))
         ids, foretell_ids, prompts, limits, priorities, predicted, arrivals, adapters = facts
-        targets = [self._targets(r).told_s for r in requests] if self._targets else []
+        targets = [self._targets(r).or_zero_s for r in requests] if self._targets else []
         self._requests = requests
         self.ids = ids
         self._constant = snapshot_pb2.RequestColumns(

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("vllm.foretell")
 
 _MAX_FAILURES = 10
-TOLD_WITHIN_S = 0.05
-"""`EngineConfig.told_within_s`. Publishing a step costs more than all else the plugin does, so a
-thread does it while the engine waits for a GPU."""
+REPORTED_WITHIN_S = 0.05
+"""`EngineConfig.reported_within_s`. Publishing a step costs more than all else the plugin does, so
+a thread does it while the engine waits for a GPU."""
 
 
 class _Guard:
@@ -150,8 +150,8 @@ def _attach(scheduler: Any) -> _Guard | None:
     guard = _Guard(recorder, publisher)
     try:
         recorder.attached()
-        if config.told_within_s:
-            guard.tell_late(config.told_soon_s)
+        if config.reported_within_s:
+            guard.tell_late(config.reported_soon_s)
     except Exception:
         guard.failed()
     _log.info("Foretell: publishing snapshots on %s.", endpoint)
@@ -167,7 +167,7 @@ def _told_late(config: "EngineConfig") -> "EngineConfig":
         or config.max_num_encoder_input_tokens
         or config.prefill_schedule_interval
     )
-    return config if more_changes else replace(config, told_within_s=TOLD_WITHIN_S)
+    return config if more_changes else replace(config, reported_within_s=REPORTED_WITHIN_S)
 
 
 class Publishing(Resuming):

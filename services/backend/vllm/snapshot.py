@@ -117,8 +117,8 @@ class SnapshotRecorder:
         self._base = self._constant
         self._requests = 0  # in `_base`
         self._sequence = 0
-        self._told_within_s, self._told_soon_s = config.told_within_s, config.told_soon_s
-        self._told_s = 0.0
+        self._within_s, self._soon_s = config.reported_within_s, config.reported_soon_s
+        self._reported_s = 0.0
         self._tell_by_s = 0.0
         self.must_read = True
         """Whether requests have to be read at the next step. The caller sets it when it sees new
@@ -181,7 +181,7 @@ class SnapshotRecorder:
             now_s = monotonic()
             noted = len(self._untold)
             is_time = (
-                now_s >= self._told_s + self._told_within_s - 2 * self._told_soon_s
+                now_s >= self._reported_s + self._within_s - 2 * self._soon_s
                 or noted >= _MOST_UNTOLD // 2
             )
             kinds = [self._untold[place][1] for place in range(noted)]
@@ -190,7 +190,7 @@ class SnapshotRecorder:
             last = read or (began if is_time else [])
             if last and not self._tell(last[-1] + 1):
                 self.must_read = True
-            self._tell_by_s = now_s + self._told_within_s
+            self._tell_by_s = now_s + self._within_s
 
     def _tell(self, count: int) -> bool:
         """Publish the first `count` events that were noted down; the last is the start of a step.
@@ -293,7 +293,7 @@ class SnapshotRecorder:
         """
         self._unpublished = 0
         self._sequence += 1
-        self._told_s = monotonic()
+        self._reported_s = monotonic()
         rest = (
             _HEAD.pack(self._sequence, at.unix_s, time(), free_blocks),
             self._more(),

@@ -9,8 +9,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from foretell.engine.announced import Announced, Calibration, with_length
 from foretell.engine.hindsight import Exposure, PredictionInputs
-from foretell.engine.told import Calibration, Told, with_length
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.openai.parsing import ApiRequest
 from foretell.placement.decision import Decision
@@ -53,14 +53,14 @@ class Attempt:
     placed_unix_s: float
     took_s: float
     """Seconds until the placement was decided, including any time in which it was held."""
-    told: Told | None = None
+    announced: Announced | None = None
     """The latencies that the client is told; None without quantiles: it is told the means."""
-    told_by: dict[Hashable, Prediction] = field(default_factory=dict)
-    """The predictions that `told` was made from, by kind; the calibration learns from each."""
-    expected: Told | None = None
-    """As `told`, but always by the newest length estimate: for comments in its stream."""
-    is_told: bool = False
-    """The headers were made: `told` does not change any more."""
+    announced_by: dict[Hashable, Prediction] = field(default_factory=dict)
+    """The predictions that `announced` was made from, by kind; the calibration learns from each."""
+    expected: Announced | None = None
+    """As `announced`, but always by the newest length estimate: for comments in its stream."""
+    is_final: bool = False
+    """The headers were made: `announced` does not change any more."""
     withheld: Prediction | None = None
     """The prediction that was not used because the engine is doubted. It is compared with the
     outcome."""
@@ -129,8 +129,8 @@ class Attempt:
         under_way: Iterable["Attempt"],
         length: LengthEstimate | None = None,
     ) -> None:
-        """Update `expected`, and `told` unless the headers were made. `length`: a newer estimate,
-        to which the prediction is adapted. `under_way`: all attempts in progress."""
+        """Update `expected`, and `announced` unless the headers were made. `length`: a newer
+        estimate, to which the prediction is adapted. `under_way`: all attempts in progress."""
         prediction = self.prediction
         if prediction is None:
             return
@@ -139,24 +139,24 @@ class Attempt:
         kind = _kind(request, length or self.spec.length)
         now_s = time.time()
         others = (
-            (each.told_by[kind], each.since_placed_s(now_s))
+            (each.announced_by[kind], each.since_placed_s(now_s))
             for each in under_way
-            if kind in each.told_by
+            if kind in each.announced_by
         )
         self.expected = calibration.tell(kind, prediction, lambda: others)
-        self.told_by[kind] = prediction
-        if not self.is_told:
-            self.told = self.expected
+        self.announced_by[kind] = prediction
+        if not self.is_final:
+            self.announced = self.expected
 
     def headers(self) -> dict[str, str]:
-        """The headers that its client gets. `told` does not change afterwards."""
-        self.is_told = True
+        """The headers that its client gets. `announced` does not change afterwards."""
+        self.is_final = True
         headers = {"x-foretell-instance": self.instance_id, "x-foretell-policy": self.policy}
         prediction = self.prediction
         if prediction is not None:
             ttft_s, e2e_s = prediction.ttft_s, prediction.e2e_s
-            if self.told is not None:
-                ttft, e2e = self.told
+            if self.announced is not None:
+                ttft, e2e = self.announced
                 ttft_s, e2e_s = ttft.typical_s, e2e.typical_s
                 headers["x-foretell-predicted-ttft-p90-s"] = f"{ttft.p90_s:.4f}"
                 headers["x-foretell-predicted-e2e-p90-s"] = f"{e2e.p90_s:.4f}"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from foretell.engine.told import Calibration
+from foretell.engine.announced import Calibration
 from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import RequestSpec
 from foretell.openai.parsing import ApiRequest
@@ -22,7 +22,7 @@ class Estimators:
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
     conversation_tokens: ConversationTokens
-    told: Calibration = field(default_factory=Calibration)
+    announced: Calibration = field(default_factory=Calibration)
 
     def describe(
         self, key: str, request: ApiRequest, longest: int | None, *, with_prefix: bool

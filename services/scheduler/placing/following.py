@@ -144,7 +144,7 @@ class Following(SnapshotStream):
             if not found.done():
                 found.set_result(None)
 
-    def told(self, message: predictor_pb2.Published) -> None:
+    def taken_in(self, message: predictor_pb2.Published) -> None:
         for spending in message.spending:
             self.passed_on(spending)
         for ended in message.ended:

@@ -61,7 +61,7 @@ class Instance:
     """`RESTS` without the paths that the engine does not know."""
     wanted: bool = False
     """A request asks for its model while it rests: it is to be woken."""
-    told: bool = False
+    listener_knows: bool = False
     """The listener was told that it is up. It is not told of one that drains from the start."""
 
     @property

@@ -166,7 +166,7 @@ class Placer:
     def demand(self) -> dict[str, object]:
         """Arrivals, requests that wait for an instance, and how long answers took."""
         held = self.core.outages.held + self.core.yielding.held
-        return self._demand.told(time.perf_counter(), held)
+        return self._demand.status(time.perf_counter(), held)
 
     def predicted_ends_s(self) -> list[float]:
         """The predicted end of each request on an engine, in `time.perf_counter`. Requests
@@ -261,8 +261,8 @@ class Placer:
     def _hear_of_length(self, key: str, length: LengthEstimate) -> None:
         placing = self._requests.get(key)
         if placing is not None and placing.is_sent and placing.attempt is not None:
-            told, under_way = self._estimators.told, self._under_way()
-            placing.attempt.tell(told, placing.request, under_way, length)
+            announced, under_way = self._estimators.announced, self._under_way()
+            placing.attempt.tell(announced, placing.request, under_way, length)
         self._tell(events.Estimated(key, length))
 
     def _under_way(self) -> Iterator[Attempt]:
@@ -299,7 +299,7 @@ class Placer:
             took_s=time.perf_counter() - placing.began_s,
             withheld=self.predictors.withheld(effect.key, effect.instance_id),
         )
-        attempt.tell(self._estimators.told, placing.request, self._under_way())
+        attempt.tell(self._estimators.announced, placing.request, self._under_way())
         placing.is_sent = True
         self.traces.add(placing.trace, attempt)
         if logger.isEnabledFor(logging.DEBUG):
@@ -320,8 +320,8 @@ class Placer:
             instance=instance,
             inputs=None,
             prediction=None,
-            told=None,
-            told_by={},
+            announced=None,
+            announced_by={},
             expected=None,
             withheld=None,
         )

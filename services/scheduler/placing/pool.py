@@ -206,8 +206,8 @@ class Pool:
         self._report(instance)
         if self.instances.get(instance.config.instance_id) is not instance:
             return
-        if instance.told or not instance.config.draining:
-            instance.told = True
+        if instance.listener_knows or not instance.config.draining:
+            instance.listener_knows = True
             self.listener(
                 InstanceUp(
                     instance.config.instance_id,

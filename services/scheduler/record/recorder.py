@@ -7,7 +7,7 @@ from math import isfinite
 import grpc
 
 from foretell import wire
-from foretell.engine.told import Seen
+from foretell.engine.announced import Seen
 from foretell.length.estimate import level_of
 from foretell.openai.parsing import ApiRequest
 from foretell.openai.slo import Outcome, SloUnattainable
@@ -44,8 +44,8 @@ class Feedback:
     def learn(self, request: ApiRequest, attempt: Attempt) -> None:
         """Learn from an answer that was accepted by its engine and is whole or abandoned."""
         spec = attempt.spec
-        for kind, prediction in attempt.told_by.items() if not attempt.continued else ():
-            self._estimators.told.observe(kind, prediction, *_seen(request, attempt))
+        for kind, prediction in attempt.announced_by.items() if not attempt.continued else ():
+            self._estimators.announced.observe(kind, prediction, *_seen(request, attempt))
         if spec.sequences != 1:
             return  # usage sums over sequences: it does not tell the length of one answer
         if attempt.prompt_tokens and not request.token_ids:
@@ -217,14 +217,16 @@ class Recorder:
         labels = request.model, instance_id, attempt.policy, job_class
         errors = request.model, instance_id, attempt.instance.kind
         metrics.e2e.labels(*labels).observe(e2e_s)
-        if attempt.told is not None and e2e_s > 0:
-            metrics.told_p90.labels("e2e", str(e2e_s <= attempt.told.e2e.p90_s)).inc()
+        if attempt.announced is not None and e2e_s > 0:
+            metrics.announced_p90.labels("e2e", str(e2e_s <= attempt.announced.e2e.p90_s)).inc()
         if prediction is not None and isfinite(prediction.e2e_s) and e2e_s > 0:
             metrics.e2e_error.labels(*errors).observe(prediction.e2e_s / e2e_s - 1)
         if ttft_s:
             metrics.ttft.labels(*labels).observe(ttft_s)
-            if attempt.told is not None and request.stream:
-                metrics.told_p90.labels("ttft", str(ttft_s <= attempt.told.ttft.p90_s)).inc()
+            if attempt.announced is not None and request.stream:
+                metrics.announced_p90.labels(
+                    "ttft", str(ttft_s <= attempt.announced.ttft.p90_s)
+                ).inc()
             if prediction is not None and isfinite(prediction.ttft_s):
                 metrics.ttft_error.labels(*errors).observe(prediction.ttft_s / ttft_s - 1)
             if tokens > 1:

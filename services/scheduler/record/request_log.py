@@ -41,13 +41,13 @@ FIELDS = {
     "length_source": "Source of that estimate: `hint`, `model`, `history` or `prior`.",
     "output_tokens": "Tokens of all sequences.",
     "predicted_ttft_s": "Predicted seconds from placement to the first token, in the mean.",
-    "told_ttft_s": "The latency announced to its client, and the announced P90.",
-    "told_ttft_p90_s": "See `told_ttft_s`.",
+    "announced_ttft_s": "The latency announced to its client, and the announced P90.",
+    "announced_ttft_p90_s": "See `announced_ttft_s`.",
     "ttft_s": "Actual seconds from placement to the first token; for errors of predictions use "
     "lines with `stream` true.",
     "predicted_e2e_s": "Predicted seconds from placement to the last token, in the mean.",
-    "told_e2e_s": "The latency announced to its client, and the announced P90.",
-    "told_e2e_p90_s": "See `told_e2e_s`.",
+    "announced_e2e_s": "The latency announced to its client, and the announced P90.",
+    "announced_e2e_p90_s": "See `announced_e2e_s`.",
     "e2e_s": "Actual seconds from placement to the last token.",
     "snapshot_age_s": "Age of the snapshot that the prediction is based on.",
     "calibration_steps": "Engine steps that the prediction's step times were learned from.",
@@ -90,7 +90,7 @@ class RequestLog:
     def ended(self, request: ApiRequest, attempt: Attempt, outcome: Outcome | None) -> None:
         if self._file is None:
             return
-        prediction, told, spec = attempt.prediction, attempt.told, attempt.spec
+        prediction, announced, spec = attempt.prediction, attempt.announced, attempt.spec
         line = {
             "request_id": request.request_id,
             "time_unix_s": time.time(),
@@ -113,12 +113,12 @@ class RequestLog:
             "length_source": spec.length.source,
             "output_tokens": attempt.output_tokens or None,
             "predicted_ttft_s": prediction.ttft_s if prediction else None,
-            "told_ttft_s": told.ttft.typical_s if told else None,
-            "told_ttft_p90_s": told.ttft.p90_s if told else None,
+            "announced_ttft_s": announced.ttft.typical_s if announced else None,
+            "announced_ttft_p90_s": announced.ttft.p90_s if announced else None,
             "ttft_s": attempt.ttft_s or None,
             "predicted_e2e_s": prediction.e2e_s if prediction else None,
-            "told_e2e_s": told.e2e.typical_s if told else None,
-            "told_e2e_p90_s": told.e2e.p90_s if told else None,
+            "announced_e2e_s": announced.e2e.typical_s if announced else None,
+            "announced_e2e_p90_s": announced.e2e.p90_s if announced else None,
             "e2e_s": attempt.e2e_s or None,
             "snapshot_age_s": prediction.snapshot_age_s if prediction else None,
             "calibration_steps": prediction.calibration_steps if prediction else None,

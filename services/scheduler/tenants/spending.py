@@ -57,13 +57,13 @@ class Spending:
         while True:
             await asyncio.sleep(pause_s)
             found = ways()
-            message = self.told() if found else None
+            message = self.message() if found else None
             if message is not None:
                 for way in found:
                     way(message)
                 pause_s = TELL_EVERY_S + _TELL_EACH_S * len(message.spent)
 
-    def told(self) -> predictor_pb2.Spending | None:
+    def message(self) -> predictor_pb2.Spending | None:
         """The next message; None if there is nothing to send yet."""
         now_s = self._clock()
         self._others = {
@@ -72,8 +72,8 @@ class Spending:
             if now_s < other.heard_s + _FORGOTTEN_S
         }
         tenants = list(self._tenants())
-        told = [tenant.told() for tenant in tenants if tenant.is_active][:_MOST_TOLD]
-        spent = [predictor_pb2.Spent(**each._asdict()) for each in told]
+        unsent = [tenant.take_unsent() for tenant in tenants if tenant.is_active][:_MOST_TOLD]
+        spent = [predictor_pb2.Spent(**each._asdict()) for each in unsent]
         is_new = spent or self._told_any  # a caller that is missing has nothing in progress
         if not tenants or (not is_new and now_s < self._told_s + _IDLE_S):
             return None

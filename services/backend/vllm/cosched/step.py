@@ -119,7 +119,7 @@ class Planner:
 
     def expected_online(self) -> tuple[float, float]:
         """What snapshots say of online requests to come: `online_ttft_s`, `usual_online_blocks`."""
-        return self.online.told(self.now().monotonic_s)
+        return self.online.for_snapshot(self.now().monotonic_s)
 
     def scheduled(self, output: Any, started: Instant) -> None:
         """`schedule()` has returned `output`."""

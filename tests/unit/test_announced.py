@@ -4,8 +4,15 @@ from random import Random
 
 import pytest
 
+from foretell.engine.announced import (
+    WINDOW,
+    Announced,
+    AnnouncedLatency,
+    Calibration,
+    Seen,
+    with_length,
+)
 from foretell.engine.answer import QUANTILE_LEVELS
-from foretell.engine.told import WINDOW, Calibration, Seen, Told, ToldLatency, with_length
 from foretell.model import LengthEstimate, Load, Prediction
 
 LOAD = Load(0, 0, 0, 0, 1, 0, 1)
@@ -19,7 +26,7 @@ def prediction(*seconds: float) -> Prediction:
 WIDE = prediction(1.0, 2.0, 4.0, 8.0, 16.0, 20.0)
 
 
-def told(calibration: Calibration, made: Prediction = WIDE) -> Told:
+def announced(calibration: Calibration, made: Prediction = WIDE) -> Announced:
     found = calibration.tell("model", made)
     assert found is not None
     return found
@@ -60,19 +67,19 @@ def test_without_quantiles_only_answers_to_such_predictions_tell_anything() -> N
         seconds = 1.0 + number % 10
         calibration.observe("model", SINGLE, Seen(seconds / 2), Seen(seconds))
         calibration.observe("model", WIDE, Seen(40.0), Seen(40.0))
-    ttft, e2e = told(calibration, SINGLE)
+    ttft, e2e = announced(calibration, SINGLE)
     assert ttft[:3] == pytest.approx((0.5, 2.75, 4.7), abs=0.4)
     assert e2e[:3] == pytest.approx((1.0, 5.5, 9.4), abs=0.7)
 
 
 def test_before_there_are_answers_quantiles_are_taken_at_their_word() -> None:
-    assert told(Calibration()).e2e == ToldLatency(1.0, 4.0, 16.0, 2.0)
+    assert announced(Calibration()).e2e == AnnouncedLatency(1.0, 4.0, 16.0, 2.0)
 
 
 def test_at_most_one_in_ten_is_told_more_than_twice_its_latency() -> None:
-    assert told(Calibration()).e2e.typical_s == 2.0
+    assert announced(Calibration()).e2e.typical_s == 2.0
     narrow = prediction(3.0, 3.5, 4.0, 4.5, 5.0, 5.0)
-    assert told(Calibration(), narrow).e2e.typical_s == 4.0
+    assert announced(Calibration(), narrow).e2e.typical_s == 4.0
 
 
 @pytest.mark.parametrize("wrong_by", [0.3, 1.0, 4.0])
@@ -83,7 +90,7 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
     kept, more_than_twice, under_way = [], [], []
     for number in range(3000):
         latency_s = wrong_by * draws.lognormvariate(1.0, 1.2)
-        now = told(calibration)
+        now = announced(calibration)
         if number >= 1000:
             kept.append(latency_s <= now.e2e.p90_s)
             more_than_twice.append(now.e2e.typical_s > 2 * latency_s)
@@ -92,7 +99,9 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
             calibration.observe("model", WIDE, None, Seen(under_way.pop(0)))
     assert 0.88 <= sum(kept) / len(kept) <= 0.92
     assert sum(more_than_twice) / len(more_than_twice) <= 0.12
-    assert told(calibration).ttft == ToldLatency(1.0, 4.0, 16.0, 2.0)  # nothing was learnt of it
+    assert announced(calibration).ttft == AnnouncedLatency(
+        1.0, 4.0, 16.0, 2.0
+    )  # nothing was learnt of it
 
 
 @pytest.mark.parametrize("mean_stay_s", [3.0, 8.0])
@@ -106,7 +115,7 @@ def test_who_does_not_wait_for_long_answers_hides_them_from_nobody(
     for number in range(4000):
         latency_s = draws.lognormvariate(1.0, 1.0)
         until_s = draws.expovariate(1 / mean_stay_s)
-        kept += [latency_s <= told(calibration).e2e.p90_s] if number >= 500 else []
+        kept += [latency_s <= announced(calibration).e2e.p90_s] if number >= 500 else []
         if latency_s <= until_s:
             calibration.observe("model", WIDE, None, Seen(latency_s))
         elif not leave_unseen:
@@ -119,7 +128,7 @@ def test_nothing_is_told_below_what_nobody_saw_the_end_of() -> None:
     calibration = Calibration()
     for number in range(100):
         calibration.observe("model", WIDE, None, Seen(4.0 if number % 2 else 32.0, number % 2 > 0))
-    assert told(calibration).e2e.p90_s == 32.0
+    assert announced(calibration).e2e.p90_s == 32.0
 
 
 def test_what_was_is_forgotten() -> None:
@@ -127,7 +136,7 @@ def test_what_was_is_forgotten() -> None:
     for latency_s in (400.0, 4.0):
         for _ in range(WINDOW):
             calibration.observe("model", WIDE, Seen(latency_s), Seen(latency_s))
-    assert told(calibration).ttft.median_s == pytest.approx(4.0)
+    assert announced(calibration).ttft.median_s == pytest.approx(4.0)
 
 
 def test_kinds_are_apart_and_few() -> None:
@@ -135,10 +144,10 @@ def test_kinds_are_apart_and_few() -> None:
     for _ in range(30):
         calibration.observe("model", WIDE, Seen(8.0), Seen(8.0))
         calibration.observe("other", WIDE, Seen(2.0), Seen(2.0))
-    assert told(calibration).e2e.median_s == pytest.approx(8.0)
+    assert announced(calibration).e2e.median_s == pytest.approx(8.0)
     for number in range(256):
         calibration.observe(number, WIDE, Seen(1.0), Seen(1.0))
-    assert told(calibration).e2e.median_s == 4.0
+    assert announced(calibration).e2e.median_s == 4.0
 
 
 def test_infinite_predictions_teach_nothing() -> None:
@@ -146,17 +155,17 @@ def test_infinite_predictions_teach_nothing() -> None:
     never = prediction(*[float("inf")] * 6)
     for _ in range(30):
         calibration.observe("model", never, Seen(8.0), Seen(8.0))
-    assert told(calibration).e2e == ToldLatency(1.0, 4.0, 16.0, 2.0)
+    assert announced(calibration).e2e == AnnouncedLatency(1.0, 4.0, 16.0, 2.0)
 
 
 def test_what_is_left() -> None:
-    whole = ToldLatency(1.0, 4.0, 16.0, 4.0)
+    whole = AnnouncedLatency(1.0, 4.0, 16.0, 4.0)
     assert whole.left(0.0) == pytest.approx(whole)
     later = whole.left(4.0)
     # Half had ended by then: the P90 of the rest is the P95 of all, on the straight line beyond.
     assert 0.0 < later.low_s < later.median_s < later.p90_s
     assert later.p90_s == pytest.approx(12.0 + 12.0 * 0.6931 / 1.6094, abs=1e-3)
-    assert ToldLatency(2.0, 2.0, 2.0, 2.0).left(3.0) == ToldLatency(0.0, 0.0, 0.0, 0.0)
+    assert AnnouncedLatency(2.0, 2.0, 2.0, 2.0).left(3.0) == AnnouncedLatency(0.0, 0.0, 0.0, 0.0)
 
 
 def test_where_few_are_told_more_than_twice_their_latency_it_is_the_median() -> None:
@@ -165,7 +174,7 @@ def test_where_few_are_told_more_than_twice_their_latency_it_is_the_median() -> 
     for _ in range(WINDOW):
         latency_s = 4.0 * draws.lognormvariate(0.0, 0.2)
         calibration.observe("model", WIDE, Seen(latency_s), Seen(latency_s))
-    _, median_s, _, typical_s = told(calibration).e2e
+    _, median_s, _, typical_s = announced(calibration).e2e
     assert typical_s == median_s == pytest.approx(4.0, abs=0.2)
 
 

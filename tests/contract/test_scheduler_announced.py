@@ -23,7 +23,7 @@ from engines import (
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, Tagger, serving
 
-from foretell.engine.told import Calibration, Seen
+from foretell.engine.announced import Calibration, Seen
 from foretell.services.scheduler.placing.tagging import TaggerClient
 
 
@@ -60,11 +60,11 @@ async def test_headers_the_log_and_a_metric_tell_it(tmp_path: Path) -> None:
             for name in ("ttft", "ttft-p90", "e2e", "e2e-p90")
         }
         assert told == {"ttft": 0.5, "ttft-p90": 4.0, "e2e": 2.0, "e2e-p90": 16.0}
-        await scheduler.until_metric("foretell_told_p90_total", 1, latency="e2e", kept="True")
-        await scheduler.until_metric("foretell_told_p90_total", 1, latency="ttft", kept="True")
+        await scheduler.until_metric("foretell_announced_p90_total", 1, latency="e2e", kept="True")
+        await scheduler.until_metric("foretell_announced_p90_total", 1, latency="ttft", kept="True")
     line = json.loads(log.read_text())
-    assert (line["told_e2e_s"], line["told_e2e_p90_s"]) == (2.0, 16.0)
-    assert (line["told_ttft_s"], line["told_ttft_p90_s"]) == (0.5, 4.0)
+    assert (line["announced_e2e_s"], line["announced_e2e_p90_s"]) == (2.0, 16.0)
+    assert (line["announced_ttft_s"], line["announced_ttft_p90_s"]) == (0.5, 4.0)
     assert line["predicted_e2e_s"] == 6.0  # the mean is only logged
 
 
@@ -77,7 +77,7 @@ async def test_what_was_seen_is_told_next_time(tmp_path: Path) -> None:
     ):
         for _ in range(20):
             await scheduler.complete(stream=True)
-        await scheduler.until_metric("foretell_told_p90_total", 20, latency="e2e", kept="True")
+        await scheduler.until_metric("foretell_announced_p90_total", 20, latency="e2e", kept="True")
         headers = (await scheduler.complete(stream=True)).headers
         assert float(headers["x-foretell-predicted-e2e-p90-s"]) == 0.05 * 16.0
 
@@ -115,7 +115,7 @@ async def test_the_taggers_estimate_is_told_if_it_comes_before_the_answer(
         assert 4.0 < e2e_p90_s < 8.0
         assert float(headers["x-foretell-predicted-ttft-p90-s"]) == 4.0
     line = json.loads(log.read_text())
-    logged = line["told_e2e_s"], line["told_e2e_p90_s"]
+    logged = line["announced_e2e_s"], line["announced_e2e_p90_s"]
     assert logged == pytest.approx((e2e_s, e2e_p90_s), abs=1e-3)
     assert line["predicted_e2e_s"] == 6.0  # the prediction used for the placement
 
@@ -141,7 +141,7 @@ async def test_what_headers_have_told_stays_and_comments_know_better(
             if ": keep-alive" in line and float(line.rpartition("=")[2]) < 8.0:
                 gate.set()
         told = float(response.headers["x-foretell-predicted-e2e-s"])
-    assert told == json.loads(log.read_text())["told_e2e_s"] == 2.0
+    assert told == json.loads(log.read_text())["announced_e2e_s"] == 2.0
 
 
 @pytest.mark.parametrize("behaviour", [hang, hang_after_first_event])

@@ -22,7 +22,7 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from bench.report import Benchmark, Blocks, Numbers, made_by
-from foretell.engine.told import Calibration, Seen, ToldLatency, with_length
+from foretell.engine.announced import AnnouncedLatency, Calibration, Seen, with_length
 from foretell.model import BatchShape, LengthEstimate
 from foretell.policy import make_policy
 from foretell.sim import ClusterConfig, Served, simulate
@@ -53,7 +53,7 @@ class Scored(NamedTuple):
     """One request; seconds from its placement."""
 
     mean_s: float
-    told: ToldLatency
+    told: AnnouncedLatency
     actual_s: float
 
 

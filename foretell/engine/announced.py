@@ -42,7 +42,7 @@ _MORE_THAN_TWICE = 0.1  # the share of answers that may be promised more than tw
 _LEAST_SHARE = 0.2  # of the median, so that the typical value of a short 0.1 quantile is not near 0
 
 
-class ToldLatency(NamedTuple):
+class AnnouncedLatency(NamedTuple):
     """Seconds that one in ten, half and nine in ten do not exceed, and the value to plan with."""
 
     low_s: float
@@ -50,7 +50,7 @@ class ToldLatency(NamedTuple):
     p90_s: float
     typical_s: float
 
-    def left(self, passed_s: float) -> "ToldLatency":
+    def left(self, passed_s: float) -> "AnnouncedLatency":
         """The remaining latency of a request after `passed_s` seconds.
 
         The cumulative hazard is assumed to be linear between these values and beyond the last.
@@ -60,14 +60,14 @@ class ToldLatency(NamedTuple):
         low_s, median_s, p90_s = (
             max(0.0, _straight(hazards, seconds, had + hazard) - passed_s) for hazard in _HAZARDS
         )
-        return ToldLatency(low_s, median_s, p90_s, median_s)
+        return AnnouncedLatency(low_s, median_s, p90_s, median_s)
 
 
-class Told(NamedTuple):
+class Announced(NamedTuple):
     """The latencies that a client gets for one request, counted from its prediction."""
 
-    ttft: ToldLatency
-    e2e: ToldLatency
+    ttft: AnnouncedLatency
+    e2e: AnnouncedLatency
 
 
 class Seen(NamedTuple):
@@ -94,7 +94,7 @@ class Calibration:
 
     def tell(
         self, kind: Hashable, prediction: Prediction, under_way: UnderWay = tuple
-    ) -> Told | None:
+    ) -> Announced | None:
         """The calibrated latencies; None for a prediction without quantiles until there are enough
         answers to such. `under_way`: the other requests of its kind."""
         ttft, e2e = self._kinds.get(_kind(kind, prediction)) or (_Latency(), _Latency())
@@ -108,7 +108,7 @@ class Calibration:
             for each, seconds in others
             if _has_quantiles(each) == has_quantiles
         ]
-        return Told(ttft.tell(of_ttft), e2e.tell(of_e2e, cut))
+        return Announced(ttft.tell(of_ttft), e2e.tell(of_e2e, cut))
 
     def observe(self, kind: Hashable, prediction: Prediction, ttft: Seen | None, e2e: Seen) -> None:
         """Learn from the latencies of a request that has ended; `ttft` is None if not known well
@@ -185,7 +185,7 @@ class _Latency:
 
     def tell(
         self, quantiles: Quantiles, cut: Sequence[tuple[dict[float, float], float]] = ()
-    ) -> ToldLatency:
+    ) -> AnnouncedLatency:
         """`cut`: of each request under way, its predicted quantiles and the seconds passed."""
         predicted = dict(quantiles)
         low_s, median_s, p90_s = (
@@ -198,7 +198,7 @@ class _Latency:
         if times < _MOST_RATIO:
             most_s = 2.0 * times * predicted[_LEVELS[0]]
             typical_s = min(median_s, max(most_s, _LEAST_SHARE * median_s))
-        return ToldLatency(low_s, median_s, max(median_s, p90_s), typical_s)
+        return AnnouncedLatency(low_s, median_s, max(median_s, p90_s), typical_s)
 
     def observe(self, quantiles: Quantiles, seen: Seen) -> None:
         predicted = dict(quantiles)
