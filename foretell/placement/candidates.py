@@ -7,6 +7,10 @@ from foretell.placement.ports import Answer
 from foretell.policy import Candidate
 from foretell.policy.shortlist import Known, shortlist
 
+MOST_FOLLOWED = 64
+"""Most instances of which a scheduler has snapshots at a time; in a larger pool they are replaced
+in turn."""
+
 
 class Candidates:
     """Selects candidates among the instances, and stores their latest loads.
@@ -20,11 +24,12 @@ class Candidates:
         self._random = random
 
     def known(self, eligible: list[str]) -> list[str]:
-        """Return the followed ones if more are eligible than may be compared.
+        """Return the followed ones if more are eligible than may be compared or followed.
 
-        Which ones are followed changes as requests are placed, so all get their turn.
+        Which ones are followed changes as requests are placed, so all get their turn. Where all
+        can be followed, those without snapshots remain candidates.
         """
-        if not self._most or len(eligible) <= self._most:
+        if not self._most or len(eligible) <= max(self._most, MOST_FOLLOWED):
             return eligible
         followed = self._instances.followed
         known = [each for each in eligible if each in followed]

@@ -18,6 +18,7 @@ from foretell.length.distribution import knots
 from foretell.model import Prediction, RequestSpec
 from foretell.placement import events
 from foretell.placement.cached import CachedPredictions
+from foretell.placement.candidates import MOST_FOLLOWED
 from foretell.placement.ports import Predicted, Wait, Wanted
 from foretell.policy.trust import CALIBRATED_STEPS
 from foretell.services.process.logs import all_about
@@ -30,8 +31,6 @@ from foretell.v1 import predictor_pb2
 logger = logging.getLogger(__name__)
 
 _SEEN_WITHIN_S = 5.0  # no client waits for it
-MOST_FOLLOWED = 64
-"""Most predictors that are followed at a time; in a larger pool they are replaced in turn."""
 _MEET_AT = 3
 """Predictors that every replica follows, the first by instance name: replicas send messages to each
 other through them."""
@@ -55,8 +54,8 @@ class Predictors:
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """`follows`: whether to follow predictors at all. `listener` is told which instances have
-        snapshots, if not all can be followed. `random` draws from [0, 1)."""
+        """`follows`: whether to follow predictors at all. `listener` gets an event
+        whenever snapshots of an instance begin or end. `random` draws from [0, 1)."""
         self._pool = pool
         self._follows = follows
         self._listener = listener
@@ -89,7 +88,7 @@ class Predictors:
             self._pool.traffic,
             self._cache.follow(instance_id),
             lambda reason: self._refused.labels(instance_id, reason).inc(),
-            lambda shown: self._shown(instance_id, shown),
+            lambda shown: self._listener(events.InstanceFollowed(instance_id, shown)),
         )
         following.passed_on = self.passed_on
         self._followed[instance_id] = following
@@ -103,18 +102,13 @@ class Predictors:
         is_open = (name for name, each in self._followed.items() if each.is_open)
         return [self._followed[name].pass_on for name in nsmallest(_MEET_AT, is_open)]
 
-    def _shown(self, instance_id: str, shown: bool) -> None:
-        """Where all can be followed, instances without snapshots must remain candidates."""
-        if len(self._pool.instances) > MOST_FOLLOWED or not shown:
-            self._listener(events.InstanceFollowed(instance_id, shown))
-
     def leave(self, instance_id: str) -> None:
         """Stop following the predictor of an instance."""
         following = self._followed.pop(instance_id, None)
         if following is not None:
             following.stop()
             self._cache.leave(instance_id)
-            self._shown(instance_id, shown=False)
+            self._listener(events.InstanceFollowed(instance_id, followed=False))
 
     def worked_s(self, instance_id: str) -> float:
         """When the engine's last known step was made, on the event loop's clock; -inf if its
