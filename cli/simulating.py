@@ -9,7 +9,7 @@ import typer
 from foretell.cli.options import AsJson, Processes, Qps, Seed, refusing, taking
 from foretell.tools.simulate.options import (
     EMULATED,
-    ProvisionOptions,
+    SimulatedProvisioning,
     SimulateOptions,
     parse_engines,
 )
@@ -60,11 +60,11 @@ class EngineFlags:
         return replace(options, engines=engines, faults=tuple(self.fault or ()))
 
 
-@taking(SimulateOptions, EngineFlags, ProvisionOptions)
+@taking(SimulateOptions, EngineFlags, SimulatedProvisioning)
 def simulate(
     options: SimulateOptions,
     engines: EngineFlags,
-    provision: ProvisionOptions,
+    provision: SimulatedProvisioning,
     qps: Qps = 0.0,
     seed: Seed = 1,
 ) -> None:

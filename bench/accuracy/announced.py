@@ -22,10 +22,10 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from bench.report import Benchmark, Blocks, Numbers, made_by
-from foretell.engine.announced import AnnouncedLatency, Calibration, Seen, with_length
+from foretell.engine.announced import AnnouncedLatency, Calibration, ObservedLatency, with_length
 from foretell.model import BatchShape, LengthEstimate
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, Served, simulate
+from foretell.sim import ClusterConfig, ServedRequest, simulate
 from foretell.tools.intervals import percentile
 from foretell.tools.length.dataset import Example, read_examples
 from foretell.tools.length.taggers import load_tagger
@@ -43,7 +43,7 @@ _ENGINES = EngineOptions(
 _MEAN_TO_LEAVE = 1.5
 """Mean time until a client would leave, in median e2e latencies."""
 _LOAD, _MOST_TOKENS, _MOST_REQUESTS, _BEHIND = 0.7, 4000, 3000, 50
-_LATENCIES: dict[str, Callable[[Served], float]] = {
+_LATENCIES: dict[str, Callable[[ServedRequest], float]] = {
     "ttft": lambda served: served.ttft_s,
     "e2e": lambda served: served.e2e_s,
 }
@@ -94,7 +94,9 @@ def run(case: tuple[Path, int]) -> Numbers:
     return {"file": path.name, "seed": seed, **figures}
 
 
-def _with_length(served: Served, was: LengthEstimate | None, length: LengthEstimate) -> Served:
+def _with_length(
+    served: ServedRequest, was: LengthEstimate | None, length: LengthEstimate
+) -> ServedRequest:
     """The request as predicted with the estimate `length` in place of `was`."""
     if served.predicted is None or was is None:
         return served
@@ -128,7 +130,7 @@ def _arrivals(
 
 
 def _told(
-    requests: Sequence[Served], leaves_s: Sequence[float], *, leave_out: bool = False
+    requests: Sequence[ServedRequest], leaves_s: Sequence[float], *, leave_out: bool = False
 ) -> dict[str, list[Scored]]:
     """The latencies announced for each, by what had ended, or been left, when it was placed.
     `leave_out`: nothing is learnt from answers whose clients left."""
@@ -157,11 +159,11 @@ def _told(
     return found
 
 
-def _seen(latency_s: float, most_s: float) -> Seen:
-    return Seen(min(latency_s, most_s), whole=latency_s <= most_s)
+def _seen(latency_s: float, most_s: float) -> ObservedLatency:
+    return ObservedLatency(min(latency_s, most_s), whole=latency_s <= most_s)
 
 
-def _since_placed(served: Served, kind: str) -> float:
+def _since_placed(served: ServedRequest, kind: str) -> float:
     return _LATENCIES[kind](served) - (served.placed_s - served.arrival_s)
 
 

@@ -13,7 +13,7 @@ from foretell.model import EngineConfig
 from foretell.offline.dual_scan import DualScan
 from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback
-from foretell.offline.lengths import Lengths, learnt, sampled, sources, strata
+from foretell.offline.lengths import LengthMoments, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
 from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.waiting import OfflineJob
@@ -73,7 +73,7 @@ def feed_for(case: Case, tree: PrefixTree, outputs: Ints) -> Feed:
         job = OfflineJob(tree, tree.first_seen(), sources(tree), known, _PRIOR_TOKENS, _LONGEST)
         return Feedback(job, WORK, case.kv_tokens)
     samples = sampled(tree, float(draws.random()), np.zeros_like(outputs))
-    guess = Lengths.guess(tree.requests, _PRIOR_TOKENS)
+    guess = LengthMoments.guess(tree.requests, _PRIOR_TOKENS)
     lengths = learnt(strata(tree, samples), samples, outputs[samples], guess).where_known(known)
     split, ranked = blended(tree, WORK, lengths.mean, lengths.square)
     wanted = demand(split, WORK, lengths.mean, lengths.square)
@@ -89,7 +89,7 @@ def optimum_s(case: Case, tree: PrefixTree, outputs: Ints) -> tuple[float, float
     tokens that are read, or as many as the longest answer has.
     """
     engine = ENGINES[case.engine]
-    lengths = Lengths.known(outputs)
+    lengths = LengthMoments.known(outputs)
     wanted = demand(tree, WORK, lengths.mean, lengths.square)
     compute_s, memory_s = float(wanted.compute_s.sum()), float(wanted.memory_s.sum())
     together = engine.together_s(compute_s, memory_s)
@@ -114,7 +114,7 @@ def served(case: Case, tree: PrefixTree, outputs: Ints) -> Numbers:
     together, bound = optimum_s(case, tree, outputs)
     feed = feed_for(case, tree, outputs)
     came = run(tree, outputs, feed, case.config, ENGINES[case.engine])
-    lengths = Lengths.known(outputs)
+    lengths = LengthMoments.known(outputs)
     wanted = demand(tree, WORK, lengths.mean, lengths.square).density(tree)[tree.root]
     computed = came.computed_tokens / came.prompt_tokens
     return {

@@ -15,7 +15,7 @@ from foretell.latency.linear import StepTimeModel
 from foretell.services.backend.vllm.shape import batch_shape
 from foretell.services.backend.vllm.steps import Instant
 from foretell.tools.intervals import percentile
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import engine_config
 from foretell.workload import Arrival
 
@@ -78,7 +78,7 @@ class Run:
             max_model_len=machine.max_model_len,
             policy=policy,
         )
-        self._loop = EngineLoop(config, cls)
+        self._loop = VerifiedLoop(config, cls)
         self._scheduler: Any = self._loop.scheduler
         self._machine, self._arrivals = machine, arrivals
         self._lines = None if contender == ALONE else lines

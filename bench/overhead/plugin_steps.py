@@ -17,7 +17,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.tools.intervals import percentile
-from foretell.tools.verify.engine_loop import EngineLoop, unique_prompt
+from foretell.tools.verify.engine_loop import VerifiedLoop, unique_prompt
 from foretell.tools.verify.installed import engine_config
 
 WARMUP_STEPS = 50
@@ -82,7 +82,7 @@ class MixedEngine(TimedEngine):
             self.loop.add(f"off {index}", prompt, 2 * steps, extra_args={"class": "offline"})
 
 
-def _loop(cls: type[Any], seats: int, steps: int, *, prefixes: bool) -> EngineLoop:
+def _loop(cls: type[Any], seats: int, steps: int, *, prefixes: bool) -> VerifiedLoop:
     length = PROMPT_TOKENS + 2 * steps
     config = engine_config(
         max_num_seqs=max(1, seats),
@@ -92,7 +92,7 @@ def _loop(cls: type[Any], seats: int, steps: int, *, prefixes: bool) -> EngineLo
         async_scheduling=True,
         **({"enable_prefix_caching": True} if prefixes else {}),
     )
-    return EngineLoop(config, cls)
+    return VerifiedLoop(config, cls)
 
 
 def timed(call: Callable[..., Any], *args: Any) -> tuple[float, Any]:

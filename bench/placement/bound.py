@@ -16,7 +16,7 @@ from foretell.latency.tables import TabularStepTime
 from foretell.model import BatchShape, Curve, EngineConfig, GpuProfile, Grid
 from foretell.model.batch import prefill_pairs
 from foretell.policy import make_policy
-from foretell.sim import Fault, FaultKind, InstanceConfig, Report, Served, simulate
+from foretell.sim import Fault, FaultKind, Report, ServedRequest, SimInstanceConfig, simulate
 from foretell.tools.profiles.imports import profile_of, with_graphs
 from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import SimulateOptions
@@ -37,7 +37,7 @@ def pooled(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) -> 
     paces = [least_s / one.step_time.step_s(busy) for one in config.instances]
     steps = _shared(profile, sum(paces))
     faults = tuple(_of_the_pool(fault, paces) for fault in config.faults)
-    one = replace(config, instances=(InstanceConfig(engine, steps),), faults=faults)
+    one = replace(config, instances=(SimInstanceConfig(engine, steps),), faults=faults)
     report = simulate(one, arrivals, [make_policy("round_robin")], Random(f"{seed} cluster"))
     delay_s = config.dispatch_delay_s
     return replace(report, served=tuple(_not_before(s, fastest, delay_s) for s in report.served))
@@ -86,7 +86,7 @@ def _shared(profile: GpuProfile, engines: float) -> StepTimeModel:
     )
 
 
-def _not_before(served: Served, alone: InstanceConfig, delay_s: float) -> Served:
+def _not_before(served: ServedRequest, alone: SimInstanceConfig, delay_s: float) -> ServedRequest:
     """The request with at least the latencies of an idle engine that has the same prefix cached."""
     steps, most = alone.step_time, alone.engine.max_num_scheduled_tokens
     ttft_s, done = delay_s, served.cached_tokens

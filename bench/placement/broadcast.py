@@ -14,7 +14,7 @@ from bench.placement.simulated import simulated
 from bench.report import Numbers
 from foretell.model import RequestSpec
 from foretell.policy import Candidate, Needs, make_policy
-from foretell.sim import Served
+from foretell.sim import ServedRequest
 from foretell.tools.simulate.options import SimulateOptions
 from foretell.tools.simulate.run import relative_errors
 from foretell.workload import Arrival
@@ -54,7 +54,7 @@ def broadcast(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) 
         sent += [replace(each, request_id=f"{each.request_id}@{n}") for n in copies] or [each]
     policy = Broadcast()
     report = simulated(options, sent, seed, policy=policy, foretell_every=0)
-    copies_of: dict[str, dict[str, Served]] = defaultdict(dict)
+    copies_of: dict[str, dict[str, ServedRequest]] = defaultdict(dict)
     for served in report.served:
         name, _, copy = served.request_id.partition("@")
         if copy:
@@ -70,6 +70,6 @@ def broadcast(options: SimulateOptions, arrivals: Sequence[Arrival], seed: int) 
     return found
 
 
-def _predicted_s(served: Served) -> float:
+def _predicted_s(served: ServedRequest) -> float:
     assert served.predicted is not None
     return served.predicted.e2e_s

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.report import Numbers
 from foretell.policy import Policy, make_policy
-from foretell.sim import Report, Served, simulate
+from foretell.sim import Report, ServedRequest, simulate
 from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import EngineOptions, SimulateOptions
 from foretell.workload import Arrival
@@ -44,15 +44,15 @@ def simulated(
     return simulate(config, arrivals, [policy], Random(f"{seed} cluster"))
 
 
-def _ttft_s(served: Served) -> float:
+def _ttft_s(served: ServedRequest) -> float:
     return served.ttft_s
 
 
-def _e2e_s(served: Served) -> float:
+def _e2e_s(served: ServedRequest) -> float:
     return served.e2e_s
 
 
-def _in_time(served: Served) -> bool:
+def _in_time(served: ServedRequest) -> bool:
     return served.ttft_s <= IN_TIME_TTFT_S and served.tpot_s <= IN_TIME_TPOT_S
 
 

@@ -3,7 +3,7 @@
 from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig
-from foretell.sim import InstanceConfig
+from foretell.sim import SimInstanceConfig
 
 PROFILE = "A30/Llama-2-7b-hf"
 ENGINE = EngineConfig(
@@ -16,6 +16,6 @@ ENGINE = EngineConfig(
 )
 
 
-def engines(count: int) -> tuple[InstanceConfig, ...]:
+def engines(count: int) -> tuple[SimInstanceConfig, ...]:
     """`count` equal engines."""
-    return (InstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE))),) * count
+    return (SimInstanceConfig(ENGINE, profile_step_time(load_profile(PROFILE))),) * count

@@ -56,7 +56,7 @@ class Asked(NamedTuple):
 ANYTHING = Asked()
 
 
-class Judgement(NamedTuple):
+class AnswerJudgement(NamedTuple):
     """The judgement of an answer, or of the loss of one."""
 
     verdict: Verdict
@@ -77,12 +77,12 @@ class Judgement(NamedTuple):
         return self.verdict in (Verdict.REFUSED, Verdict.FAULT)
 
 
-_ANSWER = Judgement(Verdict.CLIENTS, "answer")
+_ANSWER = AnswerJudgement(Verdict.CLIENTS, "answer")
 
 
-def lost(reason: str) -> Judgement:
+def lost(reason: str) -> AnswerJudgement:
     """Return the judgement of an answer that did not come, or broke off, for `reason`."""
-    return Judgement(Verdict.FAULT, reason)
+    return AnswerJudgement(Verdict.FAULT, reason)
 
 
 def judge(
@@ -92,7 +92,7 @@ def judge(
     asked: Asked = ANYTHING,
     as_event: bool = False,
     continued: bool = False,
-) -> Judgement:
+) -> AnswerJudgement:
     """Judge an answer by its status, and by its body unless that is not visible (None). `asked`:
     what was asked of the engine. `as_event`: the status is from an error event in a stream.
     `continued`: the client has the beginning from another engine, and can get no other status."""
@@ -100,15 +100,15 @@ def judge(
         return _ANSWER
     reason = "error_event" if as_event else f"http_{status}"
     if not 400 <= status < 500 or status in _FAULTS or continued:
-        return Judgement(Verdict.FAULT, reason, is_about_us=status in _FAULTS)
+        return AnswerJudgement(Verdict.FAULT, reason, is_about_us=status in _FAULTS)
     if body is not None:
         if not asked.generates and body == _UNKNOWN_PATH:  # all engines with this model say so
-            return Judgement(Verdict.CLIENTS, reason)
+            return AnswerJudgement(Verdict.CLIENTS, reason)
         if why := _unfit(status, body, asked):
-            return Judgement(Verdict.UNFIT, "unfit", why)
+            return AnswerJudgement(Verdict.UNFIT, "unfit", why)
     if status == 429 or (status == 404 and body is not None):
-        return Judgement(Verdict.REFUSED, reason)
-    return Judgement(Verdict.CLIENTS, reason)
+        return AnswerJudgement(Verdict.REFUSED, reason)
+    return AnswerJudgement(Verdict.CLIENTS, reason)
 
 
 def may_refuse_fields(status: int, body: bytes) -> bool:

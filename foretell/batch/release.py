@@ -39,7 +39,7 @@ ONLINE_FOR_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class InstanceView:
     """What is known of one instance now."""
 
     healthy: bool
@@ -102,7 +102,7 @@ class Release:
 
     def observe(
         self,
-        instances: Mapping[str, Seen],
+        instances: Mapping[str, InstanceView],
         in_flight: int,
         *,
         unsent: int = 0,
@@ -130,7 +130,7 @@ class Release:
             )
 
     def _adjusted(
-        self, known: _Instance, seen: Seen, online: float, *, used: bool, settled: bool
+        self, known: _Instance, seen: InstanceView, online: float, *, used: bool, settled: bool
     ) -> float:
         """The new window of an instance with about so many `online` requests."""
         window = known.window
@@ -191,7 +191,7 @@ def most_after(window: float) -> float:
     return max(window + RELEASE.least_step, RELEASE.growth * window)
 
 
-def _grown(window: float, mean_ratio: float, seen: Seen) -> float:
+def _grown(window: float, mean_ratio: float, seen: InstanceView) -> float:
     """The next size of a window that may grow; the mean is `mean_ratio` of its bound."""
     pace = min(1.0, (1.0 - mean_ratio) / RELEASE.slower_below)
     grown = window + pace * (most_after(window) - window)

@@ -4,7 +4,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from foretell.config.sections import Section
-from foretell.tenants.limits import Limits
+from foretell.tenants.limits import TenantLimits
 
 
 class ApiKey(Section):
@@ -27,9 +27,9 @@ class ApiKey(Section):
     `--scheduling-policy priority`. Null: as the requests say."""
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> TenantLimits:
         """What the caller may use."""
-        return Limits(**self.model_dump(exclude={"sha256"}))
+        return TenantLimits(**self.model_dump(exclude={"sha256"}))
 
 
 def is_key_file(text: str) -> bool:

@@ -16,7 +16,7 @@ from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 
 
-class Load(NamedTuple):
+class StepWork(NamedTuple):
     """The work available for a step."""
 
     online: BatchShape
@@ -49,12 +49,12 @@ class StepPlan(NamedTuple):
     """The offline work of a step."""
 
     decodes: int
-    """How many of `Load.contexts` decode, from the first."""
+    """How many of `StepWork.contexts` decode, from the first."""
     prefill_tokens: int
     limit_s: float
 
 
-def plan_step(model: StepTime, load: Load, allowance: Allowance) -> StepPlan:
+def plan_step(model: StepTime, load: StepWork, allowance: Allowance) -> StepPlan:
     """Return the offline work that fits into the step (`cosched_plan.h`)."""
     online, count = sums(load.online), len(load.contexts)
     alone_s = shape_s(model, online) if load.online.tokens else 0.0

@@ -5,13 +5,13 @@ a list to `page` and each event of a watch to `event`; call `ended` or `failed` 
 over; wait for `pause_s`. Whenever `page` or `event` returns True, `endpoints()` may have changed.
 """
 
-from foretell.discovery.endpoints import Endpoint, Found, of_endpoint_slice, of_pod
+from foretell.discovery.endpoints import EngineEndpoint, FoundEndpoints, of_endpoint_slice, of_pod
 from foretell.discovery.watch import Ask, ProtocolError, Refused, Watch
 
 __all__ = [
     "Ask",
-    "Endpoint",
-    "Found",
+    "EngineEndpoint",
+    "FoundEndpoints",
     "ProtocolError",
     "Refused",
     "Watch",

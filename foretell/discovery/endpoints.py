@@ -14,7 +14,7 @@ _ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EngineEndpoint:
     """One engine, or one rank of an engine whose ranks have ports of their own."""
 
     name: str
@@ -29,15 +29,15 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundEndpoints:
     """What was read from one object."""
 
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[EngineEndpoint, ...] = ()
     models: tuple[str, ...] = ()
     """Its models, also if its engines are not ready."""
 
 
-def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
+def of_pod(pod: Mapping[str, Any], before: FoundEndpoints) -> FoundEndpoints:
     """Read the engines in a pod. `before`: what was read from it last.
 
     An engine that was never ready is left out: it has no requests that it could finish. Ports are
@@ -47,7 +47,7 @@ def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
     models = _models(metadata)
     address = str(status.get("podIP") or "")
     if not address or status.get("phase") in _ENDED:
-        return Found((), models)
+        return FoundEndpoints((), models)
     containers = [*_list(spec, "containers"), *_list(spec, "initContainers")]
     ports = dict(_ports(each for container in containers for each in _list(container, "ports")))
     host = f"{spec.get('hostname')}.{spec['subdomain']}" if spec.get("subdomain") else ""
@@ -56,18 +56,18 @@ def of_pod(pod: Mapping[str, Any], before: Found) -> Found:
         each.get("type") == "Ready" and each.get("status") == "True"
         for each in _list(status, "conditions")
     )
-    return Found(
+    return FoundEndpoints(
         _that_serve(found, before, ready and not metadata.get("deletionTimestamp")), models
     )
 
 
-def of_endpoint_slice(found: Mapping[str, Any], before: Found) -> Found:
+def of_endpoint_slice(found: Mapping[str, Any], before: FoundEndpoints) -> FoundEndpoints:
     """Read the engines in an EndpointSlice, whose ports are named like those of pods."""
     metadata = _part(found, "metadata")
     models = _models(metadata)
     service = _part(metadata, "labels").get("kubernetes.io/service-name")
     ports = dict(_ports(_list(found, "ports")))
-    endpoints: list[Endpoint] = []
+    endpoints: list[EngineEndpoint] = []
     for each in _list(found, "endpoints"):
         addresses = each.get("addresses") or []
         if not isinstance(addresses, list) or not addresses:
@@ -78,10 +78,12 @@ def of_endpoint_slice(found: Mapping[str, Any], before: Found) -> Found:
         conditions = _part(each, "conditions")
         ready = conditions.get("ready") is not False and not conditions.get("terminating")
         endpoints += _that_serve(ranks, before, ready)
-    return Found(tuple(endpoints), models)
+    return FoundEndpoints(tuple(endpoints), models)
 
 
-def _that_serve(found: tuple[Endpoint, ...], before: Found, ready: bool) -> tuple[Endpoint, ...]:
+def _that_serve(
+    found: tuple[EngineEndpoint, ...], before: FoundEndpoints, ready: bool
+) -> tuple[EngineEndpoint, ...]:
     """All if they are ready; otherwise those that have served at their URL, as draining."""
     if ready:
         return found
@@ -91,7 +93,7 @@ def _that_serve(found: tuple[Endpoint, ...], before: Found, ready: bool) -> tupl
 
 def _ranks(
     name: str, address: str, host: str, ports: Mapping[str, int], models: tuple[str, ...]
-) -> Iterator[Endpoint]:
+) -> Iterator[EngineEndpoint]:
     address = f"[{address}]" if ":" in address else address
     model = models[0] if models else ""
     for port_name, port in (ports or {"http": _DEFAULT_PORT}).items():
@@ -99,7 +101,7 @@ def _ranks(
             continue
         rank = matched[1]
         predictor = ports.get("grpc" if rank is None else f"grpc-{rank}")
-        yield Endpoint(
+        yield EngineEndpoint(
             name=name if rank is None else f"{name}-rank{rank}",
             url=f"http://{address}:{port}",
             predictor=f"{address}:{predictor}" if predictor else "",

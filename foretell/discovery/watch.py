@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretell.discovery.endpoints import Endpoint, Found
+from foretell.discovery.endpoints import EngineEndpoint, FoundEndpoints
 
 PAGE = 250
 """The most objects in one page of a list."""
@@ -18,7 +18,7 @@ _SHORT_S = 1.0
 GONE = 410
 _FORGIVEN = 3  # consecutive failures after which everything is listed again
 
-Read = Callable[[Mapping[str, Any], Found], Found]
+Read = Callable[[Mapping[str, Any], FoundEndpoints], FoundEndpoints]
 
 
 class ProtocolError(ValueError):
@@ -46,7 +46,7 @@ class Ask:
 class _Listing:
     """A list that is received page by page."""
 
-    found: dict[str, Found] = field(default_factory=dict)
+    found: dict[str, FoundEndpoints] = field(default_factory=dict)
     next_page: str = ""
 
 
@@ -59,7 +59,7 @@ class Watch:
         """Consecutive requests without a result."""
         self._selector = selector
         self._read = read
-        self._known: dict[str, Found] = {}
+        self._known: dict[str, FoundEndpoints] = {}
         self._version = ""
         self._listing: _Listing | None = _Listing()
 
@@ -87,7 +87,7 @@ class Watch:
             raise ProtocolError("a list without items or version")
         for item in items:
             key = _name(_object(item))
-            listing.found[key] = self._read(item, self._known.get(key, Found()))
+            listing.found[key] = self._read(item, self._known.get(key, FoundEndpoints()))
         self.failures = 0
         listing.next_page = str(metadata.get("continue") or "")
         if listing.next_page:
@@ -116,7 +116,7 @@ class Watch:
         key = _name(told)
         if not _is_newer(version, self._version):
             return False  # a repeated event: an object deleted since must not come back
-        before = self._known.get(key, Found())
+        before = self._known.get(key, FoundEndpoints())
         self._version = version
         if kind == "DELETED":
             return self._known.pop(key, None) is not None
@@ -143,10 +143,10 @@ class Watch:
         longest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 16))
         return longest * (0.5 + draw / 2)
 
-    def endpoints(self) -> tuple[Endpoint, ...]:
+    def endpoints(self) -> tuple[EngineEndpoint, ...]:
         """Return all engines, sorted by name. If two objects name the same engine, one that is not
         draining counts, otherwise that of the object with the lower name."""
-        found: dict[str, Endpoint] = {}
+        found: dict[str, EngineEndpoint] = {}
         for _, told in sorted(self._known.items()):
             for each in told.endpoints:
                 other = found.get(each.name)

@@ -1,6 +1,6 @@
 """The twin of vLLM's V1 scheduler: one engine for prediction, emulation and simulation."""
 
-from foretell.engine.batch import Batch, Outcome
+from foretell.engine.batch import StepBatch, StepOutcome
 from foretell.engine.content import Content
 from foretell.engine.forecast import Forecaster
 from foretell.engine.ledger import Ledger, Observed
@@ -11,13 +11,13 @@ from foretell.engine.snapshots import restore_twin
 from foretell.engine.twin import Twin
 
 __all__ = [
-    "Batch",
+    "StepBatch",
     "Content",
     "Forecast",
     "Forecaster",
     "Ledger",
     "Observed",
-    "Outcome",
+    "StepOutcome",
     "Sequence",
     "SnapshotPredictor",
     "Twin",

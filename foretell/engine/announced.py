@@ -70,7 +70,7 @@ class Announced(NamedTuple):
     e2e: AnnouncedLatency
 
 
-class Seen(NamedTuple):
+class ObservedLatency(NamedTuple):
     """An observed latency, perhaps right-censored."""
 
     seconds: float
@@ -110,7 +110,13 @@ class Calibration:
         ]
         return Announced(ttft.tell(of_ttft), e2e.tell(of_e2e, cut))
 
-    def observe(self, kind: Hashable, prediction: Prediction, ttft: Seen | None, e2e: Seen) -> None:
+    def observe(
+        self,
+        kind: Hashable,
+        prediction: Prediction,
+        ttft: ObservedLatency | None,
+        e2e: ObservedLatency,
+    ) -> None:
         """Learn from the latencies of a request that has ended; `ttft` is None if not known well
         enough."""
         kind = _kind(kind, prediction)
@@ -200,7 +206,7 @@ class _Latency:
             typical_s = min(median_s, max(most_s, _LEAST_SHARE * median_s))
         return AnnouncedLatency(low_s, median_s, max(median_s, p90_s), typical_s)
 
-    def observe(self, quantiles: Quantiles, seen: Seen) -> None:
+    def observe(self, quantiles: Quantiles, seen: ObservedLatency) -> None:
         predicted = dict(quantiles)
         low, median, _ = self._ratios
         if median.factor() * predicted.get(median.level, 0.0) <= 2.0 * seen.seconds:
@@ -222,7 +228,7 @@ class _Ratios:
         self._whole: list[float] = []  # ascending
         self._cut: list[float] = []  # right-censored ones, ascending
 
-    def see(self, predicted_s: float, seen: Seen) -> None:
+    def see(self, predicted_s: float, seen: ObservedLatency) -> None:
         """Add the ratio of `seen` to the prediction, if that is finite and positive."""
         if isfinite(predicted_s) and predicted_s > 0:
             self.add(_ratio(seen.seconds, predicted_s), whole=seen.whole)

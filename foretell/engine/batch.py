@@ -11,7 +11,7 @@ from foretell.model import BatchShape
 
 
 @dataclass(slots=True)
-class Batch:
+class StepBatch:
     """One step as scheduled."""
 
     scheduled: list[tuple[Sequence, int]]
@@ -25,7 +25,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StepOutcome:
     """The output of a completed step."""
 
     sampled: list[Sequence]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import ceil, exp
 from zlib import crc32
 
-from foretell.engine.questions import Arrival
+from foretell.engine.questions import ExpectedArrival
 from foretell.length.distribution import Row, certain
 
 MEMORY_S = 20.0
@@ -20,13 +20,13 @@ _SIZE_WEIGHT = 1 / 64  # of the newest request in the mean sizes
 _KEY = crc32(b"expected")
 
 
-def still_expected(rows: Sequence[Arrival], now_s: float) -> Sequence[Arrival]:
+def still_expected(rows: Sequence[ExpectedArrival], now_s: float) -> Sequence[ExpectedArrival]:
     """The expected arrivals without those before `now_s`."""
     last_s = (row.at_s + (row.sequences - 1) * row.every_s for row in rows)
     return [_from(row, now_s) for row, at_s in zip(rows, last_s, strict=True) if at_s >= now_s]
 
 
-def _from(row: Arrival, now_s: float) -> Arrival:
+def _from(row: ExpectedArrival, now_s: float) -> ExpectedArrival:
     if row.at_s >= now_s:
         return row
     passed = min(ceil((now_s - row.at_s) / row.every_s), row.sequences - 1)
@@ -93,7 +93,7 @@ class RecentArrivals:
         watched_s = max(0.0, now_s - self._first_s) + _UNSEEN_S
         return weight / (self._memory_s * (1.0 - self._faded(watched_s)))
 
-    def expected(self, now_s: float, until_s: float, most: int) -> Arrival | None:
+    def expected(self, now_s: float, until_s: float, most: int) -> ExpectedArrival | None:
         """At most `most` sequences of the mean size, evenly spaced from `now_s` on to `until_s`.
 
         None if none is expected. Their lengths count as certain. The i-th arrives in the middle of
@@ -108,7 +108,7 @@ class RecentArrivals:
             request = prompt, output, 0, round(self._cached_tokens), _KEY
             self._usual = certain(float(output)), (*self._targets_s, *request)
         length, others = self._usual
-        return Arrival(length, now_s + 0.5 / rate, 1.0 / rate, *others, count)
+        return ExpectedArrival(length, now_s + 0.5 / rate, 1.0 / rate, *others, count)
 
     def _faded(self, seconds: float) -> float:
         return exp(-seconds / self._memory_s)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from foretell.engine.arrays import engine_record, new_costs, new_rows
 from foretell.engine.published import offline_blocks
 from foretell.engine.questions import (
-    Arrival,
+    EngineQuestion,
+    ExpectedArrival,
     Figures,
     Forecast,
-    Question,
     Values,
     forecasts,
     is_certain,
@@ -47,7 +47,7 @@ _MOST_STEPS = 4096
 """The number of steps for which a rank takes the other ranks of its deployment into account."""
 
 
-class Call(NamedTuple):
+class ForecastCall(NamedTuple):
     """The arguments of one compiled forecast."""
 
     snapshots: Snapshots
@@ -233,13 +233,13 @@ class Forecaster:
 
     def prepare(
         self,
-        questions: Seq[Question],
-        new_request: Arrival,
+        questions: Seq[EngineQuestion],
+        new_request: ExpectedArrival,
         now_s: float,
-    ) -> Call:
+    ) -> ForecastCall:
         """Return the arguments of a forecast, to be run later; valid until the next call."""
         rows, arrivals = self._rows(questions, new_request)
-        return Call(
+        return ForecastCall(
             self.snapshots,
             self.scratch,
             self._models,
@@ -252,8 +252,8 @@ class Forecaster:
 
     def forecast(
         self,
-        questions: Seq[Question],
-        new_request: Arrival,
+        questions: Seq[EngineQuestion],
+        new_request: ExpectedArrival,
         now_s: float,
         *,
         externality: bool = False,
@@ -271,8 +271,8 @@ class Forecaster:
 
     def wait_s(
         self,
-        question: Question,
-        waiting: Arrival,
+        question: EngineQuestion,
+        waiting: ExpectedArrival,
         now_s: float,
     ) -> float | None:
         """Mean seconds until the first token of `waiting`, a request of one sequence; None unless
@@ -285,8 +285,8 @@ class Forecaster:
 
     def futures_s(
         self,
-        question: Question,
-        new_request: Arrival,
+        question: EngineQuestion,
+        new_request: ExpectedArrival,
         now_s: float,
     ) -> tuple[Values, Values]:
         """When each request of the engine gets its first and its last token, without `new_request`.
@@ -307,7 +307,7 @@ class Forecaster:
         begun = (rows["output"] > 0) | (np.arange(figures.requests) < figures.running)
         return bool(np.any(begun & (rows["key"] == key)))
 
-    def _waiting_slot(self, question: Question, key: int) -> int | None:
+    def _waiting_slot(self, question: EngineQuestion, key: int) -> int | None:
         """The slot in rollouts of a request that waits in the queue or is on its way; or None."""
         figures = self.figures(question.engine)
         rows = self.snapshots.requests[question.engine, figures.running : figures.requests]
@@ -321,7 +321,9 @@ class Forecaster:
             slot += row.sequences
         return None
 
-    def _rows(self, questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes]:
+    def _rows(
+        self, questions: Seq[EngineQuestion], new_request: ExpectedArrival
+    ) -> tuple[bytes, bytes]:
         """Return `rows_of` these, and make room for them."""
         rows, arrivals, sequences = rows_of(questions, new_request)
         if self._most_shown + sequences > self._capacity:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from foretell.engine.forecast import Forecaster
 from foretell.engine.predictor import EnginePredictor, predict
 from foretell.engine.published import Snapshot
-from foretell.engine.questions import Arrival
+from foretell.engine.questions import ExpectedArrival
 from foretell.engine.underway import Underway
 from foretell.length.distribution import Row
 from foretell.model import LengthEstimate, Prediction, RequestSpec
@@ -23,7 +23,7 @@ class Exposure(NamedTuple):
     shift_s: float
     known_s: float
     """The snapshot shows all that happened until then."""
-    announced: Sequence[Arrival]
+    announced: Sequence[ExpectedArrival]
     """The requests on their way to the engine."""
 
 

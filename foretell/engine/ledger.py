@@ -11,7 +11,7 @@ from math import inf
 from foretell.engine.delay import UsualDelay
 from foretell.engine.expected import RecentArrivals
 from foretell.engine.prefixes import PrefixIndex
-from foretell.engine.questions import Arrival, arrival
+from foretell.engine.questions import ExpectedArrival, arrival
 from foretell.length.distribution import Row
 from foretell.model import OFFLINE_PRIORITY, EngineConfig, RequestSpec
 
@@ -48,7 +48,7 @@ class Reservation:
     request: RequestSpec
     made_s: float
     expires_s: float
-    row: Arrival
+    row: ExpectedArrival
     """The arrival for forecasts: it joins the queue one dispatch delay after `made_s`."""
 
 
@@ -80,7 +80,7 @@ class Ledger:
         requests = [reservation.request for reservation in self._reservations.values()]
         return sum([r.sequences * config.blocks_for(r.prompt_tokens) for r in requests])
 
-    def rows(self) -> list[Arrival]:
+    def rows(self) -> list[ExpectedArrival]:
         """The reservations as arrivals for forecasts, in the order in which they were made.
 
         Call `expire` first to drop those that have expired."""
@@ -88,7 +88,7 @@ class Ledger:
             return []
         return [reservation.row for reservation in self._reservations.values()]
 
-    def expected(self, at_s: float) -> list[Arrival]:
+    def expected(self, at_s: float) -> list[ExpectedArrival]:
         """The requests that will probably arrive after `at_s` without having been announced."""
         row = self._arrivals.expected(at_s, at_s + LOOK_AHEAD_S, MOST_EXPECTED)
         return [row] if row else []

@@ -8,10 +8,10 @@ until no more may be in flight; then the output of the oldest one is applied.
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from foretell.engine.batch import Batch, Outcome
+from foretell.engine.batch import StepBatch, StepOutcome
 from foretell.engine.twin import Twin
 
-RankBatches = Sequence[Batch | None]
+RankBatches = Sequence[StepBatch | None]
 """One step of every rank; None for ranks with nothing to do."""
 
 
@@ -68,7 +68,7 @@ class EngineLoop:
         self.output_due = is_full or not goes_on
         return batches
 
-    def apply_output(self) -> list[Outcome]:
+    def apply_output(self) -> list[StepOutcome]:
         """Complete the oldest step in flight of each rank that had something to do."""
         oldest = zip(self.twins, self._in_flight.popleft(), strict=True)
         outcomes = [twin.complete(batch) for twin, batch in oldest if batch is not None]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from math import inf
 
-from foretell.engine.batch import Batch
+from foretell.engine.batch import StepBatch
 from foretell.engine.observed_rows import (
     ObservedRequest,
     fitted,
@@ -26,7 +26,7 @@ from foretell.engine.seen_limits import LOOK_EVERY_S, Evidence, SeenLimits
 from foretell.engine.sequence import Sequence
 from foretell.engine.twin import Twin
 from foretell.model import BatchShape, EngineSnapshot, RequestSpec, RequestState, Step
-from foretell.model.limits import Limits
+from foretell.model.limits import EngineLimits
 
 _NOTHING: Mapping[str, int] = {}
 _EARLY_S = 1e-4
@@ -47,7 +47,7 @@ class ObservedEngine:
     """One engine. Memory is bounded by the number of requests that have not ended."""
 
     def __init__(
-        self, instance_id: str, given: Limits, step_s: Callable[[BatchShape], float]
+        self, instance_id: str, given: EngineLimits, step_s: Callable[[BatchShape], float]
     ) -> None:
         """`given`: the limits from the configuration; `step_s` predicts the seconds of a step."""
         self._instance_id = instance_id
@@ -66,7 +66,7 @@ class ObservedEngine:
 
     def _start(self, twin: Twin) -> None:
         self._twin = twin
-        self._batch: Batch | None = None
+        self._batch: StepBatch | None = None
         self._begun_s = 0.0
         self._is_timed = False
 
@@ -136,7 +136,7 @@ class ObservedEngine:
         self._limits.weigh(evidence.running, evidence.waiting > 0, at_s)
         self._configure()
 
-    def learn(self, limits: Limits) -> None:
+    def learn(self, limits: EngineLimits) -> None:
         """Take in limits that the engine states elsewhere than in its metrics."""
         self._limits.found = limits.beside(self._limits.found)
         self._configure()

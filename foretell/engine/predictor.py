@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from foretell.engine.answer import Quantiles, latency_quantiles, tpot_s
 from foretell.engine.expected import still_expected
 from foretell.engine.forecast import Forecaster
-from foretell.engine.questions import Figures, Forecast, Question, arrival, is_certain, key_of
+from foretell.engine.questions import EngineQuestion, Figures, Forecast, arrival, is_certain, key_of
 from foretell.engine.underway import Underway
 from foretell.kernel.step_time import StepTime
 from foretell.latency.residuals import spread
@@ -115,7 +115,7 @@ class EnginePredictor:
         announced_only: bool,
         single: bool = False,
         now_s: float = -inf,
-    ) -> Question:
+    ) -> EngineQuestion:
         """Return the forecast question for `request` on this engine.
 
         `certain`: its length is certain. Expected arrivals before `now_s` are left out, as they
@@ -125,7 +125,7 @@ class EnginePredictor:
         samples, cached = 1, self.cached_tokens
         if not (single or (certain and figures.certain and underway.certain)):
             samples = samples_behind(figures.requests - figures.running + underway.reserved)
-        return Question(
+        return EngineQuestion(
             self.index,
             samples,
             underway.cached_tokens(request) if cached is None else cached,

@@ -10,7 +10,7 @@ counts; if they are not equally quick, as with speculative decoding, their mean.
 from math import inf
 from typing import NamedTuple
 
-from foretell.engine.stream_text import Part, TextTokens
+from foretell.engine.stream_text import StreamPart, TextTokens
 
 _SAME_STEP_S, _SAME_STEP = 0.0005, 0.1
 """A part so soon after the latest end, in seconds or as a share of a step, belongs to that end."""
@@ -29,7 +29,7 @@ _BURST_KEPT, _SEVERAL = 0.95, 1.5
 _SLIGHT = 1e-6
 
 
-class Ends(NamedTuple):
+class StepEnds(NamedTuple):
     """The ends of steps since the last `take`, the oldest first."""
 
     ago_s: list[float]
@@ -39,7 +39,7 @@ class Ends(NamedTuple):
     """How long ago the end before the first was; 0: there was none."""
 
 
-class Stream:
+class ObservedStream:
     """The progress of one streamed answer."""
 
     __slots__ = ("came_s", "first_end", "is_stated", "seen", "text_bytes", "tokens")
@@ -61,7 +61,7 @@ class StreamProgress:
     """All streams of one engine that one observer sees. Instants are of the observer's clock."""
 
     def __init__(self) -> None:
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, ObservedStream] = {}
         self._texts = TextTokens()
         self._step = 0.0
         """The number of steps so far, by the quickest streams."""
@@ -78,12 +78,12 @@ class StreamProgress:
         self._gap_s = _FIRST_GAP_S
         self._ends: list[tuple[float, int]] = []
 
-    def open(self, request_id: str) -> Stream:
+    def open(self, request_id: str) -> ObservedStream:
         """Add a request with a streamed answer."""
-        stream = self.streams[request_id] = Stream()
+        stream = self.streams[request_id] = ObservedStream()
         return stream
 
-    def came(self, stream: Stream, part: Part, now_s: float) -> None:
+    def came(self, stream: ObservedStream, part: StreamPart, now_s: float) -> None:
         """Take in a part of a stream."""
         past_s = min(_LONG_S, now_s - self._ended_s)
         together = past_s <= max(_SAME_STEP_S, _SAME_STEP * self._gap_s)
@@ -109,7 +109,7 @@ class StreamProgress:
         stream.seen = self._step
         stream.came_s = now_s if steps > _SLIGHT else self._ended_s
 
-    def _tokens_of(self, stream: Stream, part: Part, together: bool) -> float:
+    def _tokens_of(self, stream: ObservedStream, part: StreamPart, together: bool) -> float:
         """The new tokens of a part. The first part states the role and counts as one token."""
         if part.stated and (stream.is_stated or stream.tokens <= 1.0):  # not only at its end
             stream.is_stated = True
@@ -153,7 +153,7 @@ class StreamProgress:
         self._step -= more
         self._untold -= more
 
-    def _learn_pace(self, stream: Stream, tokens: float, more: float) -> None:
+    def _learn_pace(self, stream: ObservedStream, tokens: float, more: float) -> None:
         self._burst = max(tokens, _BURST_KEPT * self._burst)
         steps = self._step + more - stream.seen
         if tokens > _LEAST_PACE * steps:
@@ -202,7 +202,7 @@ class StreamProgress:
         have shown and that this one has yet to get."""
         return [self._tokens_by_now(stream) for stream in self.streams.values()]
 
-    def _tokens_by_now(self, stream: Stream) -> int:
+    def _tokens_by_now(self, stream: ObservedStream) -> int:
         if not stream.tokens:
             return 0
         unseen = min(self._burst - 1.0, (self._step - stream.seen) * self._evenness)
@@ -214,10 +214,10 @@ class StreamProgress:
         taken = self._count - len(self._ends)
         return [max(0, stream.first_end - taken) for stream in self.streams.values()]
 
-    def take(self, now_s: float) -> Ends:
+    def take(self, now_s: float) -> StepEnds:
         """Return the ends since the last call, and forget them."""
         ends, self._ends = self._ends, []
         since_ago_s = max(0.0, now_s - self._since_s) if self._since_s > -inf else 0.0
         self._since_s = self._ended_s
         ago_s, steps = [now_s - end_s for end_s, _ in ends], [steps for _, steps in ends]
-        return Ends(ago_s, steps, min(_LONG_S, since_ago_s))
+        return StepEnds(ago_s, steps, min(_LONG_S, since_ago_s))

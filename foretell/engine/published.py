@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.engine.arrays import engine_record
-from foretell.engine.questions import Arrival, Figures, unpacked
+from foretell.engine.questions import ExpectedArrival, Figures, unpacked
 from foretell.kernel.compiled import untrue_arrivals, untrue_requests
 from foretell.kernel.layout import ENGINE, INPUT
 from foretell.kernel.snapshot_rows import REQUEST, SHAPE, SNAPSHOT, STEPS
@@ -54,9 +54,9 @@ class Snapshot(NamedTuple):
     """Rows of `kernel.snapshot_rows.REQUEST`."""
     inputs: bytes
     """Rows of `kernel.layout.INPUT`, in the order of `kernel.snapshot_rows.Snapshots.inputs`."""
-    reservations: Sequence[Arrival]
+    reservations: Sequence[ExpectedArrival]
     """The requests on their way, in the order in which they were dispatched."""
-    expected: Sequence[Arrival]
+    expected: Sequence[ExpectedArrival]
     """At most one row: the requests that will probably arrive without having been announced."""
     dispatch_delay_s: float
     step_time: StepTime
@@ -187,7 +187,7 @@ def _check_inputs(rows: NDArray[np.void], contents: int, config: EngineConfig) -
     _check(int((rows["embeds"][:contents] * cached).sum(dtype=np.int64)) <= room, "inputs")
 
 
-def arrivals_of(rows: bytes | bytearray, latest_s: float = inf) -> list[Arrival]:
+def arrivals_of(rows: bytes | bytearray, latest_s: float = inf) -> list[ExpectedArrival]:
     """Unpack rows of `kernel.snapshot_rows.ARRIVAL`; SnapshotError if they are impossible.
 
     Times after `latest_s` are set to it: they are of before the predictor's clock was set back.

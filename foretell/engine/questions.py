@@ -20,7 +20,7 @@ _ROW, _QUESTION = Struct(f"{WIDTH + 4}d6q"), Struct("7qd")
 assert (_ROW.size, _QUESTION.size) == (ARRIVAL.itemsize, QUESTION.itemsize)
 
 
-class Arrival(NamedTuple):
+class ExpectedArrival(NamedTuple):
     """A request on its way to an engine: the fields of `kernel.snapshot_rows.ARRIVAL`."""
 
     length: Row
@@ -36,16 +36,16 @@ class Arrival(NamedTuple):
     sequences: int
 
 
-class Question(NamedTuple):
+class EngineQuestion(NamedTuple):
     """One engine that a new request asks about: the fields of `kernel.forecasts.QUESTION`."""
 
     engine: int
     """Its place among the engines of the forecaster."""
     samples: int
     cached_tokens: int
-    announced: Seq[Arrival]
+    announced: Seq[ExpectedArrival]
     """The requests on their way to the engine."""
-    expected: Seq[Arrival] = ()
+    expected: Seq[ExpectedArrival] = ()
     """The requests that will probably arrive without having been announced."""
     version: int = 0
     """Changes whenever the snapshot, `announced` or the step-time model does."""
@@ -108,12 +108,12 @@ def arrival(
     at_s: float,
     every_s: float = 0.0,
     cached_tokens: int | None = None,
-) -> Arrival:
+) -> ExpectedArrival:
     """The row of a request whose sequences join the queue from `at_s` on, `every_s` apart.
 
     `cached_tokens` of its prompt are expected to be cached; None: as many as the request states.
     """
-    return Arrival(
+    return ExpectedArrival(
         length_row,
         at_s,
         every_s,
@@ -128,20 +128,22 @@ def arrival(
     )
 
 
-def packed(rows: Seq[Arrival]) -> bytes:
+def packed(rows: Seq[ExpectedArrival]) -> bytes:
     """Pack rows of `kernel.snapshot_rows.ARRIVAL`; numpy would take several times as long."""
     return b"".join([_ROW.pack(*row[0], *row[1:]) for row in rows])
 
 
-def unpacked(rows: bytes | bytearray) -> list[Arrival]:
+def unpacked(rows: bytes | bytearray) -> list[ExpectedArrival]:
     """The inverse of `packed`."""
-    return [Arrival(values[:WIDTH], *values[WIDTH:]) for values in _ROW.iter_unpack(rows)]
+    return [ExpectedArrival(values[:WIDTH], *values[WIDTH:]) for values in _ROW.iter_unpack(rows)]
 
 
-def rows_of(questions: Seq[Question], new_request: Arrival) -> tuple[bytes, bytes, int]:
+def rows_of(
+    questions: Seq[EngineQuestion], new_request: ExpectedArrival
+) -> tuple[bytes, bytes, int]:
     """Pack rows of `kernel.forecasts.QUESTION` and `ARRIVAL`, and count the latter's sequences."""
     rows: list[bytes] = []
-    arrivals: list[Arrival] = []
+    arrivals: list[ExpectedArrival] = []
     first = 0
     for engine, samples, cached, announced, expected, version, delay_s in questions:
         arrivals += announced
@@ -155,7 +157,7 @@ def rows_of(questions: Seq[Question], new_request: Arrival) -> tuple[bytes, byte
     return b"".join(rows), packed(arrivals), sum([row.sequences for row in arrivals])
 
 
-def shifted(rows: Seq[Arrival], shift_s: float) -> Seq[Arrival]:
+def shifted(rows: Seq[ExpectedArrival], shift_s: float) -> Seq[ExpectedArrival]:
     """The rows, so many seconds later."""
     return [row._replace(at_s=row.at_s + shift_s) for row in rows] if shift_s else rows
 
@@ -185,7 +187,7 @@ def quantile(values: Seq[float], level: float) -> float:
 
 
 def forecasts(
-    questions: Seq[Question], answers: Answers, added: Seq[Seq[float] | None], now_s: float
+    questions: Seq[EngineQuestion], answers: Answers, added: Seq[Seq[float] | None], now_s: float
 ) -> list[Forecast]:
     """One forecast for each question, in seconds from now."""
     rows = zip(questions, answers.means.tolist(), answers.counts.tolist(), added, strict=True)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from foretell.engine.batch import Batch
+from foretell.engine.batch import StepBatch
 from foretell.engine.content import Content
 from foretell.engine.loop import EngineLoop
 from foretell.engine.scenario import ReplayRequest, Scenario, ScenarioError
@@ -113,7 +113,7 @@ def _sequence(scenario: Scenario, request: ReplayRequest, arrival: int) -> Seque
     )
 
 
-def _scheduled(batch: Batch | None) -> dict[str, Any]:
+def _scheduled(batch: StepBatch | None) -> dict[str, Any]:
     if batch is None:
         return {"sched": {}, "new": [], "resumed": [], "cached": {}, "preempted": []}
     return {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretell.model import EngineConfig
-from foretell.model.limits import NO_LIMITS, Limits
+from foretell.model.limits import NO_LIMITS, EngineLimits
 
 OBSERVED = "observed from outside"
 """An approximation that every observed engine lists."""
@@ -19,7 +19,7 @@ TELL_EVERY_S = 0.1
 """Seconds between the reports of an observer."""
 _LOOKS, LOOK_EVERY_S = 3, 0.5
 """The running requests count as all that may run if others wait at so many looks in a row."""
-ASSUMED = Limits(256, 8192, 32_768, 16)
+ASSUMED = EngineLimits(256, 8192, 32_768, 16)
 """Used where nothing is known: vLLM's defaults on large GPUs (vllm/engine/arg_utils.py, 0.32)."""
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)(?: \S+)?$", re.MULTILINE)
@@ -42,7 +42,7 @@ class Evidence:
 
     running: int
     waiting: int
-    limits: Limits = NO_LIMITS
+    limits: EngineLimits = NO_LIMITS
     run: str = ""
     """Identifies the engine's run; it changes with every start."""
 
@@ -50,7 +50,7 @@ class Evidence:
 class SeenLimits:
     """Limits by precedence: configured, stated by the engine, observed, assumed."""
 
-    def __init__(self, given: Limits) -> None:
+    def __init__(self, given: EngineLimits) -> None:
         """`given`: the limits from the configuration."""
         self.found = NO_LIMITS
         """The limits that the engine states."""
@@ -76,7 +76,7 @@ class SeenLimits:
 
     def config(self) -> EngineConfig:
         """The configuration that the twin runs by."""
-        seen = Limits(max_num_seqs=self.seats)
+        seen = EngineLimits(max_num_seqs=self.seats)
         known = self._given.beside(self.found).beside(seen).beside(ASSUMED)
         seats = max(known.max_num_seqs, self.seats)
         most = -(-known.max_model_len // known.block_size_tokens)
@@ -112,7 +112,7 @@ def evidence_of(metrics: str) -> Evidence | None:
     capacity, usage = totals.get(_CAPACITY, 0.0), totals.get(_USAGE, 0.0)
     if not capacity and usage > 0.0:
         capacity = totals.get(_USED, 0.0) / usage
-    limits = Limits(
+    limits = EngineLimits(
         max_model_len=_whole(totals.get(_CONTEXT, 0.0)),
         block_size_tokens=max(block, _BLOCK) if capacity else block,
         total_blocks=_whole(config.get("num_gpu_blocks")) or int(capacity) // max(block, _BLOCK),

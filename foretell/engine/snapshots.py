@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from foretell.engine.batch import Batch as TwinBatch
+from foretell.engine.batch import StepBatch as TwinBatch
 from foretell.engine.forecast import Forecaster
 from foretell.engine.inputs import input_rows
 from foretell.engine.published import Snapshot, header_of

@@ -20,7 +20,7 @@ factor: then the engine, or a proxy, has changed how it gathers tokens."""
 _KEPT = 0.95
 
 
-class Part(NamedTuple):
+class StreamPart(NamedTuple):
     """What was received of a stream at once."""
 
     events: int = 1
@@ -31,14 +31,14 @@ class Part(NamedTuple):
     """Tokens of one sequence so far, as the engine states them; 0: not stated."""
 
 
-def part_of(data: bytes, stated: float) -> Part:
+def part_of(data: bytes, stated: float) -> StreamPart:
     """Parse `data` as a part of a stream. Texts are counted only if no tokens are stated."""
     is_last = data.endswith(_DONE)
     events = 1 if is_last else data.count(b"\n\n") or data.count(b"\r\n\r\n")
     if stated:
-        return Part(events, stated=stated)
+        return StreamPart(events, stated=stated)
     found = (_DELTA if _RESPONSES in data else _TEXT).findall(data)
-    return Part(events, len(found), sum(map(len, found)))
+    return StreamPart(events, len(found), sum(map(len, found)))
 
 
 class TextTokens:
@@ -54,7 +54,7 @@ class TextTokens:
     def _bytes_per_token(self) -> float:
         return self._bytes / self._tokens if self._tokens else _BYTES_PER_TOKEN
 
-    def tokens(self, part: Part) -> float:
+    def tokens(self, part: StreamPart) -> float:
         """The tokens of a part with text: one for each text, unless events have several."""
         self._see(part.text_bytes / part.texts)
         each_bytes = self._bytes_per_token

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from foretell.engine.arena import Arena
 from foretell.engine.arrays import BLANK, copy_of, new_rows, new_state, steps_in_flight
-from foretell.engine.batch import Batch, FreeBlocks, Made, Outcome
+from foretell.engine.batch import FreeBlocks, Made, StepBatch, StepOutcome
 from foretell.engine.inputs import Inputs
 from foretell.engine.questions import key_of
 from foretell.engine.sequence import Sequence
@@ -82,7 +82,7 @@ class Twin:
         inputs: NDArray[np.void],
         names: Mapping[int, str],
         contents: Mapping[int, int],
-    ) -> tuple["Twin", list[Batch]]:
+    ) -> tuple["Twin", list[StepBatch]]:
         """Return a twin that continues from a state, and its steps in flight, oldest first.
 
         `records` is a record of `kernel.forecasts.RECORDS`; the running sequences are in the first
@@ -240,7 +240,7 @@ class Twin:
             for place, ratio in enumerate(values):
                 self.engine[name][place] = ratio
 
-    def schedule(self, now_s: float = 0.0, model: StepTime = _UNTIMED) -> Batch | None:
+    def schedule(self, now_s: float = 0.0, model: StepTime = _UNTIMED) -> StepBatch | None:
         """Schedule the next step; None if no more may be in flight or nothing can change.
 
         The batch is empty if the step only preempted. `now_s` and `model` matter only if the engine
@@ -255,7 +255,7 @@ class Twin:
         """Count an iteration of the engine core in which this twin schedules no step."""
         self.engine["step_counter"] += 1
 
-    def complete(self, batch: Batch, now_s: float = 0.0) -> Outcome:
+    def complete(self, batch: StepBatch, now_s: float = 0.0) -> StepOutcome:
         """Apply a step's outputs: a token for every sequence whose KV has caught up, and drafts.
 
         Every batch must be completed once, in the order of scheduling. `now_s` is as in `schedule`.
@@ -264,7 +264,7 @@ class Twin:
         assert batch.index == self._clock["oldest"], "an older step is in flight"
         self._advance(lands=True, steps=0, now_s=now_s)
         finished = self.ended(int(self._outcome[0]), batch.index)
-        return Outcome(self._listed(batch.index, "sampled"), finished)
+        return StepOutcome(self._listed(batch.index, "sampled"), finished)
 
     def run(self, steps: int) -> Made:
         """Schedule and complete at most `steps` steps, one by one, up to the first that admits,
@@ -323,11 +323,11 @@ class Twin:
             self.live, model, now_s, lands, steps, budget, self.max_num_seqs, self._outcome
         )
 
-    def _batch(self, index: int) -> Batch:
+    def _batch(self, index: int) -> StepBatch:
         counts, entries = self._counts[index], self._entries(index)
         count = int(counts["scheduled"])
         scheduled = self._named(entries["slot"][:count])
-        return Batch(
+        return StepBatch(
             list(zip(scheduled, entries["tokens"][:count].tolist(), strict=True)),
             self._listed(index, "admitted"),
             self._listed(index, "preempted"),

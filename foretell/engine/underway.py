@@ -4,14 +4,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from foretell.engine.prefixes import answered_tokens, cached_tokens, leading
-from foretell.engine.questions import Arrival, is_certain
+from foretell.engine.questions import ExpectedArrival, is_certain
 from foretell.model import EngineConfig, RequestSpec
 
 
 class Underway:
     """Requests that the predictor has published, and those that the follower sent since."""
 
-    def __init__(self, told: Sequence[Arrival] = (), dispatch_delay_s: float = 0.0) -> None:
+    def __init__(self, told: Sequence[ExpectedArrival] = (), dispatch_delay_s: float = 0.0) -> None:
         self.changes = 0
         """Incremented with every change."""
         self.dispatch_delay_s = dispatch_delay_s
@@ -20,23 +20,23 @@ class Underway:
         """The number of sequences on their way."""
         self.certain = True
         """Whether the lengths of all of them are certain."""
-        self.rows: Sequence[Arrival] = ()
+        self.rows: Sequence[ExpectedArrival] = ()
         """The requests on their way, in the order in which they were dispatched."""
-        self.expected: Sequence[Arrival] = ()
+        self.expected: Sequence[ExpectedArrival] = ()
         """The requests that will probably arrive without having been announced."""
         self.prefixes: set[int] = set()
         self.block_size_tokens = 0
         """0: the engine has no prefix cache."""
         self._told = list(told)
-        self._own: OrderedDict[int, tuple[RequestSpec, Arrival]] = OrderedDict()
+        self._own: OrderedDict[int, tuple[RequestSpec, ExpectedArrival]] = OrderedDict()
         self._changed()
 
-    def announce(self, number: int, request: RequestSpec, row: Arrival) -> None:
+    def announce(self, number: int, request: RequestSpec, row: ExpectedArrival) -> None:
         """Add `request`, which the follower announced to the predictor by that notice."""
         self._own[number] = request, row
         self._changed()
 
-    def revise(self, request: RequestSpec, row: Arrival) -> None:
+    def revise(self, request: RequestSpec, row: ExpectedArrival) -> None:
         """Replace the row of `request`, if it is still counted as the follower's own. Its
         `cached_tokens` stay."""
         for number, (known, before) in self._own.items():
@@ -44,7 +44,7 @@ class Underway:
                 self._own[number] = request, row._replace(cached_tokens=before.cached_tokens)
         self._changed()
 
-    def tell(self, rows: Sequence[Arrival], notices: int) -> None:
+    def tell(self, rows: Sequence[ExpectedArrival], notices: int) -> None:
         """Take in a new snapshot: its `rows` are on their way, including those of other schedulers.
         It takes the first `notices` notices of the follower into account."""
         known = [number for number in self._own if number <= notices]

@@ -16,7 +16,7 @@ class LocalProtocolError(Exception):
     """A step that the state does not allow: a bug in the server."""
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """Where a connection stands in the cycle of a request and its answer."""
 
     IDLE = auto()
@@ -37,7 +37,7 @@ class State(Enum):
     __hash__ = object.__hash__  # Enum's takes longer than the rest of a transition
 
 
-class Step(Enum):
+class ProtocolStep(Enum):
     HEAD = auto()
     BODY_END = auto()
     ANSWER_END = auto()
@@ -48,29 +48,39 @@ class Step(Enum):
     __hash__ = object.__hash__
 
 
-TRANSITIONS: dict[State, dict[Step, State]] = {
-    State.IDLE: {
-        Step.HEAD: State.RECEIVING,
-        Step.MALFORMED: State.CLOSING,
-        Step.CLOSE: State.CLOSING,
+TRANSITIONS: dict[ConnectionState, dict[ProtocolStep, ConnectionState]] = {
+    ConnectionState.IDLE: {
+        ProtocolStep.HEAD: ConnectionState.RECEIVING,
+        ProtocolStep.MALFORMED: ConnectionState.CLOSING,
+        ProtocolStep.CLOSE: ConnectionState.CLOSING,
     },
-    State.RECEIVING: {
-        Step.BODY_END: State.ANSWERING,
-        Step.ANSWER_END: State.DRAINING,
-        Step.MALFORMED: State.FAILED,
+    ConnectionState.RECEIVING: {
+        ProtocolStep.BODY_END: ConnectionState.ANSWERING,
+        ProtocolStep.ANSWER_END: ConnectionState.DRAINING,
+        ProtocolStep.MALFORMED: ConnectionState.FAILED,
     },
-    State.ANSWERING: {Step.ANSWER_END: State.DONE},
-    State.DRAINING: {Step.BODY_END: State.DONE, Step.MALFORMED: State.CLOSING},
-    State.FAILED: {Step.ANSWER_END: State.CLOSING},
-    State.DONE: {Step.NEXT: State.IDLE, Step.CLOSE: State.CLOSING},
-    State.CLOSING: {},
+    ConnectionState.ANSWERING: {ProtocolStep.ANSWER_END: ConnectionState.DONE},
+    ConnectionState.DRAINING: {
+        ProtocolStep.BODY_END: ConnectionState.DONE,
+        ProtocolStep.MALFORMED: ConnectionState.CLOSING,
+    },
+    ConnectionState.FAILED: {ProtocolStep.ANSWER_END: ConnectionState.CLOSING},
+    ConnectionState.DONE: {
+        ProtocolStep.NEXT: ConnectionState.IDLE,
+        ProtocolStep.CLOSE: ConnectionState.CLOSING,
+    },
+    ConnectionState.CLOSING: {},
 }
 
 
-_IDLE, _RECEIVING, _DRAINING = State.IDLE, State.RECEIVING, State.DRAINING
-_FAILED, _DONE, _CLOSING = State.FAILED, State.DONE, State.CLOSING
-_HEAD, _BODY_END, _ANSWER_END = Step.HEAD, Step.BODY_END, Step.ANSWER_END
-_NEXT, _CLOSE = Step.NEXT, Step.CLOSE
+_IDLE, _RECEIVING, _DRAINING = (
+    ConnectionState.IDLE,
+    ConnectionState.RECEIVING,
+    ConnectionState.DRAINING,
+)
+_FAILED, _DONE, _CLOSING = ConnectionState.FAILED, ConnectionState.DONE, ConnectionState.CLOSING
+_HEAD, _BODY_END, _ANSWER_END = ProtocolStep.HEAD, ProtocolStep.BODY_END, ProtocolStep.ANSWER_END
+_NEXT, _CLOSE = ProtocolStep.NEXT, ProtocolStep.CLOSE
 """Module-level names, because looking up a member of an Enum takes as long as a call."""
 
 
@@ -83,7 +93,7 @@ class ServerProtocol:
     )
 
     def __init__(self, bounds: Bounds = BOUNDS) -> None:
-        self.state = State.IDLE
+        self.state = ConnectionState.IDLE
         self.keep_alive = False
         """Whether another request may follow the one in progress."""
         self._bounds = bounds
@@ -130,7 +140,7 @@ class ServerProtocol:
             if self.state is _RECEIVING or self.state is _DRAINING:
                 return self._next_part()
         except RemoteProtocolError:
-            self._go(Step.MALFORMED)
+            self._go(ProtocolStep.MALFORMED)
             self._forget()
             raise
         return None
@@ -174,7 +184,7 @@ class ServerProtocol:
     def close(self) -> None:
         self._go(_CLOSE)
 
-    def _go(self, step: Step) -> None:
+    def _go(self, step: ProtocolStep) -> None:
         """Go to the next state; raises `LocalProtocolError` if the step is not allowed."""
         try:
             state = TRANSITIONS[self.state][step]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from foretell.length.adapt import Adapter
 from foretell.length.bins import BINS, estimates
-from foretell.length.conversation import Conversation, Kind, Question
+from foretell.length.conversation import Conversation, Kind, LengthQuestion
 from foretell.model import LengthEstimate
 
 Floats = NDArray[np.float64]
@@ -30,7 +30,7 @@ class TextEncoder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EncoderOutput:
     """The encoder's output for one request, before it is adapted to the serving model."""
 
     probabilities: Floats
@@ -47,17 +47,19 @@ class EncoderModel:
         self._encoder = encoder
         self._source = source
         self._adapter = Adapter()
-        self._said: OrderedDict[str, tuple[Found, str, Kind]] = OrderedDict()
+        self._said: OrderedDict[str, tuple[EncoderOutput, str, Kind]] = OrderedDict()
 
-    def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
+    def infer(self, questions: Sequence[LengthQuestion]) -> Sequence[EncoderOutput]:
         """The encoder's output for a batch, in its order."""
         rows = self._encoder.read(
             [question.conversation for question in questions],
             [question.model_name for question in questions],
         )
-        return [Found(*row) for row in zip(*rows, strict=True)]
+        return [EncoderOutput(*row) for row in zip(*rows, strict=True)]
 
-    def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
+    def estimates(
+        self, read: Sequence[tuple[LengthQuestion, EncoderOutput]]
+    ) -> list[LengthEstimate]:
         """Current estimates for requests that were read, within their token bounds."""
         adapted = np.empty((len(read), BINS))
         alike: dict[tuple[str, str, Kind], list[int]] = {}
@@ -76,7 +78,7 @@ class EncoderModel:
         bounds = [(each.min_tokens, each.max_tokens) for each in asked]
         return estimates(adapted, bounds, self._source)
 
-    def remember(self, request_id: str, question: Question, found: Found) -> None:
+    def remember(self, request_id: str, question: LengthQuestion, found: EncoderOutput) -> None:
         """Remember a request whose answer will be given to `observe`."""
         if request_id:
             self._said[request_id] = (found, group_of(question), question.conversation.kind)
@@ -99,7 +101,7 @@ class EncoderModel:
             )
 
 
-def group_of(question: Question) -> str:
+def group_of(question: LengthQuestion) -> str:
     """The application that a request belongs to: its system prompt or else tenant; "" is none."""
     system, tenant = question.conversation.system, question.tenant
     if not system:

@@ -20,7 +20,7 @@ INSTRUCTING = ("system", "developer")
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class EarlierTurn:
     """An earlier prompt of the conversation and its answer; texts may be cut."""
 
     prompt: str
@@ -40,7 +40,7 @@ class Conversation:
     prompt_tokens: int
     """Tokens of everything the model reads: system prompt, earlier exchanges and prompt."""
     system: str = ""
-    earlier: tuple[Exchange, ...] = ()
+    earlier: tuple[EarlierTurn, ...] = ()
     """The latest `MOST_EXCHANGES`, oldest first."""
     exchanges: int = 0
     """Number of all earlier exchanges."""
@@ -54,7 +54,7 @@ class Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class LengthQuestion:
     """The question how many tokens `model_name` will answer to a conversation."""
 
     model_name: str
@@ -71,7 +71,7 @@ def head_and_tail(text: str, most_characters: int = KEPT_CHARACTERS) -> str:
     return text[: most_characters - tail] + text[len(text) - tail :]
 
 
-def split_chat(messages: Iterable[tuple[str, str]]) -> tuple[str, list[Exchange], str]:
+def split_chat(messages: Iterable[tuple[str, str]]) -> tuple[str, list[EarlierTurn], str]:
     """System prompt, exchanges, and text to be answered, from (role, text) pairs; only exchanges
     are cut.
 
@@ -80,13 +80,13 @@ def split_chat(messages: Iterable[tuple[str, str]]) -> tuple[str, list[Exchange]
     """
     system: list[str] = []
     asked: list[str] = []
-    earlier: list[Exchange] = []
+    earlier: list[EarlierTurn] = []
     for role, text in messages:
         if role in INSTRUCTING:
             system.append(text)
         elif role == ASSISTANT:
             prompt = head_and_tail("\n".join(asked))
-            earlier.append(Exchange(prompt, head_and_tail(text), len(text)))
+            earlier.append(EarlierTurn(prompt, head_and_tail(text), len(text)))
             asked.clear()
         else:
             asked.append(text)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from math import exp, log1p, sqrt
 
-from foretell.length.conversation import MOST_EXCHANGES, Conversation, Exchange
+from foretell.length.conversation import MOST_EXCHANGES, Conversation, EarlierTurn
 
 _LATEST = 3
 _LOOKED_AT = 400
@@ -91,7 +91,7 @@ def share_cjk(text: str) -> float:
     return sum(map(len, _CJK.findall(text))) / (len(text) + 1)
 
 
-def _tokens(exchange: Exchange) -> float:
+def _tokens(exchange: EarlierTurn) -> float:
     """Estimated tokens of the answer: one per 4 ASCII characters, 2 others, or 1 CJK character."""
     seen = exchange.answer[:_LOOKED_AT]
     other, cjk = share_not_ascii(seen), share_cjk(seen)
@@ -99,7 +99,7 @@ def _tokens(exchange: Exchange) -> float:
 
 
 def _lengths(
-    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+    conversation: Conversation, exchanges: Sequence[EarlierTurn], logs: list[float]
 ) -> list[float]:
     mean, ordered = sum(logs) / len(logs), sorted(logs)
     asked = [log1p(len(exchange.prompt)) for exchange in exchanges]
@@ -118,7 +118,7 @@ def _lengths(
 
 
 def _alike(
-    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+    conversation: Conversation, exchanges: Sequence[EarlierTurn], logs: list[float]
 ) -> list[float]:
     """Answers to similar prompts: means weighted by similarity, and that to the most similar."""
     recent, near, nearest = _by_length(conversation, exchanges, logs)
@@ -131,7 +131,7 @@ def _alike(
 
 
 def _by_length(
-    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+    conversation: Conversation, exchanges: Sequence[EarlierTurn], logs: list[float]
 ) -> tuple[float, float, float]:
     size = log1p(conversation.characters)
     apart = [abs(log1p(len(exchange.prompt)) - size) for exchange in exchanges]
@@ -144,7 +144,7 @@ def _by_length(
 
 
 def _by_words(
-    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+    conversation: Conversation, exchanges: Sequence[EarlierTurn], logs: list[float]
 ) -> tuple[float, float, float, float]:
     words = _words(conversation.prompt)
     shared = [_overlap(words, _words(exchange.prompt)) for exchange in exchanges]
@@ -158,7 +158,7 @@ def _by_words(
 
 
 def _by_beginning(
-    conversation: Conversation, exchanges: Sequence[Exchange], logs: list[float]
+    conversation: Conversation, exchanges: Sequence[EarlierTurn], logs: list[float]
 ) -> tuple[float, float, float]:
     begins = conversation.prompt[:_COMPARED_CHARACTERS]
     same = [_same_beginning(begins, exchange.prompt) for exchange in exchanges]
@@ -170,7 +170,7 @@ def _by_beginning(
     )
 
 
-def _form(exchanges: Sequence[Exchange]) -> list[float]:
+def _form(exchanges: Sequence[EarlierTurn]) -> list[float]:
     """Features of the form of the latest answer, and of all answers."""
     answer = exchanges[0].answer
     return [
@@ -203,7 +203,7 @@ def _kind(answer: str) -> tuple[float, ...]:
     )
 
 
-def _of_all(exchanges: Sequence[Exchange]) -> tuple[float, float]:
+def _of_all(exchanges: Sequence[EarlierTurn]) -> tuple[float, float]:
     return (
         sum("```" in exchange.answer for exchange in exchanges) / len(exchanges),
         sum(e.answer.rstrip()[-1:] in _ENDS for e in exchanges) / len(exchanges),

@@ -21,7 +21,7 @@ _FLAGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """The known limits of an engine; 0: not known."""
 
     max_num_seqs: int = 0
@@ -30,16 +30,16 @@ class Limits:
     block_size_tokens: int = 0
     total_blocks: int = 0
 
-    def beside(self, other: "Limits") -> "Limits":
+    def beside(self, other: "EngineLimits") -> "EngineLimits":
         """These limits, with those that are not known taken from `other`."""
         names = self.__slots__
-        return Limits(*(getattr(self, name) or getattr(other, name) for name in names))
+        return EngineLimits(*(getattr(self, name) or getattr(other, name) for name in names))
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = EngineLimits()
 
 
-def limits_of(flags: str) -> Limits:
+def limits_of(flags: str) -> EngineLimits:
     """The limits that an engine's flags state; other flags are ignored.
 
     ValueError for a limit that is not a positive number.
@@ -55,4 +55,4 @@ def limits_of(flags: str) -> Limits:
         if not text.isdecimal() or int(text) < 1:
             raise ValueError(f"{flag} must be a positive number")
         found[name] = int(text)
-    return Limits(**found)
+    return EngineLimits(**found)

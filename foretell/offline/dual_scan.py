@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretell.offline.feed import LEAST_STEP_TOKENS, UNTIL_SOMETHING_CHANGES, InFlight, Uncached
-from foretell.offline.lengths import Lengths
+from foretell.offline.lengths import LengthMoments
 from foretell.offline.ordering import WorkDemand
 from foretell.offline.tree import PrefixTree
 from foretell.offline.work import Floats, Ints
@@ -49,7 +49,7 @@ class _Units:
     square: Floats
 
     @staticmethod
-    def of(order: Ints, tree: PrefixTree, demand: WorkDemand, lengths: Lengths) -> "_Units":
+    def of(order: Ints, tree: PrefixTree, demand: WorkDemand, lengths: LengthMoments) -> "_Units":
         work = demand.compute_s[order] / demand.compute_s.sum()
         work += demand.memory_s[order] / max(float(demand.memory_s.sum()), 1e-30)
         parts = np.floor(np.cumsum(work) / (2.0 * UNIT_SHARE)).astype(np.int64)
@@ -82,7 +82,7 @@ class DualScan:
         tree: PrefixTree,
         order: Ints,
         demand: WorkDemand,
-        lengths: Lengths,
+        lengths: LengthMoments,
         kv_tokens: int,
         first: Sequence[int] = (),
     ) -> None:
@@ -213,7 +213,7 @@ class DualScan:
             self._charged[_RIGHT] += self._holds[request]
 
 
-def _held(tree: PrefixTree, lengths: Lengths) -> Floats:
+def _held(tree: PrefixTree, lengths: LengthMoments) -> Floats:
     """(n,): KV tokens of its own that each request holds on average while it runs."""
     own = (tree.depth - tree.begins)[: tree.requests]
     result: Floats = own + lengths.square / (2.0 * np.maximum(1.0, lengths.mean))

@@ -20,7 +20,7 @@ _NEARLY_ALL = 0.9  # of the requests: a prefix that more of them share distingui
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class LengthMoments:
     """The estimated mean and mean square of output lengths, in tokens: (n,) each.
 
     The mean square is kept because the memory that a request reads grows with it.
@@ -30,21 +30,21 @@ class Lengths:
     square: Floats
 
     @staticmethod
-    def known(tokens: Ints) -> "Lengths":
+    def known(tokens: Ints) -> "LengthMoments":
         """Lengths that are known, such as those of images and videos."""
         exact = tokens.astype(np.float64)
-        return Lengths(exact, exact * exact)
+        return LengthMoments(exact, exact * exact)
 
     @staticmethod
-    def guess(requests: int, tokens: float) -> "Lengths":
+    def guess(requests: int, tokens: float) -> "LengthMoments":
         """One exponential distribution for all, for when nothing is known."""
-        return Lengths(np.full(requests, tokens), np.full(requests, 2.0 * tokens * tokens))
+        return LengthMoments(np.full(requests, tokens), np.full(requests, 2.0 * tokens * tokens))
 
-    def where_known(self, tokens: Ints) -> "Lengths":
+    def where_known(self, tokens: Ints) -> "LengthMoments":
         """These lengths, with `tokens`, (n,), in their place where those are known (above 0)."""
-        exact = Lengths.known(tokens)
+        exact = LengthMoments.known(tokens)
         known = tokens > 0
-        return Lengths(
+        return LengthMoments(
             np.where(known, exact.mean, self.mean), np.where(known, exact.square, self.square)
         )
 
@@ -106,7 +106,7 @@ def sources(tree: PrefixTree, fewest: int = FEWEST) -> Ints:
     return np.unique(found, return_inverse=True)[1].astype(np.int64)
 
 
-def learnt(stratum: Ints, samples: Ints, tokens: Ints, prior: Lengths) -> Lengths:
+def learnt(stratum: Ints, samples: Ints, tokens: Ints, prior: LengthMoments) -> LengthMoments:
     """Estimate all lengths after the `samples` have turned out to be `tokens` long."""
     count = int(stratum.max(initial=0)) + 1
     seen = tokens.astype(np.float64)
@@ -118,7 +118,7 @@ def learnt(stratum: Ints, samples: Ints, tokens: Ints, prior: Lengths) -> Length
     mean = (_PRIOR_WEIGHT * prior.mean + total[stratum]) / weight
     square = (_PRIOR_WEIGHT * prior.square + squares[stratum]) / weight
     mean[samples], square[samples] = seen, seen * seen
-    return Lengths(mean, square)
+    return LengthMoments(mean, square)
 
 
 def _top(tree: PrefixTree) -> Ints:

@@ -3,7 +3,7 @@
 from foretell.length.conversation import (
     MOST_EXCHANGES,
     Conversation,
-    Exchange,
+    EarlierTurn,
     head_and_tail,
     split_chat,
 )
@@ -15,7 +15,7 @@ from foretell.openai.surface import content_text
 def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:
     """The conversation of a request: the longest of several prompts, empty for token ids."""
     system, prompt = "", request.text
-    earlier: list[Exchange] = []
+    earlier: list[EarlierTurn] = []
     if request.messages:
         system, earlier, prompt = split_chat(
             (message["role"], content_text(message.get("content"))) for message in request.messages
@@ -27,7 +27,7 @@ def conversation_of(request: ApiRequest, prompt_tokens: int) -> Conversation:
         prompt_tokens=prompt_tokens,
         system=clean(head_and_tail(system)),
         earlier=tuple(
-            Exchange(
+            EarlierTurn(
                 clean(exchange.prompt),
                 clean(exchange.answer),
                 exchange.answer_characters,

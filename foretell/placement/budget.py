@@ -34,7 +34,7 @@ _SINGLE_RATIO = 0.5
 """Assumed cost of a single rollout relative to a full prediction, until one was measured."""
 
 
-class Plan(NamedTuple):
+class PredictionPlan(NamedTuple):
     """What to predict for one placement."""
 
     candidates: int
@@ -73,28 +73,28 @@ class PredictionBudget:
         self._rate_weight = 1.0 + self._faded(now_s)
         self._latest_s = now_s
 
-    def took(self, plan: Plan, instances: int, seconds: float) -> None:
+    def took(self, plan: PredictionPlan, instances: int, seconds: float) -> None:
         """Learn that predicting for `instances` instances according to `plan` took `seconds`."""
         if instances > 0 and seconds > 0:
             (self._single_s if plan.single else self._full_s).append(seconds / instances)
 
-    def plan(self, instances: int, now_s: float) -> Plan:
+    def plan(self, instances: int, now_s: float) -> PredictionPlan:
         """Return what to predict for a request that could go to `instances` instances."""
         if not self._full_s or now_s - self._tried_s > _TRY_EVERY_S:
             self._tried_s = now_s
-            return Plan(instances, False)
+            return PredictionPlan(instances, False)
         full_s = median(self._full_s)
         budget_s = self._share / max(self._rate_per_s(now_s), 1e-9)
         all_s, least = instances * full_s, min(instances, LEAST_CANDIDATES)
         if all_s <= budget_s and self._factor >= 1.0:
             self._tried_s = now_s
-            return Plan(instances, False)
+            return PredictionPlan(instances, False)
         single_s = median(self._single_s) if self._single_s else _SINGLE_RATIO * full_s
         if int(budget_s / single_s) < least:
-            return Plan(0, True)
+            return PredictionPlan(0, True)
         # Lateness can have other reasons, so it never forbids the low cost of comparing two.
         affordable = int(min(budget_s, all_s) * self._factor / single_s)
-        return Plan(min(instances, max(least, affordable)), True)
+        return PredictionPlan(min(instances, max(least, affordable)), True)
 
     def is_spare(self, instances: int, now_s: float) -> bool:
         """Whether there is time to predict for this many instances in addition to placements."""

@@ -19,7 +19,7 @@ from foretell.placement.request import Request, Stage
 from foretell.placement.retries import LONGEST_PAUSE_S, LOOK_AGAIN, RetryBudget
 from foretell.placement.shares import MOST_HELD, has_room
 from foretell.placement.silence import Silences
-from foretell.placement.state import State
+from foretell.placement.state import PlacementState
 from foretell.placement.yielding import Yielding
 from foretell.policy import Candidate, Needs, Policy
 from foretell.policy.admission import Unattainable, unattainable
@@ -51,7 +51,7 @@ class PlacementCore:
         self.policy = policy
         self._asks_predictors = policy.needs is not Needs.NOTHING
         self.config = config
-        self._state = State(policy, config, random, predict)
+        self._state = PlacementState(policy, config, random, predict)
         self.instances = self._state.instances
         self._requests = self._state.requests
         self._budgets = self._state.budgets

@@ -7,7 +7,7 @@ from math import isfinite
 from foretell.model import Load, Prediction
 from foretell.placement.decision import Decision
 from foretell.policy import Policy
-from foretell.policy.judgement import Judgement, JudgingPolicy, Part
+from foretell.policy.judgement import DelayParts, Judgement, JudgingPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Considered:
     """Among equal scores the lowest of these is chosen; among equals in both, a draw decides."""
     score_known: bool
     """False if the score was derived from those of other candidates, as its own is unknown."""
-    parts: Part | None
+    parts: DelayParts | None
     """The parts of its total delay."""
     worth: float | None
     """The expected number of requests that meet their targets thanks to the choice; None if the
@@ -144,7 +144,9 @@ def _compared(best: Considered, second: Considered) -> str:
     return f"{text}, mostly by {why}, {_seconds(seconds[0])} against {_seconds(seconds[1])}"
 
 
-def _differences(best: Part, second: Part) -> Iterable[tuple[float, tuple[float, float], str]]:
+def _differences(
+    best: DelayParts, second: DelayParts
+) -> Iterable[tuple[float, tuple[float, float], str]]:
     """By how much `best` is better in each part, both values in seconds, and the part's name."""
     waits_s, decodings_s = (best.wait_s, second.wait_s), (best.decoding_s, second.decoding_s)
     added_s = best.added_s or 0.0, second.added_s or 0.0

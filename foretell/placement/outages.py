@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from foretell.placement.request import Request, Stage
-from foretell.placement.state import State
+from foretell.placement.state import PlacementState
 
 MOST_HELD = 1000
 """The most requests that may wait."""
@@ -12,7 +12,7 @@ MOST_HELD = 1000
 class Outages:
     """The requests of one placement core that wait for an instance, the longest wait first."""
 
-    def __init__(self, state: State, longest_s: float) -> None:
+    def __init__(self, state: PlacementState, longest_s: float) -> None:
         """A request waits for `longest_s` at most."""
         self._state = state
         self._longest_s = longest_s

@@ -15,7 +15,7 @@ from foretell.placement import effects as do
 from foretell.placement.decision import Decision, decide
 from foretell.placement.instances import Instances
 from foretell.placement.request import Request, Stage
-from foretell.placement.state import State, expect, lease_of
+from foretell.placement.state import PlacementState, expect, lease_of
 from foretell.policy import Candidate
 from foretell.policy.order import OVERTAKEN_PART, LargestLast, costs_too_much, sooner
 
@@ -112,7 +112,7 @@ class Recalls:
     right.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlacementState) -> None:
         self._state = state
         self._unstarted = Unstarted()
         self._orders: dict[str, LargestLast] = {}

@@ -16,7 +16,7 @@ from foretell.policy import Needs, Policy
 _ANSWER = Stage.ANSWER
 
 
-class State:
+class PlacementState:
     """The requests of one scheduler, the instances, and the effects of the current event."""
 
     def __init__(

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from foretell.model import RequestSpec
 from foretell.placement.request import Request, Stage
 from foretell.placement.shares import MOST_HELD, has_room
-from foretell.placement.state import State
+from foretell.placement.state import PlacementState
 from foretell.policy import Candidate
 from foretell.policy.slo import share_within, ttft_quantiles
 
@@ -24,7 +24,7 @@ LONGEST_S = 30.0
 class Yielding:
     """The requests of one placement core that wait because they would probably be late."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlacementState) -> None:
         self._state = state
         self._alike: dict[tuple[str, Collection[str] | None], dict[str, float]] = {}
         """By model and allowed instances: the deadlines of the requests, by their keys."""

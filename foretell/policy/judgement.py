@@ -18,7 +18,7 @@ LATER = 2.0
 requests that are there now; when they end, others take their places and are slowed as much."""
 
 
-class Part(NamedTuple):
+class DelayParts(NamedTuple):
     """The parts of a candidate's total delay (`foretell.policy.total_delay`), in seconds."""
 
     wait_s: float
@@ -50,7 +50,7 @@ class Judgement(NamedTuple):
     keys: Sequence[Key]
     known: Sequence[bool] = ()
     """Whether each score is the candidate's own; False: derived from its peers'. Empty: all are."""
-    parts: Sequence[Part | None] = ()
+    parts: Sequence[DelayParts | None] = ()
     worths: Mapping[str, float | None] = {}
     """By instance: the expected number of requests that meet their targets thanks to the choice
     (`foretell.policy.slo.worth`), if the request has targets."""

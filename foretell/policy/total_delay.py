@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from foretell.model import Prediction, RequestSpec
 from foretell.policy.base import Candidate
-from foretell.policy.judgement import Judgement, JudgingPolicy, Memory, Part
+from foretell.policy.judgement import DelayParts, Judgement, JudgingPolicy, Memory
 from foretell.policy.room import free_share, kinds, prices_s
 from foretell.policy.scoring import lowest_known
 from foretell.policy.trust import trusted
@@ -49,7 +49,7 @@ class TotalDelayPolicy(JudgingPolicy):
         if len(of_kinds) > 1:
             usual_s = max(usual_s, _LEAST_USUAL_S)
         scores: list[float | None] = []
-        parts: list[Part | None] = []
+        parts: list[DelayParts | None] = []
         for answer in answers:
             part = answer and _part(answer, fastest, usual_s, rooms_s)
             parts.append(part)
@@ -67,7 +67,7 @@ class TotalDelayPolicy(JudgingPolicy):
         return usual_s + (answer.ttft_s - usual_s) / min(self._choices, _MEMORY)
 
 
-def total_delay_s(part: Part) -> float | None:
+def total_delay_s(part: DelayParts) -> float | None:
     """Return `weighed_wait_s + decoding_s + room_s + added_s`, in seconds.
 
     What a request adds to the latencies of others is an *externality*: a cost that others bear. If
@@ -117,13 +117,13 @@ def _part(
     fastest: Prediction | None,
     usual_s: float,
     rooms_s: Mapping[str, float],
-) -> Part:
+) -> DelayParts:
     """The parts of the score of a candidate with this prediction; `fastest` decodes fastest."""
     longer_s = _decoding_s(answer) - (_decoding_s(fastest) if fastest else 0.0)
     longer_s = longer_s if isfinite(longer_s) else 0.0
     wait_s = answer.ttft_s + answer.preempted_s
     free = free_share(fastest.load) if fastest else 0.0
-    return Part(
+    return DelayParts(
         wait_s,
         weighed_wait_s(wait_s, usual_s),
         longer_s * free**2,

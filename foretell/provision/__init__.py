@@ -5,15 +5,15 @@ The strategies themselves are in `foretell.provision.strategies`, which needs nu
 
 from foretell.provision.base import Proposal, Strategy, StrategyPlan
 from foretell.provision.config import ProvisionConfig
-from foretell.provision.core import Because, Decision, Provisioner
-from foretell.provision.facts import Facts, InstanceFacts, Phase
+from foretell.provision.core import Because, ProvisionDecision, Provisioner
+from foretell.provision.facts import Facts, InstanceFacts, InstancePhase
 
 __all__ = [
     "Because",
-    "Decision",
+    "ProvisionDecision",
     "Facts",
     "InstanceFacts",
-    "Phase",
+    "InstancePhase",
     "StrategyPlan",
     "Proposal",
     "ProvisionConfig",

@@ -33,7 +33,7 @@ class ProvisionConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class ProvisionTuning:
     """The values with which `bench/provisioning/day.md` was measured, on traces of a week."""
 
     survivors_ratio: float = 0.8
@@ -74,4 +74,4 @@ class Tuning:
     would soon be needed again."""
 
 
-TUNING = Tuning()
+TUNING = ProvisionTuning()

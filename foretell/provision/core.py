@@ -11,7 +11,7 @@ from typing import Literal
 
 from foretell.provision.base import Proposal, Strategy, StrategyPlan
 from foretell.provision.config import TUNING, ProvisionConfig
-from foretell.provision.facts import Facts, InstanceFacts, Phase
+from foretell.provision.facts import Facts, InstanceFacts, InstancePhase
 
 Because = Literal[
     "strategy", "bounds", "held", "batches", "cool_down", "survivors", "stale", "manual", "stuck"
@@ -24,7 +24,7 @@ requests in progress. `stale`: the numbers are too old. `manual`: a person set t
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ProvisionDecision:
     """How many instances there should be, and what to do for it."""
 
     at_s: float
@@ -75,12 +75,12 @@ class Provisioner:
         ordered = sorted(self._cold_starts_s)
         return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
 
-    def decide(self, facts: Facts) -> Decision:
+    def decide(self, facts: Facts) -> ProvisionDecision:
         """Decide what to do now."""
         self._note_starts(facts)
         given_up = self._give_up(facts)
-        coming = [i for i in facts.in_phase(Phase.WARMING) if i.instance_id not in given_up]
-        ready = facts.in_phase(Phase.READY)
+        coming = [i for i in facts.in_phase(InstancePhase.WARMING) if i.instance_id not in given_up]
+        ready = facts.in_phase(InstancePhase.READY)
         here = len(coming) + len(ready)
         plan = StrategyPlan(here, self.config.minimum, self.config.maximum, self.cold_start_s)
         # The strategy gets all facts, so that its history has no gaps.
@@ -88,14 +88,14 @@ class Provisioner:
         self._note_manual_change(facts)
         desired, because, why = self._desired(facts, plan, proposal)
         missing = max(0, desired - here)
-        back = _most_missed(facts.in_phase(Phase.DRAINING), missing)
+        back = _most_missed(facts.in_phase(InstancePhase.DRAINING), missing)
         start = missing - len(back)
         if start and facts.now_s < self._start_again_s:
             start, because = 0, "stuck"
             why = f"{self._failed_starts} starts in a row failed"
         stop, drain = _least_missed(coming, ready, max(0, here - desired))
         self._note_order(facts, desired, len(given_up))
-        return Decision(
+        return ProvisionDecision(
             facts.now_s,
             desired,
             because,
@@ -154,8 +154,8 @@ class Provisioner:
 
     def _note_starts(self, facts: Facts) -> None:
         """Learn the cold starts of instances that have become ready."""
-        warming = {i.instance_id: i.since_s for i in facts.in_phase(Phase.WARMING)}
-        for instance in facts.in_phase(Phase.READY):
+        warming = {i.instance_id: i.since_s for i in facts.in_phase(InstancePhase.WARMING)}
+        for instance in facts.in_phase(InstancePhase.READY):
             began_s = self._began_s.get(instance.instance_id)
             if began_s is not None:
                 self._cold_starts_s.append(instance.since_s - began_s)
@@ -166,7 +166,7 @@ class Provisioner:
         """Warming instances past `give_up_s`. Each time in a row doubles the pause of starts."""
         late = tuple(
             i.instance_id
-            for i in facts.in_phase(Phase.WARMING)
+            for i in facts.in_phase(InstancePhase.WARMING)
             if facts.now_s - i.since_s > self.config.give_up_s
         )
         if late:
@@ -194,7 +194,7 @@ class Provisioner:
 
 def survivors_needed(facts: Facts) -> int:
     """The fewest ready instances that could hold all requests in progress at once."""
-    ready = facts.in_phase(Phase.READY)
+    ready = facts.in_phase(InstancePhase.READY)
     if not ready:
         return 0
     seats = max((i.max_num_seqs for i in ready), default=0)

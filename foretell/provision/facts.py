@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # importing it needs numpy, which users of bounds may lack
     from foretell.engine.published import Snapshot
 
 
-class Phase(Enum):
+class InstancePhase(Enum):
     """Where an instance stands between its start and its end."""
 
     WARMING = "warming"
@@ -26,7 +26,7 @@ class InstanceFacts:
     """One instance as it was last heard of."""
 
     instance_id: str
-    phase: Phase
+    phase: InstancePhase
     since_s: float
     """When it entered `phase`."""
     running: int = 0
@@ -67,12 +67,12 @@ class Facts:
     asked_for: int | None = None
     """The number of instances that was last asked for, by anyone; None: unknown."""
 
-    def in_phase(self, phase: Phase) -> list[InstanceFacts]:
+    def in_phase(self, phase: InstancePhase) -> list[InstanceFacts]:
         """The instances in a phase, in their order."""
         return [instance for instance in self.instances if instance.phase is phase]
 
     @property
     def requests(self) -> int:
         """Requests in progress on instances that are not draining, and those that are held."""
-        staying = (i.requests for i in self.instances if i.phase is not Phase.DRAINING)
+        staying = (i.requests for i in self.instances if i.phase is not InstancePhase.DRAINING)
         return sum(staying) + self.held

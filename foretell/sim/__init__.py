@@ -5,23 +5,23 @@ from foretell.sim.config import (
     ClusterConfig,
     Fault,
     FaultKind,
-    InstanceConfig,
     Provisioning,
+    SimInstanceConfig,
     true_length,
 )
 from foretell.sim.instance import InvariantError
-from foretell.sim.report import FleetSize, Report, Served
+from foretell.sim.report import FleetSize, Report, ServedRequest
 
 __all__ = [
     "ClusterConfig",
     "Fault",
     "FaultKind",
     "FleetSize",
-    "InstanceConfig",
+    "SimInstanceConfig",
     "InvariantError",
     "Provisioning",
     "Report",
-    "Served",
+    "ServedRequest",
     "check_fits",
     "simulate",
     "true_length",

@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 from typing import Protocol
 
-from foretell.batch.release import LOOK_S, Seen, Spacing
+from foretell.batch.release import LOOK_S, InstanceView, Spacing
 from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.engine.table import EngineTable
@@ -35,18 +35,18 @@ class Windows(Protocol):
     @property
     def window(self) -> int: ...
 
-    def observe(self, instances: dict[str, Seen], in_flight: int) -> None:
+    def observe(self, instances: dict[str, InstanceView], in_flight: int) -> None:
         """Adjust the window to the state of the instances."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedWindow:
     """A constant window."""
 
     window: int
 
-    def observe(self, instances: dict[str, Seen], in_flight: int) -> None:
+    def observe(self, instances: dict[str, InstanceView], in_flight: int) -> None:
         """Ignore what is seen."""
 
 
@@ -101,7 +101,7 @@ class OfflineRun:
             for index in range(len(config.instances))
         ]
         self._cache = SnapshotCache(knots)
-        if not isinstance(windows, Fixed):  # other windows need predictions
+        if not isinstance(windows, FixedWindow):  # other windows need predictions
             for node in self._nodes:
                 followed = self._cache.follow(node.instance_id)
                 node.follow(Link(followed, knots, self.events, config.network_delay_s))
@@ -127,7 +127,7 @@ class OfflineRun:
         if now_s >= self._until_s:
             return
         due = self._next is not None and self._next.t_s <= now_s
-        if isinstance(self._windows, Fixed):
+        if isinstance(self._windows, FixedWindow):
             pass  # predicting costs as much as many steps
         elif self.in_flight or due:
             self._windows.observe(self._seen(), self.in_flight)
@@ -137,7 +137,7 @@ class OfflineRun:
         self._release()
         self.events.at(now_s + LOOK_S, self._look)
 
-    def _seen(self) -> dict[str, Seen]:
+    def _seen(self) -> dict[str, InstanceView]:
         """What a scheduler's status would show of each engine."""
         now_s = self.events.now_s
         names = self._cache.fresh([node.instance_id for node in self._nodes], now_s)
@@ -150,7 +150,7 @@ class OfflineRun:
             with_quantiles=False,
         )
         return {
-            p.instance_id: Seen(
+            p.instance_id: InstanceView(
                 True,
                 p.load.waiting,
                 p.ttft_s,

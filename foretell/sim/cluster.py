@@ -22,8 +22,8 @@ from foretell.sim.fleet import Fleet
 from foretell.sim.instance import InvariantError, check
 from foretell.sim.node import Node
 from foretell.sim.predictor import Camera
-from foretell.sim.report import Report, Served, free_block_moments
-from foretell.sim.schedulers import Open, Schedulers, Ways
+from foretell.sim.report import Report, ServedRequest, free_block_moments
+from foretell.sim.schedulers import Open, SimSchedulers, Ways
 from foretell.workload import Arrival, Draws
 
 
@@ -77,7 +77,7 @@ class _Cluster:
         self._events = Events()
         self._arrived: set[str] = set()
         self._sent: dict[str, Open] = {}  # by the id of the attempt, which the engine knows
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedRequest] = {}
         self._unstarted: list[dict[str, Open]] = [{} for _ in config.instances]
         self._lost: set[str] = set()
         self._rejected: set[str] = set()
@@ -101,7 +101,7 @@ class _Cluster:
             for index in range(len(config.instances))
         ]
         ways = Ways(self._deliver, self._lose, self._reject, self._withdraw)
-        self._schedulers = Schedulers(config, policies, self._nodes, draws, self._events, ways)
+        self._schedulers = SimSchedulers(config, policies, self._nodes, draws, self._events, ways)
         self._fleet = Fleet(
             config.provisioning,
             self._nodes,
@@ -291,7 +291,7 @@ class _Cluster:
         node.served(seq)
         request.scheduler.ended(request)
         self._fleet.ended(self._events.now_s - arrival.t_s)
-        self._served[arrival.request_id] = Served(
+        self._served[arrival.request_id] = ServedRequest(
             request_id=arrival.request_id,
             instance_id=node.instance_id,
             arrival_s=arrival.t_s,

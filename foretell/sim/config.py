@@ -45,7 +45,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceConfig:
+class SimInstanceConfig:
     """One engine."""
 
     engine: EngineConfig
@@ -76,7 +76,7 @@ class Provisioning:
 class ClusterConfig:
     """A cluster and what it knows of its requests. Delays are one-way."""
 
-    instances: tuple[InstanceConfig, ...]
+    instances: tuple[SimInstanceConfig, ...]
     estimate: Callable[[Arrival], LengthEstimate] = true_length
     """Called once for each arrival, in their order."""
     length_rule: LengthRule = "survival"

@@ -11,7 +11,7 @@ MAX_EVENTS = 500_000_000
 """Events after which a run counts as endless; a bound, not a tuning knob."""
 
 
-class Timer:
+class SimTimer:
     """A scheduled action, which can be cancelled."""
 
     __slots__ = ("action",)
@@ -28,12 +28,12 @@ class Events:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self._queue: list[tuple[float, int, Timer]] = []
+        self._queue: list[tuple[float, int, SimTimer]] = []
         self._order = count()
 
-    def at(self, at_s: float, action: Callable[[], None]) -> Timer:
+    def at(self, at_s: float, action: Callable[[], None]) -> SimTimer:
         """Run `action` at that time."""
-        timer = Timer(action)
+        timer = SimTimer(action)
         heappush(self._queue, (at_s, next(self._order), timer))
         return timer
 
@@ -73,6 +73,6 @@ class VirtualClock:
     def now_s(self) -> float:
         return self._events.now_s
 
-    def at(self, at_s: float, action: Callable[[], None]) -> Timer:
+    def at(self, at_s: float, action: Callable[[], None]) -> SimTimer:
         """Schedule `action` for that time, or for now if it has passed."""
         return self._events.at(max(at_s, self._events.now_s), action)

@@ -15,11 +15,11 @@ from foretell.length.distribution import certain
 from foretell.model import EngineSnapshot, Prediction, RequestSpec, RequestState
 from foretell.placement import events
 from foretell.provision import (
-    Decision,
     Facts,
     InstanceFacts,
-    Phase,
+    InstancePhase,
     ProvisionConfig,
+    ProvisionDecision,
     Provisioner,
 )
 from foretell.provision.strategies.static import Static
@@ -28,7 +28,7 @@ from foretell.sim.events import Events
 from foretell.sim.instance import check
 from foretell.sim.node import Node
 from foretell.sim.report import FleetSize
-from foretell.sim.schedulers import Schedulers
+from foretell.sim.schedulers import SimSchedulers
 
 DRAINED_EVERY_S = 1.0
 """Pause between two looks at whether a draining engine is empty."""
@@ -43,7 +43,7 @@ class Fleet:
         self,
         provisioning: Provisioning | None,
         nodes: Sequence[Node],
-        schedulers: Schedulers,
+        schedulers: SimSchedulers,
         clock: Events,
         *,
         busy: Callable[[], bool],
@@ -62,19 +62,19 @@ class Fleet:
         self._clock = clock
         self._busy = busy
         self._expected = expected
-        self._phases: dict[int, tuple[Phase, float]] = {}
+        self._phases: dict[int, tuple[InstancePhase, float]] = {}
         self._starts = count()
         self._runs = [0] * places  # instances that have been in each place
         self._arrived = 0
         self._lengths: list[tuple[int, float]] = []
         self._worst_e2e_s = self._worst_predicted_e2e_s = 0.0
-        self.decisions: list[Decision] = []
+        self.decisions: list[ProvisionDecision] = []
         self.sizes: list[FleetSize] = []
 
     def begin(self, now_s: float) -> None:
         """Mark the first instances as ready, and schedule the first decision."""
         for node in self._nodes[: self._provisioning.initial]:
-            self._phases[node.index] = Phase.READY, now_s
+            self._phases[node.index] = InstancePhase.READY, now_s
         self._note_size(now_s)
         if self._decides:
             self._clock.at(now_s, self._decide)
@@ -132,7 +132,7 @@ class Fleet:
 
     def _instance_facts(self, node: Node) -> InstanceFacts:
         phase, since_s = self._phases[node.index]
-        if phase is Phase.WARMING:
+        if phase is InstancePhase.WARMING:
             return InstanceFacts(self._name(node), phase, since_s)
         engine, twin = node.instance.config, node.instance.twin
         running, outstanding = len(twin.running), self._schedulers.outstanding(node)
@@ -148,7 +148,7 @@ class Fleet:
         )
 
     def _published(self, node: Node) -> Snapshot | None:
-        if self._phases[node.index][0] is not Phase.READY or not node.up:
+        if self._phases[node.index][0] is not InstancePhase.READY or not node.up:
             return None
         return snapshot_of(node, self._expected, self._clock.now_s)
 
@@ -170,7 +170,7 @@ class Fleet:
         if node is None:
             return  # no place is free; the next decision tries again
         self._runs[node.index] += 1
-        self._phases[node.index] = Phase.WARMING, self._clock.now_s
+        self._phases[node.index] = InstancePhase.WARMING, self._clock.now_s
         if next(self._starts) not in self._provisioning.never_ready:
             ready = partial(self._ready, node, self._name(node))
             self._clock.after(self._provisioning.cold_start_s, ready)
@@ -180,21 +180,21 @@ class Fleet:
             return  # it was stopped meanwhile
         node.present = True
         node.restart(self._clock.now_s)
-        self._phases[node.index] = Phase.READY, self._clock.now_s
+        self._phases[node.index] = InstancePhase.READY, self._clock.now_s
         self._note_size(self._clock.now_s)
         self._schedulers.tell_all(events.InstanceUp(node.instance_id))
 
     def _drain(self, node: Node) -> None:
-        self._phases[node.index] = Phase.DRAINING, self._clock.now_s
+        self._phases[node.index] = InstancePhase.DRAINING, self._clock.now_s
         self._schedulers.tell_all(events.InstanceDraining(node.instance_id))
         self._clock.after(DRAINED_EVERY_S, partial(self._look, node, self._clock.now_s))
 
     def _take_back(self, node: Node) -> None:
-        self._phases[node.index] = Phase.READY, self._clock.now_s
+        self._phases[node.index] = InstancePhase.READY, self._clock.now_s
         self._schedulers.tell_all(events.InstanceTakenBack(node.instance_id))
 
     def _look(self, node: Node, drained_s: float) -> None:
-        if self._phases.get(node.index) != (Phase.DRAINING, drained_s):
+        if self._phases.get(node.index) != (InstancePhase.DRAINING, drained_s):
             return  # it was taken back
         if self._schedulers.outstanding(node) == 0:
             self._schedulers.tell_all(events.InstanceRemoved(node.instance_id))
@@ -211,7 +211,10 @@ class Fleet:
 
     def _note_size(self, now_s: float) -> None:
         phases = [phase for phase, _ in self._phases.values()]
-        counts = (phases.count(p) for p in (Phase.WARMING, Phase.READY, Phase.DRAINING))
+        counts = (
+            phases.count(p)
+            for p in (InstancePhase.WARMING, InstancePhase.READY, InstancePhase.DRAINING)
+        )
         size = FleetSize(now_s, *counts)
         if not self.sizes or replace(self.sizes[-1], at_s=now_s) != size:
             self.sizes.append(size)

@@ -9,7 +9,7 @@ from foretell.kernel.step_time import StepTime, scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import BatchShape
 from foretell.model.prediction import NO_SLO, Slo
-from foretell.sim.config import InstanceConfig
+from foretell.sim.config import SimInstanceConfig
 
 
 class InvariantError(AssertionError):
@@ -22,13 +22,13 @@ def check(condition: bool, what: str) -> None:
         raise InvariantError(what)
 
 
-class Instance:
+class SimInstance:
     """A simulated engine. The caller owns the clock; the kernel checks every step."""
 
     def __init__(
         self,
         instance_id: str,
-        config: InstanceConfig,
+        config: SimInstanceConfig,
         table: EngineTable,
         index: int,
         *,

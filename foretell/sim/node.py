@@ -7,9 +7,9 @@ from foretell.engine.batch import FreeBlocks
 from foretell.engine.prefixes import PrefixIndex
 from foretell.engine.table import EngineTable
 from foretell.latency.linear import StepTimeModel
-from foretell.sim.config import ClusterConfig, InstanceConfig
+from foretell.sim.config import ClusterConfig, SimInstanceConfig
 from foretell.sim.events import Events
-from foretell.sim.instance import Instance
+from foretell.sim.instance import SimInstance
 from foretell.sim.predictor import Camera, Link, SimPredictor
 
 
@@ -43,7 +43,7 @@ class Node:
         self.predictor: SimPredictor | None = None
         """None while the predictor is dead or has no followers, or the engine is dead."""
         self._links: list[Link] = []
-        self._config: InstanceConfig = cluster.instances[index]
+        self._config: SimInstanceConfig = cluster.instances[index]
         self._cluster = cluster
         self._table = table
         self._camera = camera
@@ -116,7 +116,7 @@ class Node:
         self.begin_predictor()
 
     def die(self, now_s: float) -> list[tuple[str, bool]]:
-        """Remove the engine and its predictor; returns what `Instance.die` does."""
+        """Remove the engine and its predictor; returns what `SimInstance.die` does."""
         self.up = False
         self.generation += 1
         self.dead_free.append(self.instance.twin.free_blocks_so_far(now_s))
@@ -138,9 +138,9 @@ class Node:
         if self.predictor is not None:
             self.predictor.served(seq.request_id, seq.cached_tokens, seq.prompt_tokens)
 
-    def _new_instance(self, now_s: float) -> Instance:
+    def _new_instance(self, now_s: float) -> SimInstance:
         since_s, until_s = self._counted_s
-        return Instance(
+        return SimInstance(
             self.instance_id,
             self._config,
             self._table,

@@ -55,7 +55,7 @@ def plain(model: StepTimeModel) -> StepTime:
 
 
 @dataclass(slots=True)
-class Run:
+class OfflineResult:
     """The results of a run. Times are virtual."""
 
     seconds: float = 0.0
@@ -91,7 +91,7 @@ def run(
     config: EngineConfig,
     step_s: StepTime,
     watch: Watch | None = None,
-) -> Run:
+) -> OfflineResult:
     """Serve all requests of `tree` as `feed` says; their answers have `outputs` tokens, (n,).
 
     ValueError for a request that the engine's KV cache cannot hold.
@@ -115,7 +115,7 @@ class _Engine:
         step_s: StepTime,
         watch: Watch | None,
     ) -> None:
-        self.result = Run()
+        self.result = OfflineResult()
         self._feed, self._requests, self._step_s, self._watch = feed, requests, step_s, watch
         self._twin = Twin(config, prefix_cache=True)
         self._waiting = 0

@@ -17,7 +17,7 @@ from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import EngineConfig, GpuProfile
 from foretell.offline.feed import Feed, Sequential
 from foretell.offline.feedback import Feedback
-from foretell.offline.lengths import Lengths, sources
+from foretell.offline.lengths import LengthMoments, sources
 from foretell.offline.ordering import demand
 from foretell.offline.requests import Line
 from foretell.offline.tree import PrefixTree, Prompt, prefix_tree
@@ -78,7 +78,7 @@ def judged(
         lines, tree = _read(read, config.block_size_tokens, left)
         outputs = outputs[stay]
     known = np.array([line.known_tokens for line in lines], np.int64)
-    lengths = Lengths.known(outputs)
+    lengths = LengthMoments.known(outputs)
     wanted = demand(tree, work, lengths.mean, lengths.square)
     prior = float(outputs.mean())
     job = OfflineJob(tree, tree.first_seen(), sources(tree), known, prior, config.max_model_len)

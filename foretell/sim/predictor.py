@@ -21,8 +21,8 @@ from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import Row
 from foretell.model import BatchShape, LengthEstimate, RequestSpec
-from foretell.sim.events import Events, Timer, VirtualClock
-from foretell.sim.instance import Instance
+from foretell.sim.events import Events, SimTimer, VirtualClock
+from foretell.sim.instance import SimInstance
 
 _FIRST_CAPACITY = 256  # requests of an engine
 
@@ -56,7 +56,7 @@ class SimPredictor:
     def __init__(
         self,
         index: int,
-        instance: Instance,
+        instance: SimInstance,
         step_time: StepTimeModel,
         camera: Camera,
         events: Events,
@@ -203,7 +203,7 @@ class _UntilIdle(VirtualClock):
         super().__init__(events)
         self._is_awaited = is_awaited
 
-    def at(self, at_s: float, action: Callable[[], None]) -> Timer:
+    def at(self, at_s: float, action: Callable[[], None]) -> SimTimer:
         events = self._events
         return events.at(max(at_s, events.now_s), action if self._is_awaited() else _nothing)
 

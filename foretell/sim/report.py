@@ -6,11 +6,11 @@ from statistics import fmean
 
 from foretell.engine.batch import FreeBlocks
 from foretell.model import NO_SLO, Prediction, Slo
-from foretell.provision import Decision
+from foretell.provision import ProvisionDecision
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedRequest:
     """One request from its arrival to its last token; latencies count from `arrival_s`."""
 
     request_id: str
@@ -61,7 +61,7 @@ class FleetSize:
 class Report:
     """All requests, in the order of their arrival."""
 
-    served: tuple[Served, ...]
+    served: tuple[ServedRequest, ...]
     lost: tuple[str, ...]
     """Ids of the requests whose engine died in mid-answer, or that found no engine."""
     makespan_s: float
@@ -83,14 +83,14 @@ class Report:
     included."""
     sizes: tuple[FleetSize, ...] = ()
     """The numbers of instances, and when they changed."""
-    decisions: tuple[Decision, ...] = ()
+    decisions: tuple[ProvisionDecision, ...] = ()
     """The provisioner's decisions."""
 
-    def mean(self, value: Callable[[Served], float]) -> float:
+    def mean(self, value: Callable[[ServedRequest], float]) -> float:
         """The mean of `value` over all served requests, e.g. `lambda r: r.ttft_s`."""
         return fmean(map(value, self.served))
 
-    def quantile(self, level: float, value: Callable[[Served], float]) -> float:
+    def quantile(self, level: float, value: Callable[[ServedRequest], float]) -> float:
         """The nearest-rank quantile of `value`; `level` in [0, 1]."""
         ordered = sorted(map(value, self.served))
         return ordered[min(len(ordered) - 1, int(level * len(ordered)))]

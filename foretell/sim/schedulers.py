@@ -201,7 +201,7 @@ class Scheduler:
         """Do nothing, as the simulator has no such metric."""
 
 
-class Schedulers:
+class SimSchedulers:
     """All schedulers of a simulated cluster."""
 
     def __init__(

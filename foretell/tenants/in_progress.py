@@ -75,7 +75,7 @@ class InProgress:
             self._refused -= 1
 
 
-class Ends:
+class PredictedEnds:
     """When the requests in progress are predicted to end."""
 
     def __init__(self, ends_s: Callable[[], Iterable[float]], clock: Callable[[], float]) -> None:

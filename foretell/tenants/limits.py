@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TenantLimits:
     """The limits of one tenant, across all schedulers; 0: no limit."""
 
     models: Sequence[str] = ()

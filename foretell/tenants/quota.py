@@ -10,7 +10,7 @@ from math import inf
 from typing import NamedTuple
 
 from foretell.openai.errors import ApiError, retry_after
-from foretell.tenants.limits import Limits
+from foretell.tenants.limits import TenantLimits
 
 
 class Bucket:
@@ -98,7 +98,7 @@ class Tenant:
     def __init__(
         self,
         name: str,
-        limits: Limits | None,
+        limits: TenantLimits | None,
         clock: Callable[[], float],
         elsewhere: Callable[[int], int] = lambda caller: 0,
     ) -> None:

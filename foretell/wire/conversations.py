@@ -4,7 +4,7 @@ from foretell.length.conversation import (
     MOST_EXCHANGES,
     PLAIN,
     Conversation,
-    Exchange,
+    EarlierTurn,
     Kind,
     head_and_tail,
 )
@@ -35,7 +35,7 @@ def conversation_from_proto(request: tagger_pb2.TagRequest, most_characters: int
         **fields_of(request, _NUMBERS),
         system=head_and_tail(request.system, most_characters),
         earlier=tuple(
-            Exchange(
+            EarlierTurn(
                 head_and_tail(exchange.prompt, most_characters),
                 head_and_tail(exchange.answer, most_characters),
                 max(exchange.answer_characters, len(exchange.answer)),

@@ -61,7 +61,7 @@ def published_to_proto(
     return published
 
 
-class Reader:
+class MessageReader:
     """Reads the messages of one stream, in their order."""
 
     version = VERSION

@@ -10,7 +10,12 @@ import logging
 from dataclasses import replace
 
 from foretell.config import LauncherSettings
-from foretell.services.backend.commands import Places, engine_program, predictor_programs, rank_of
+from foretell.services.backend.commands import (
+    EnginePaths,
+    engine_program,
+    predictor_programs,
+    rank_of,
+)
 from foretell.services.process import runtime
 from foretell.services.process.children import ChildFailed
 from foretell.services.process.folders import free_ports, run_folder, socket_folder
@@ -33,7 +38,7 @@ class Launcher:
     """One engine and its sidecar; `run` starts both and stays until `stop` or the engine's end."""
 
     def __init__(
-        self, settings: LauncherSettings, places: Places, hangs: HangLimits = _ENGINE_HANGS
+        self, settings: LauncherSettings, places: EnginePaths, hangs: HangLimits = _ENGINE_HANGS
     ) -> None:
         self._settings = settings
         self._places = places
@@ -105,7 +110,7 @@ def main() -> None:
     longest = predictor_socket(rank_of(settings.name, settings.ranks - 1))
     try:
         with run_folder(settings.run_dir) as run_dir, socket_folder(run_dir, longest) as sockets:
-            launcher = Launcher(settings, Places.of(settings, run_dir, sockets))
+            launcher = Launcher(settings, EnginePaths.of(settings, run_dir, sockets))
             runtime.run(launcher.run, starts_others=True)
     except (ChildFailed, OSError) as error:
         raise SystemExit(str(error)) from error

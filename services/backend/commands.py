@@ -18,7 +18,7 @@ _MODULE = (sys.executable, "-P", "-m")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class EnginePaths:
     """Where one engine and its sidecar keep their files and sockets."""
 
     engine_ready: Path
@@ -29,7 +29,7 @@ class Places:
     snapshot_endpoint: str
 
     @classmethod
-    def of(cls, settings: LauncherSettings, run_dir: Path, socket_dir: Path) -> "Places":
+    def of(cls, settings: LauncherSettings, run_dir: Path, socket_dir: Path) -> "EnginePaths":
         name = settings.name
         return cls(
             engine_ready=run_dir / f"{name}.engine.ready",
@@ -41,7 +41,7 @@ class Places:
             snapshot_endpoint=snapshot_endpoint(socket_dir, name),
         )
 
-    def of_ranks(self, settings: LauncherSettings) -> "list[Places]":
+    def of_ranks(self, settings: LauncherSettings) -> "list[EnginePaths]":
         """Return the places of each data-parallel rank's sidecar; those of rank 0 are these."""
         first, *others = self.predictor_listen.split(",")
         listen = [first, *others] if others else [rank_of(first, k) for k in range(settings.ranks)]
@@ -70,7 +70,7 @@ def snapshot_endpoint(socket_dir: Path, name: str) -> str:
     return f"shm://{socket_dir / f'{name}.snapshots'}"
 
 
-def engine_program(settings: LauncherSettings, places: Places, port: int) -> Program:
+def engine_program(settings: LauncherSettings, places: EnginePaths, port: int) -> Program:
     """The engine on `port`; 0 lets the emulated engine take a free one."""
     env = {}
     if settings.engine == "vllm":
@@ -107,7 +107,7 @@ def visible_gpus(places: str, visible: str) -> str:
     return ",".join(among[place] for place in chosen) if max(chosen) < len(among) else ""
 
 
-def predictor_programs(settings: LauncherSettings, places: Places) -> list[Program]:
+def predictor_programs(settings: LauncherSettings, places: EnginePaths) -> list[Program]:
     """The sidecars of that engine, one for each rank."""
     return [
         _predictor_program(settings, own, rank_of(settings.name, rank))
@@ -115,7 +115,7 @@ def predictor_programs(settings: LauncherSettings, places: Places) -> list[Progr
     ]
 
 
-def _predictor_program(settings: LauncherSettings, places: Places, name: str) -> Program:
+def _predictor_program(settings: LauncherSettings, places: EnginePaths, name: str) -> Program:
     flags = _flags(
         name=settings.name,
         listen=places.predictor_listen,
@@ -140,7 +140,7 @@ def _profile(settings: LauncherSettings) -> str:
     return EmulatorSettings().profile  # so that the sidecar starts from the engine's own default
 
 
-def _emulator_command(settings: LauncherSettings, places: Places, port: int) -> list[str]:
+def _emulator_command(settings: LauncherSettings, places: EnginePaths, port: int) -> list[str]:
     flags = _flags(
         name=settings.name,
         snapshot_endpoint=places.snapshot_endpoint,

@@ -4,7 +4,7 @@ import time
 from math import inf
 from typing import Any
 
-from foretell.batch.release import Release, Seen
+from foretell.batch.release import InstanceView, Release
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.services.batch.executor import Executor
 from foretell.services.batch.target import Endpoints
@@ -58,10 +58,10 @@ class Window:
             executor.wake()
 
 
-def _seen_of(instance: dict[str, Any]) -> tuple[str, Seen]:
+def _seen_of(instance: dict[str, Any]) -> tuple[str, InstanceView]:
     """The name of an instance in a scheduler's status, and what is known about it."""
     usable = instance["healthy"] and not instance.get("draining")
-    seen = Seen(
+    seen = InstanceView(
         usable,
         instance.get("waiting"),
         instance.get("predicted_ttft_s"),

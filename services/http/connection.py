@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from foretell.http1.bounds import RemoteProtocolError
 from foretell.http1.head import RequestHead
-from foretell.http1.protocol import ServerProtocol, State
+from foretell.http1.protocol import ConnectionState, ServerProtocol
 from foretell.http1.response import head_of
 from foretell.openai.errors import ApiError
 from foretell.services.http.exchange import Exchange
@@ -31,7 +31,12 @@ _PROBES_S = (0.0, 0.02, 0.08, 1.0, 5.0)
 the connection at the first probe, and the next probe notices that."""
 _PATIENT_PROBES = 3
 """During the first so many probes, a client that cannot be probed counts as present."""
-_IDLE, _DRAINING, _FAILED, _CLOSING = State.IDLE, State.DRAINING, State.FAILED, State.CLOSING
+_IDLE, _DRAINING, _FAILED, _CLOSING = (
+    ConnectionState.IDLE,
+    ConnectionState.DRAINING,
+    ConnectionState.FAILED,
+    ConnectionState.CLOSING,
+)
 """Global names, because looking up an enumeration's member takes as long as a call."""
 _DEAF = (_CLOSING, _FAILED)
 _CODES = {400: "http_invalid", 431: "request_too_large"}
@@ -42,14 +47,14 @@ class Owner(Protocol):
 
     draining: bool
 
-    def opened(self, connection: "Connection", transport: asyncio.Transport) -> None: ...
+    def opened(self, connection: "ClientConnection", transport: asyncio.Transport) -> None: ...
 
-    def closed(self, connection: "Connection") -> None: ...
+    def closed(self, connection: "ClientConnection") -> None: ...
 
     def begin(self, exchange: Exchange) -> None: ...
 
 
-class Connection(asyncio.Protocol):
+class ClientConnection(asyncio.Protocol):
     """A client's connection. Requests on it are answered one after the other."""
 
     def __init__(self, server: Owner) -> None:
@@ -93,7 +98,7 @@ class Connection(asyncio.Protocol):
         if self._half_closed:
             return True
         waits = self._exchange is None and self._protocol.held_bytes > 0  # for the client to read
-        whole = waits or self._protocol.state in (State.ANSWERING, State.FAILED)
+        whole = waits or self._protocol.state in (ConnectionState.ANSWERING, ConnectionState.FAILED)
         if not whole or not self._transport.can_write_eof():  # TLS ends both sides at once
             if self._exchange is not None and not self._exchange.ended:
                 self.abort()

@@ -65,7 +65,7 @@ class Holder(Protocol):
         """So many bytes of the body have come in all; raises `ApiError` if that is too much."""
 
 
-class Line(Protocol):
+class ExchangeConnection(Protocol):
     """The connection, as far as an exchange needs it."""
 
     full: bool
@@ -134,7 +134,7 @@ class Exchange(Answering):
         *("_expects", "_declared_bytes", "_failure", "_waited_s", "_told"),
     )
 
-    def __init__(self, line: Line, head: RequestHead) -> None:
+    def __init__(self, line: ExchangeConnection, head: RequestHead) -> None:
         self.method = head.method
         self.path = head.path
         self.query = head.query

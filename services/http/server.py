@@ -13,7 +13,7 @@ from math import inf
 from typing import Any
 
 from foretell.openai.errors import internal_error
-from foretell.services.http.connection import STALL_S, Connection
+from foretell.services.http.connection import STALL_S, ClientConnection
 from foretell.services.http.exchange import Exchange
 from foretell.services.process.logs import about
 
@@ -58,7 +58,7 @@ class Server:
     """All connections of clients, and the tasks that answer them."""
 
     def __init__(self, application: Application) -> None:
-        self.connections: set[Connection] = set()
+        self.connections: set[ClientConnection] = set()
         self.draining = False
         """The server shuts down: each connection ends with its current request."""
         self._application = application
@@ -86,7 +86,7 @@ class Server:
                 self._listen(each)
             else:
                 made = loop.create_server(
-                    lambda: Connection(self), sock=each.socket, backlog=_BACKLOG
+                    lambda: ClientConnection(self), sock=each.socket, backlog=_BACKLOG
                 )
                 listening.append(await made)
         sweeping = asyncio.create_task(self._sweep())
@@ -142,7 +142,7 @@ class Server:
         _lock_buffer(client)
         with suppress(OSError):  # errors of TLS are OSErrors, too
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: Connection(self), client, **listener.encryption(handshake_s)
+                lambda: ClientConnection(self), client, **listener.encryption(handshake_s)
             )
             client.setsockopt(socket.SOL_SOCKET, _BUFFER_LOCK, 0)
 
@@ -156,7 +156,7 @@ class Server:
         for connection in list(self.connections):
             connection.abort()
 
-    def opened(self, connection: Connection, transport: asyncio.Transport) -> None:
+    def opened(self, connection: ClientConnection, transport: asyncio.Transport) -> None:
         """Add a connection. It is aborted if file descriptors run out, so that some are left for
         the requests of existing clients."""
         self._no_connection.clear()
@@ -179,7 +179,7 @@ class Server:
             text = "file descriptors run out, new clients are turned away: some %d of %d are in use"
             logger.error("%s; raise the limit, as with 'ulimit -n'", text % (number, most))
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: ClientConnection) -> None:
         """Remove a connection that has ended."""
         self.connections.discard(connection)
         if self.draining and not self.connections:

@@ -10,7 +10,7 @@ from foretell.engine.observed import ObservedEngine
 from foretell.engine.seen_limits import Evidence, evidence_of, least_model_len
 from foretell.kernel.compiled import ImpossibleState
 from foretell.model import RequestSpec
-from foretell.model.limits import Limits
+from foretell.model.limits import EngineLimits
 from foretell.services.predictor.service import PredictorService
 from foretell.services.process.probe import http_get
 from foretell.v1 import predictor_pb2
@@ -29,7 +29,7 @@ _MOST_STEPS = 4096
 class Observing:
     """Observes one engine and passes its predictor a snapshot whenever something was seen."""
 
-    def __init__(self, service: PredictorService, url: str, given: Limits) -> None:
+    def __init__(self, service: PredictorService, url: str, given: EngineLimits) -> None:
         """`url`: where the engine's `/metrics` and `/v1/models` are; `given`: stated limits."""
         self._service = service
         self._url = url
@@ -101,7 +101,7 @@ class Observing:
             evidence = evidence_of(text) if status == 200 else None
         except OSError as error:
             logger.debug("no metrics from %s: %s", self._url, error)
-        longest = Limits(max_model_len=self._longest)
+        longest = EngineLimits(max_model_len=self._longest)
         if evidence is None:
             self._engine.learn(longest)
             return

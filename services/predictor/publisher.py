@@ -34,20 +34,20 @@ class Streams:
         """`observing` gets the requests of an engine that publishes nothing; None for others."""
         self.observing = observing
         self.publisher = Publisher(LoopClock(), service)
-        self._open: set[Stream] = set()
+        self._open: set[FollowerStream] = set()
         self._latest: tuple[Snapshot | None, predictor_pb2.Snapshot | None] = None, None
-        self.new = partial(Stream, self, service, traffic)
+        self.new = partial(FollowerStream, self, service, traffic)
         """Makes this side's end of a new stream."""
         service.changed = self.publisher.changed
 
-    def join(self, stream: "Stream") -> bool:
+    def join(self, stream: "FollowerStream") -> bool:
         """Add a follower that has authenticated; return False if there are too many."""
         joined = self.publisher.join(stream)
         if joined:
             self._open.add(stream)
         return joined
 
-    def leave(self, stream: "Stream") -> None:
+    def leave(self, stream: "FollowerStream") -> None:
         """Remove a stream that has ended."""
         self._open.discard(stream)
         self.publisher.leave(stream)
@@ -58,7 +58,7 @@ class Streams:
             self._latest = snapshot, None if snapshot is None else snapshot_to_proto(snapshot)
         return self._latest[1]
 
-    def pass_on(self, by: "Stream", spending: predictor_pb2.Spending) -> None:
+    def pass_on(self, by: "FollowerStream", spending: predictor_pb2.Spending) -> None:
         """Pass a message of one follower to the others."""
         for other in self._open - {by}:
             other.passed.append(spending)
@@ -71,7 +71,7 @@ class Streams:
         self.publisher.close()
 
 
-class Stream(ServedStream):
+class FollowerStream(ServedStream):
     """The stream of one following scheduler: its notices come in, snapshots go out."""
 
     def __init__(self, streams: Streams, service: PredictorService, traffic: Traffic) -> None:

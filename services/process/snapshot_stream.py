@@ -15,7 +15,7 @@ from foretell.model import RequestSpec
 from foretell.services.process.frames import FrameStream, frames_address, hello_of, open_frames
 from foretell.services.process.traffic import Traffic
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import Reader
+from foretell.wire.published import MessageReader
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class SnapshotStream(FrameStream):
         self._refused = refused
         self._shown = shown
         self._is_shown = False
-        self._reader = Reader(packed_tables, NO_TABLES)
+        self._reader = MessageReader(packed_tables, NO_TABLES)
         self._heard_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._closed = asyncio.Event()
@@ -74,7 +74,7 @@ class SnapshotStream(FrameStream):
 
     def began(self) -> None:
         self.send(hello_of(self._traffic))
-        self._reader = Reader(packed_tables, NO_TABLES)
+        self._reader = MessageReader(packed_tables, NO_TABLES)
         self._heard_s = self._loop.time()
         for request, age_s in self.engine.begin(self._heard_s):
             self.still_open(request, age_s)

@@ -24,11 +24,11 @@ from foretell.services.provisioner.gather import Gatherer
 from foretell.services.provisioner.keda import external_scaler
 from foretell.services.provisioner.kubernetes import KubernetesDriver
 from foretell.services.provisioner.kubernetes_lease import KubernetesLease
-from foretell.services.provisioner.lease import FileLease, Lease
+from foretell.services.provisioner.lease import FileLease, ProvisionerLease
 from foretell.services.provisioner.loop import Loop
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.pages import pages
-from foretell.services.provisioner.places import Places
+from foretell.services.provisioner.places import EnginePlaces
 from foretell.services.provisioner.record import DecisionRecord
 from foretell.services.provisioner.tuning import TUNING
 from foretell.services.provisioner.webhook import WebhookFleet
@@ -65,7 +65,7 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         def make() -> tuple[Provisioner, EngineFleet]:
             fresh = build_strategy(settings.strategy, settings.strategy_parameters)
             if not advisory:
-                fleet: EngineFleet = Places(
+                fleet: EngineFleet = EnginePlaces(
                     folder, places, settings.models, client, lease, gatherer.is_empty, orders
                 )
             else:
@@ -85,7 +85,7 @@ async def serve(settings: ProvisionerSettings, stop: asyncio.Event) -> None:
         await loop.run(stop)
 
 
-def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> Lease:
+def lease_of(settings: ProvisionerSettings, stack: AsyncExitStack) -> ProvisionerLease:
     """The lease by which replicas agree which of them is active."""
     holder = f"{socket.gethostname()}-{os.getpid()}"
     if not settings.lease:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from foretell.services.process.database import Database, DatabaseError, Rows
-from foretell.services.provisioner.lease import Held, Lease, boot_s
+from foretell.services.provisioner.lease import Held, ProvisionerLease, boot_s
 
 _KEY = 4702111235  # arbitrary, but used by no other service
 _NAME = "provisioner"
@@ -23,7 +23,7 @@ _WRITE = """UPDATE leases SET holder = :holder, epoch = :epoch, version = versio
 WHERE name = :name AND version = :version"""
 
 
-class DatabaseLease(Lease):
+class DatabaseLease(ProvisionerLease):
     """A lease in a row, which is created when it is first read."""
 
     def __init__(

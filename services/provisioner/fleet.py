@@ -11,7 +11,7 @@ import aiohttp
 
 from foretell.config import parse_instances
 from foretell.config.instances import InstanceConfig, parse_members
-from foretell.provision import Decision, Phase
+from foretell.provision import InstancePhase, ProvisionDecision
 from foretell.services.provisioner.tuning import TUNING
 
 
@@ -20,7 +20,7 @@ class FleetView:
     """One instance, and since when it has been in its phase (Unix time)."""
 
     config: InstanceConfig
-    phase: Phase
+    phase: InstancePhase
     since_s: float
 
 
@@ -36,7 +36,7 @@ class EngineFleet(Protocol):
         """The number of instances last asked for, by a decision or a person; None: unknown."""
         ...
 
-    async def act(self, decision: Decision, now_s: float) -> int:
+    async def act(self, decision: ProvisionDecision, now_s: float) -> int:
         """Carry out a decision; return how many orders failed and must be repeated."""
         ...
 
@@ -63,7 +63,7 @@ class WatchedFleet:
         self._source = source
         self._client = client
         self._give_up_s = give_up_s
-        self._known: dict[str, tuple[Phase, float]] = {}
+        self._known: dict[str, tuple[InstancePhase, float]] = {}
 
     async def look(self, now_s: float) -> list[FleetView]:
         configs = self._read()
@@ -72,17 +72,17 @@ class WatchedFleet:
         before, self._known = self._known, {}
         seen = []
         for config, is_alive in zip(configs, alive, strict=True):
-            phase = Phase.READY if is_alive else Phase.WARMING
+            phase = InstancePhase.READY if is_alive else InstancePhase.WARMING
             if config.draining:
-                phase = Phase.DRAINING
+                phase = InstancePhase.DRAINING
             was, since_s = before.get(config.instance_id, (None, now_s))
             since_s = since_s if was is phase else now_s
             self._known[config.instance_id] = phase, since_s
-            if phase is not Phase.WARMING or now_s - since_s <= self._give_up_s:
+            if phase is not InstancePhase.WARMING or now_s - since_s <= self._give_up_s:
                 seen.append(FleetView(config, phase, since_s))
         return seen
 
-    async def act(self, decision: Decision, now_s: float) -> int:
+    async def act(self, decision: ProvisionDecision, now_s: float) -> int:
         """Nothing: the decision is advice."""
         return 0
 

@@ -12,7 +12,7 @@ import aiohttp
 
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.length.distribution import knots
-from foretell.provision import Facts, InstanceFacts, Phase
+from foretell.provision import Facts, InstanceFacts, InstancePhase
 from foretell.services.process.peer import read_bounded
 from foretell.services.process.snapshot_stream import SnapshotStream
 from foretell.services.process.traffic import Traffic
@@ -162,7 +162,7 @@ class Gatherer:
         wanted = {
             each.config.instance_id: each.config.predictor
             for each in seen
-            if each.phase is Phase.READY and each.config.predictor
+            if each.phase is InstancePhase.READY and each.config.predictor
         }
         for instance_id, engine in list(self._engines.items()):
             if wanted.get(instance_id) != engine.address:

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from foretell.provision import Decision
+from foretell.provision import ProvisionDecision
 from foretell.services.process import calls
 from foretell.services.process.traffic import Traffic
 from foretell.services.provisioner.loop import Loop
@@ -69,11 +69,11 @@ class KedaScaler(externalscaler_pb2_grpc.ExternalScalerServicer):
         yield _spec()
         await asyncio.Event().wait()  # it never changes; the stream stays open until KEDA ends it
 
-    def _hear(self, decision: Decision) -> None:
+    def _hear(self, decision: ProvisionDecision) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _decision(self, context: Context) -> Decision:
+    async def _decision(self, context: Context) -> ProvisionDecision:
         if self._loop.decision is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this replica decides nothing now")
             raise AssertionError("abort() does not return")

@@ -10,14 +10,14 @@ import aiohttp
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner.driver import DriverFailed
 from foretell.services.provisioner.kubernetes import ask
-from foretell.services.provisioner.lease import LEASE_S, Held, Lease, boot_s
+from foretell.services.provisioner.lease import LEASE_S, Held, ProvisionerLease, boot_s
 
 _WITHIN_S = 5.0
 _CONFLICT = 409
 _FAILURES = (DriverFailed, aiohttp.ClientError, TimeoutError, OSError)
 
 
-class KubernetesLease(Lease):
+class KubernetesLease(ProvisionerLease):
     """An existing Lease object."""
 
     def __init__(

@@ -46,7 +46,7 @@ class Held:
     """Differs after each change."""
 
 
-class Lease(ABC):
+class ProvisionerLease(ABC):
     """This replica's view of the lease. Methods block: never call them on the event loop."""
 
     shares_folder = False
@@ -132,7 +132,7 @@ class Lease(ABC):
         """Write holder and epoch if the lease still equals `held`; return whether it did."""
 
 
-class FileLease(Lease):
+class FileLease(ProvisionerLease):
     """A lease in a folder, for replicas on one host.
 
     Its holder has locked a file of its own, which the kernel unlocks when the holder dies: another

@@ -6,17 +6,17 @@ import logging
 import time
 from collections.abc import Callable
 
-from foretell.provision import Decision, Facts, Provisioner
+from foretell.provision import Facts, ProvisionDecision, Provisioner
 from foretell.services.provisioner.fleet import EngineFleet
 from foretell.services.provisioner.gather import Gatherer
-from foretell.services.provisioner.lease import Lease, LeaseLost
+from foretell.services.provisioner.lease import LeaseLost, ProvisionerLease
 from foretell.services.provisioner.metrics import ProvisionerMetrics
 from foretell.services.provisioner.record import DecisionRecord
 from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
 
-Listener = Callable[[Decision], None]
+Listener = Callable[[ProvisionDecision], None]
 
 
 class Loop:
@@ -24,7 +24,7 @@ class Loop:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: ProvisionerLease,
         make: Callable[[], tuple[Provisioner, EngineFleet]],
         gatherer: Gatherer,
         record: DecisionRecord,
@@ -33,7 +33,7 @@ class Loop:
         every_s: float,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.decision: Decision | None = None
+        self.decision: ProvisionDecision | None = None
         """The latest decision of this replica; None while it stands by."""
         self.listeners: list[Listener] = []
         """Called with every decision."""
@@ -102,7 +102,7 @@ class Loop:
             logger.warning("orders took longer than %.0f s and were given up", TUNING.act_s)
         self._metrics.driver_failures.inc(failed)
 
-    def _tell(self, provisioner: Provisioner, facts: Facts, decision: Decision) -> None:
+    def _tell(self, provisioner: Provisioner, facts: Facts, decision: ProvisionDecision) -> None:
         before, self.decision, self._facts = self.decision, decision, facts
         if before is None or (before.desired, before.because) != (
             decision.desired,

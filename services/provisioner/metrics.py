@@ -4,7 +4,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
-from foretell.provision import Because, Decision, Facts, Phase
+from foretell.provision import Because, Facts, InstancePhase, ProvisionDecision
 from foretell.telemetry import Declared
 
 
@@ -76,7 +76,7 @@ class ProvisionerMetrics(Declared):
         )
         self.process()
 
-    def show(self, facts: Facts, decision: Decision) -> None:
+    def show(self, facts: Facts, decision: ProvisionDecision) -> None:
         """Show a decision and the facts behind it."""
         self.desired.set(decision.desired)
         for reason in get_args(Because):
@@ -84,7 +84,7 @@ class ProvisionerMetrics(Declared):
         self.confidence.set(_number(decision.confidence))
         self.forecast.set(_number(decision.forecast))
         self.age.set(decision.age_s)
-        for phase in Phase:
+        for phase in InstancePhase:
             self.instances.labels(phase.value).set(len(facts.in_phase(phase)))
         self.arrived.inc(facts.arrived)
 

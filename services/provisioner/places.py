@@ -15,11 +15,11 @@ import aiohttp
 
 from foretell.config.instances import InstanceConfig, Members, members_json
 from foretell.config.layout import ENGINES_FILE, INSTANCES_FILE
-from foretell.provision import Decision, Phase
+from foretell.provision import InstancePhase, ProvisionDecision
 from foretell.services.process.folders import write_whole
 from foretell.services.provisioner.driver import Orders
 from foretell.services.provisioner.fleet import FleetView, answers
-from foretell.services.provisioner.lease import Lease
+from foretell.services.provisioner.lease import ProvisionerLease
 from foretell.services.provisioner.tuning import TUNING
 
 logger = logging.getLogger(__name__)
@@ -32,11 +32,11 @@ _EPOCH_FILE = "engines.epoch"
 class _Engine:
     """One wanted engine."""
 
-    phase: Phase
+    phase: InstancePhase
     since_s: float
 
 
-class Places:
+class EnginePlaces:
     """Engines in a fixed number of places, each with its own ports and sockets."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Places:
         places: Sequence[InstanceConfig],
         models: Sequence[str],
         client: aiohttp.ClientSession,
-        lease: Lease,
+        lease: ProvisionerLease,
         is_empty: Callable[[str, float], bool],
         orders: Orders | None = None,
     ) -> None:
@@ -66,7 +66,7 @@ class Places:
     @property
     def asked_for(self) -> int | None:
         """The number of engines wanted by the file, which a person may edit."""
-        return sum(engine.phase is not Phase.DRAINING for engine in self._engines.values())
+        return sum(engine.phase is not InstancePhase.DRAINING for engine in self._engines.values())
 
     async def look(self, now_s: float) -> list[FleetView]:
         """Read the wanted engines and probe them. A warming one that answers becomes ready."""
@@ -81,18 +81,18 @@ class Places:
             engine = self._engines[name]
             if is_alive:
                 self._answered_s[name] = now_s
-                if engine.phase is Phase.WARMING:
-                    engine = self._engines[name] = _Engine(Phase.READY, now_s)
+                if engine.phase is InstancePhase.WARMING:
+                    engine = self._engines[name] = _Engine(InstancePhase.READY, now_s)
                     logger.info("%s is ready", name)
-            place = replace(self._places[name], draining=engine.phase is Phase.DRAINING)
+            place = replace(self._places[name], draining=engine.phase is InstancePhase.DRAINING)
             down_since_s = self._answered_s.get(name, now_s)
-            if engine.phase is Phase.READY and now_s - down_since_s > TUNING.down_s:
-                engine = _Engine(Phase.WARMING, down_since_s)
+            if engine.phase is InstancePhase.READY and now_s - down_since_s > TUNING.down_s:
+                engine = _Engine(InstancePhase.WARMING, down_since_s)
             seen.append(FleetView(place, engine.phase, engine.since_s))
         self._write()
         return seen
 
-    async def act(self, decision: Decision, now_s: float) -> int:
+    async def act(self, decision: ProvisionDecision, now_s: float) -> int:
         """Take back, start, drain and stop engines. A start without a free place is repeated later.
 
         Taking back an engine that has ended meanwhile counts as failed.
@@ -106,22 +106,22 @@ class Places:
                 engines.pop(name, None)
             for name in decision.drain:
                 if name in engines:
-                    engines[name] = _Engine(Phase.DRAINING, now_s)
+                    engines[name] = _Engine(InstancePhase.DRAINING, now_s)
         for name, engine in list(engines.items()):
             # One whose drain begins now is not empty: no scheduler knows yet that it drains.
-            if engine.phase is Phase.DRAINING and self._is_empty(name, now_s):
+            if engine.phase is InstancePhase.DRAINING and self._is_empty(name, now_s):
                 logger.info("%s is empty and stops", name)
                 del engines[name]
         free = [name for name in self._places if name not in engines and self._is_free(name)]
         for name in free[: decision.start]:
             logger.info("%s starts", name)
-            engines[name] = _Engine(Phase.WARMING, now_s)
+            engines[name] = _Engine(InstancePhase.WARMING, now_s)
             self._answered_s.pop(name, None)
         members = self._write()
         failed += max(0, decision.start - len(free))
         return failed if self._orders is None else failed + self._orders.follow(engines, members)
 
-    def _take_back(self, decision: Decision, now_s: float) -> int:
+    def _take_back(self, decision: ProvisionDecision, now_s: float) -> int:
         """Let as many draining engines serve again as the decision names; return how many are gone.
 
         If only the last place can be ended, the first draining ones are taken, whatever is named.
@@ -133,13 +133,13 @@ class Places:
         kept = [name for name in names if self._drains(name)]
         for name in kept:
             logger.info("%s serves again", name)
-            engines[name] = _Engine(Phase.READY, now_s)
+            engines[name] = _Engine(InstancePhase.READY, now_s)
         return len(decision.take_back) - len(kept)
 
     def _drains(self, name: str) -> bool:
-        return name in self._engines and self._engines[name].phase is Phase.DRAINING
+        return name in self._engines and self._engines[name].phase is InstancePhase.DRAINING
 
-    def _let_last_go(self, decision: Decision, now_s: float) -> None:
+    def _let_last_go(self, decision: ProvisionDecision, now_s: float) -> None:
         """End as many engines as the decision names, but the last ones: no others can be ended.
 
         An engine to be stopped that is not the last is warming again: the platform keeps trying.
@@ -147,19 +147,21 @@ class Places:
         engines = self._engines
 
         def last() -> str:
-            staying = (n for n, engine in engines.items() if engine.phase is not Phase.DRAINING)
+            staying = (
+                n for n, engine in engines.items() if engine.phase is not InstancePhase.DRAINING
+            )
             return max(staying, key=list(self._places).index, default="")
 
         for name in sorted(decision.stop, key=list(self._places).index, reverse=True):
             if name == last():
                 del engines[name]
             elif name in engines:
-                engines[name] = _Engine(Phase.WARMING, now_s)
+                engines[name] = _Engine(InstancePhase.WARMING, now_s)
         for _ in decision.drain:
-            if (name := last()) and engines[name].phase is Phase.WARMING:
+            if (name := last()) and engines[name].phase is InstancePhase.WARMING:
                 del engines[name]
             elif name:
-                engines[name] = _Engine(Phase.DRAINING, now_s)
+                engines[name] = _Engine(InstancePhase.DRAINING, now_s)
 
     def _is_free(self, name: str) -> bool:
         return self._orders is None or not self._orders.is_ending(name)
@@ -178,7 +180,9 @@ class Places:
     async def _adopted(self, now_s: float) -> dict[str, _Engine]:
         """The engines that run although the file is missing or outdated: they are taken over."""
         running = {} if self._orders is None else await self._orders.found()
-        return {name: _Engine(Phase.WARMING, now_s) for name in self._places if name in running}
+        return {
+            name: _Engine(InstancePhase.WARMING, now_s) for name in self._places if name in running
+        }
 
     def _read(self, now_s: float) -> dict[str, _Engine] | None:
         """The wanted engines in the file; None: there is no file. Raises ValueError if it is
@@ -191,7 +195,7 @@ class Places:
             raise ValueError(f"{self._state} must name engines of {', '.join(self._places)}")
         try:
             return {
-                name: _Engine(Phase(fields["phase"]), float(fields.get("since_s", now_s)))
+                name: _Engine(InstancePhase(fields["phase"]), float(fields.get("since_s", now_s)))
                 for name, fields in found.items()
             }
         except (AttributeError, KeyError, TypeError) as error:
@@ -201,9 +205,9 @@ class Places:
         """Write the state; return the list for schedulers. The list is written first, since an
         engine is stopped only when no scheduler sends to it."""
         listed = [
-            replace(self._places[name], draining=engine.phase is Phase.DRAINING)
+            replace(self._places[name], draining=engine.phase is InstancePhase.DRAINING)
             for name, engine in self._engines.items()
-            if engine.phase is not Phase.WARMING
+            if engine.phase is not InstancePhase.WARMING
         ]
         members = members_json(Members(tuple(listed), self._models))
         state = {

@@ -6,7 +6,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from foretell.provision import Decision, Facts, Phase
+from foretell.provision import Facts, InstancePhase, ProvisionDecision
 from foretell.services.provisioner.tuning import TUNING
 
 _DECISIONS = "decisions.jsonl"
@@ -19,7 +19,7 @@ class DecisionRecord:
         self.latest: deque[dict[str, Any]] = deque(maxlen=TUNING.latest_decisions)
         self._path = folder / _DECISIONS
 
-    def add(self, facts: Facts, decision: Decision, epoch: int) -> None:
+    def add(self, facts: Facts, decision: ProvisionDecision, epoch: int) -> None:
         """Record a decision and the facts behind it."""
         line = {
             "at_unix_s": round(decision.at_s, 3),
@@ -32,7 +32,7 @@ class DecisionRecord:
             "cold_start_s": decision.cold_start_s,
             "within": decision.within,
             "age_s": round(decision.age_s, 3) if decision.age_s < 1e9 else None,
-            "instances": {phase.value: len(facts.in_phase(phase)) for phase in Phase},
+            "instances": {phase.value: len(facts.in_phase(phase)) for phase in InstancePhase},
             "requests": facts.requests,
             "held": facts.held,
             "batches_due": len(facts.batches.due),

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class ProvisionerTuning:
     """Bounds far from usual values; they were chosen, not measured."""
 
     answer_s: float = 3.0
@@ -37,4 +37,4 @@ class Tuning:
     """Calls and streams at once; KEDA keeps two streams for each ScaledObject."""
 
 
-TUNING = Tuning()
+TUNING = ProvisionerTuning()

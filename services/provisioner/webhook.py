@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from foretell.provision import Decision
+from foretell.provision import ProvisionDecision
 from foretell.services.process.peer import read_bounded
 from foretell.services.provisioner.fleet import WatchedFleet
 from foretell.services.provisioner.tuning import TUNING
@@ -58,7 +58,7 @@ class WebhookFleet(WatchedFleet):
         self._taken: int | None = None
         self._message: _Message | None = None
 
-    async def act(self, decision: Decision, now_s: float) -> int:
+    async def act(self, decision: ProvisionDecision, now_s: float) -> int:
         """Post the number, unless it was accepted already or its next attempt is not due."""
         if decision.desired == self._taken:
             self._message = None
@@ -79,7 +79,7 @@ class WebhookFleet(WatchedFleet):
         self.asked_for = asked_for
         return 0
 
-    def _compose(self, decision: Decision) -> _Message:
+    def _compose(self, decision: ProvisionDecision) -> _Message:
         self._numbers += 1
         body = {
             "desired": decision.desired,

@@ -32,25 +32,25 @@ from foretell.services.scheduler.envoy.server import Picker
 from foretell.services.scheduler.lifecycle.context import Shared, bodies_in_progress
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.estimators import Estimators
-from foretell.services.scheduler.placing.lengths import Lengths, open_model
+from foretell.services.scheduler.placing.lengths import FastLengths, open_model
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.pool import Pool, engine_authorization
 from foretell.services.scheduler.placing.tagging import TaggerClient, open_channel
 from foretell.services.scheduler.placing.tokens import PromptCounter
 from foretell.services.scheduler.proxy import Batches, StoredResponses
 from foretell.services.scheduler.record.explain import explained_attempt
-from foretell.services.scheduler.record.recorder import Feedback, Recorder
+from foretell.services.scheduler.record.recorder import EstimatorFeedback, Recorder
 from foretell.services.scheduler.record.request_log import RequestLog
 from foretell.services.scheduler.record.tracing import open_tracing
 from foretell.services.scheduler.relay.relay import Relay
 from foretell.services.scheduler.relay.transport import EngineClient
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.tenants.in_progress import Ends, InProgress
+from foretell.tenants.in_progress import InProgress, PredictedEnds
 from foretell.v1 import tagger_pb2_grpc
 
 
 @dataclass(frozen=True, slots=True)
-class Tuning:
+class SchedulerTuning:
     """Timeouts and intervals of a scheduler for its peers. `placement` has the values that the
     simulator shares."""
 
@@ -77,7 +77,7 @@ async def serve(
     stop: asyncio.Event,
     *,
     seed: int | None = None,
-    tuning: Tuning = Tuning(),
+    tuning: SchedulerTuning = SchedulerTuning(),
 ) -> None:
     """Serve until `stop`, then finish what is in progress. `seed` is for all random draws; None:
     the pid, so that replicas draw differently."""
@@ -116,7 +116,7 @@ async def serve(
         finding = discovering(settings.instances, pool.take, metrics, by_name=by_name)
         discovery = await stack.enter_async_context(finding)
         estimators = Estimators(
-            Lengths(open_model(_length_model(settings))),
+            FastLengths(open_model(_length_model(settings))),
             PromptTokenEstimator(),
             PromptCounter(settings.tokenizer),
             ConversationTokens(),
@@ -140,7 +140,7 @@ async def serve(
             settings.explain_ratio,
         )
         stack.callback(request_log.close)
-        feedback = Feedback(estimators, stub, background)
+        feedback = EstimatorFeedback(estimators, stub, background)
         recorder = Recorder(
             metrics, feedback, request_log, placer.core.policy.name, placer.predictors, background
         )
@@ -148,7 +148,7 @@ async def serve(
         stack.push_async_callback(batches.close)
         in_progress = InProgress(
             settings.max_concurrent_requests,
-            Ends(placer.predicted_ends_s, time.perf_counter).wait_s,
+            PredictedEnds(placer.predicted_ends_s, time.perf_counter).wait_s,
         )
         metrics.in_progress.set_function(lambda: in_progress.now)
         replica_id = settings.name or f"{socket.gethostname()}-{os.getpid()}"

@@ -14,7 +14,7 @@ from foretell.placement.needs import MOST_REFUSALS
 from foretell.services.http.exchange import Exchange
 from foretell.services.process.peer import open_peer
 from foretell.services.process.traffic import Traffic
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.tenants.in_progress import InProgress
 from foretell.tenants.quota import Tenant
@@ -67,7 +67,7 @@ class StoredResponses:
         self._client = client
         self._authorization = authorization
 
-    def keepers(self, path: str, tenant: str) -> Sequence[Instance]:
+    def keepers(self, path: str, tenant: str) -> Sequence[PoolInstance]:
         """The instance that keeps the response at a path; if unknown, healthy ones that may.
 
         Raises `ApiError` if the response is another tenant's.

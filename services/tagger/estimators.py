@@ -9,7 +9,7 @@ from typing import Generic
 
 from foretell import wire
 from foretell.length import PRIOR_TOKENS_PER_CHARACTER, LengthHistory, clip, from_hint
-from foretell.length.conversation import Question
+from foretell.length.conversation import LengthQuestion
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
 from foretell.services.process.logs import about
@@ -30,14 +30,14 @@ class Answerer(Generic[Found]):
     def __init__(
         self,
         model: ServedLengthModel[Found],
-        batcher: MicroBatcher[Question, Found],
+        batcher: MicroBatcher[LengthQuestion, Found],
         metrics: TaggerMetrics,
     ) -> None:
         self._model = model
         self._batcher = batcher
         self._metrics = metrics
 
-    async def estimate(self, request_id: str, question: Question) -> LengthEstimate | None:
+    async def estimate(self, request_id: str, question: LengthQuestion) -> LengthEstimate | None:
         """Return the model's estimate; None if it does not read the request."""
         try:
             found = await self._batcher.submit(question)
@@ -96,7 +96,7 @@ class TaggerEstimators(Generic[Found]):
         read = None
         if self._answerer is not None and request.prompt:
             conversation = wire.conversation_from_proto(request, self._max_prompt_chars)
-            question = Question(request.model_name, conversation, request.tenant)
+            question = LengthQuestion(request.model_name, conversation, request.tenant)
             read = await self._answerer.estimate(request.request_id, question)
         return read or self._by_history(request)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from foretell.length.conversation import Conversation, Question, head_and_tail
+from foretell.length.conversation import Conversation, LengthQuestion, head_and_tail
 from foretell.model import LengthEstimate
 
 Found = TypeVar("Found")
@@ -19,13 +19,13 @@ def folder_of(model: str) -> Path:
 class ServedLengthModel(Protocol[Found]):
     """Reads requests, and makes estimates from what it found in them."""
 
-    def infer(self, questions: Sequence[Question]) -> Sequence[Found]:
+    def infer(self, questions: Sequence[LengthQuestion]) -> Sequence[Found]:
         """Read a batch; results in its order. Called from one thread at a time. May raise."""
 
-    def estimates(self, read: Sequence[tuple[Question, Found]]) -> list[LengthEstimate]:
+    def estimates(self, read: Sequence[tuple[LengthQuestion, Found]]) -> list[LengthEstimate]:
         """Return the present estimates of requests; quick. The caller may apply `max_tokens`."""
 
-    def remember(self, request_id: str, question: Question, found: Found) -> None:
+    def remember(self, request_id: str, question: LengthQuestion, found: Found) -> None:
         """Keep a request until its answer is passed to `observe`; quick."""
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:
@@ -46,7 +46,7 @@ class RegressorModel:
         self._regressor = regressor
         self._most_characters = most_characters
 
-    def infer(self, questions: Sequence[Question]) -> Sequence[float]:
+    def infer(self, questions: Sequence[LengthQuestion]) -> Sequence[float]:
         return self._regressor.predict(
             [
                 head_and_tail(_whole_text(question.conversation), self._most_characters)
@@ -54,10 +54,10 @@ class RegressorModel:
             ]
         )
 
-    def estimates(self, read: Sequence[tuple[Question, float]]) -> list[LengthEstimate]:
+    def estimates(self, read: Sequence[tuple[LengthQuestion, float]]) -> list[LengthEstimate]:
         return [LengthEstimate(expected_tokens=found, source="model") for _, found in read]
 
-    def remember(self, request_id: str, question: Question, found: float) -> None:
+    def remember(self, request_id: str, question: LengthQuestion, found: float) -> None:
         return
 
     def observe(self, request_id: str, model_name: str, output_tokens: int, censored: bool) -> None:

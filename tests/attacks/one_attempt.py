@@ -14,7 +14,7 @@ from costs import OTHERS
 
 from foretell.placement import PlacementConfig
 from foretell.services.process import runtime
-from foretell.services.scheduler.__main__ import Tuning, prepared, serve
+from foretell.services.scheduler.__main__ import SchedulerTuning, prepared, serve
 
 _EVERY_S = 0.005
 _ASKED = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -65,5 +65,5 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]], ready_file: str) -> N
 
 if __name__ == "__main__":
     settings = prepared()
-    tuning = Tuning(placement=PlacementConfig(max_attempts=1, instance_wait_s=0.0))
+    tuning = SchedulerTuning(placement=PlacementConfig(max_attempts=1, instance_wait_s=0.0))
     run(partial(serve, settings, tuning=tuning), settings.ready_file)

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foretell.config import SchedulerSettings, setting_of
 from foretell.placement import PlacementConfig
-from foretell.services.scheduler.__main__ import Tuning, serve
+from foretell.services.scheduler.__main__ import SchedulerTuning, serve
 
 WAIT_S = 60.0
 """A deadline that every peer that answers at all meets, however busy the machine is."""
@@ -88,13 +88,15 @@ def instances_json(engines: Sequence[Engine], predictors: Sequence[str] = ()) ->
     return json.dumps([e.config(p) for e, p in zip(engines, addresses, strict=True)])
 
 
-def tuned(values: dict[str, Any]) -> Tuning:
+def tuned(values: dict[str, Any]) -> SchedulerTuning:
     """Remove the tuning values from `values`; return them."""
 
     def taken(kind: type[Any]) -> dict[str, Any]:
         return {name: values.pop(name) for name in kind.__dataclass_fields__ if name in values}
 
-    return Tuning(placement=PlacementConfig(**taken(PlacementConfig)), **taken(Tuning))
+    return SchedulerTuning(
+        placement=PlacementConfig(**taken(PlacementConfig)), **taken(SchedulerTuning)
+    )
 
 
 @asynccontextmanager

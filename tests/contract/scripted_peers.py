@@ -14,7 +14,7 @@ from foretell.model import Load, Prediction, RequestSpec
 from foretell.placement.ports import Answer, Predicted, Wanted
 from foretell.policy import Needs
 from foretell.services.scheduler.placing import placer
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.v1 import predictor_pb2, tagger_pb2, tagger_pb2_grpc
 
@@ -37,7 +37,7 @@ class Says:
     e2e_quantiles: tuple[tuple[float, float], ...] = ()
     load: Load = LOAD
 
-    def prediction(self, instance: Instance) -> Prediction:
+    def prediction(self, instance: PoolInstance) -> Prediction:
         back_s = instance.answer_delay_s
         return Prediction(
             instance.config.instance_id,
@@ -138,7 +138,7 @@ class ScriptedPredictors(Predictors):
             peer.reserved.append(wire.request_to_proto(spec))
 
     async def complete(
-        self, instance: Instance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
+        self, instance: PoolInstance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> predictor_pb2.Seen | None:
         peer = _SCRIPTED.get(instance.config.predictor)
         if peer is None:

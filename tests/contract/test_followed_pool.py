@@ -16,7 +16,7 @@ from foretell.placement import events
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing import predictors
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.v1 import predictor_pb2 as pb
 from tests.contract.sidecars import Sidecar, request, sidecar, snapshot, until
 
@@ -29,7 +29,7 @@ async def started(stack: AsyncExitStack, tmp_path: Path, count: int) -> tuple[An
         folder.mkdir()
         sidecars.append(await stack.enter_async_context(sidecar(folder)))
         config = InstanceConfig(f"e{number}", "http://engine", sidecars[-1].address)
-        pool.instances[f"e{number}"] = Instance(config, healthy=True)
+        pool.instances[f"e{number}"] = PoolInstance(config, healthy=True)
     return pool, sidecars
 
 

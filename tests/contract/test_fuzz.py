@@ -32,7 +32,7 @@ from foretell.latency.tables import NO_TABLES
 from foretell.openai.surface import ENDPOINTS
 from foretell.services.process import runtime
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import Reader
+from foretell.wire.published import MessageReader
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "25"))
 DEADLINE_S = 30.0
@@ -298,6 +298,8 @@ def test_snapshots_of_any_bytes_are_refused(data: bytes) -> None:
     """Only the two errors that followers expect may be raised."""
     try:
         message = predictor_pb2.Published.FromString(data)
-        Reader(lambda profile: (_ for _ in ()).throw(ValueError(profile)), NO_TABLES).read(message)
+        MessageReader(lambda profile: (_ for _ in ()).throw(ValueError(profile)), NO_TABLES).read(
+            message
+        )
     except (DecodeError, SnapshotError):
         pass

@@ -9,7 +9,7 @@ import pytest
 
 from foretell.config import LauncherSettings
 from foretell.services.backend.__main__ import Launcher
-from foretell.services.backend.commands import Places
+from foretell.services.backend.commands import EnginePaths
 from foretell.services.process.children import ChildFailed
 from foretell.services.process.hang import HangLimits
 from foretell.services.process.probe import read_json
@@ -20,7 +20,7 @@ async def test_an_engine_that_hangs_ends_its_launcher(tmp_path: Path) -> None:
     settings = LauncherSettings(
         engine="emulated", name="engine-0", ready_file=str(ready), run_dir=str(tmp_path)
     )
-    places = Places.of(settings, tmp_path, tmp_path)
+    places = EnginePaths.of(settings, tmp_path, tmp_path)
     launcher = Launcher(settings, places, HangLimits(every_s=0.1, answer_s=0.1))
     running = asyncio.create_task(launcher.run(asyncio.Event()))
     while not (facts := read_json(ready)):

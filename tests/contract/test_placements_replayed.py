@@ -35,7 +35,7 @@ from foretell.policy import Policy, make_policy
 from foretell.services.predictor.__main__ import serve as serve_predictor
 from foretell.services.scheduler import __main__ as main
 from foretell.services.scheduler.placing import placer, predictors
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.tagger.server import serve as serve_tagger
 
 ENGINES, REQUESTS = 3, 60
@@ -112,7 +112,7 @@ class Recording:
         monkeypatch.setattr(predictors, "CachedPredictions", Cached)
         monkeypatch.setattr(main, "Placer", Placer)
         # Every prediction reads the learned answer delay, whose changes are not recorded.
-        monkeypatch.setattr(Instance, "learn_answer_delay", lambda *_: None)
+        monkeypatch.setattr(PoolInstance, "learn_answer_delay", lambda *_: None)
 
     def note_draw(self, draw: float) -> float:
         self.draws.append(draw)

@@ -28,7 +28,7 @@ from foretell.model import (
     Slo,
     Step,
 )
-from foretell.provision import InstanceFacts, Phase
+from foretell.provision import InstanceFacts, InstancePhase
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 from foretell.services.backend.publisher import SnapshotPublisher
 from foretell.services.predictor.__main__ import serve
@@ -300,7 +300,9 @@ async def test_garbage_is_dropped_and_listening_goes_on(tmp_path: Path) -> None:
 async def test_a_provisioner_that_follows_can_run_its_twin(harness: Harness) -> None:
     told = snapshot(1, running=(running("a"),))
     harness.publish(told)
-    seen = FleetView(InstanceConfig("e0", "http://engine", harness.address), Phase.READY, 0.0)
+    seen = FleetView(
+        InstanceConfig("e0", "http://engine", harness.address), InstancePhase.READY, 0.0
+    )
     async with aiohttp.ClientSession() as client:
         gatherer = Gatherer([], client, OPEN, api_key="")
 

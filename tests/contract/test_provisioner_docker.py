@@ -13,13 +13,13 @@ from aiohttp import web
 from fake_docker import FakeDocker, serving
 
 from foretell.config.instances import InstanceConfig, parse_members
-from foretell.provision import Decision, Phase
+from foretell.provision import InstancePhase, ProvisionDecision
 from foretell.services.provisioner import api, places
 from foretell.services.provisioner.docker import DockerDriver
 from foretell.services.provisioner.driver import DriverFailed, Orders
 from foretell.services.provisioner.lease import FileLease
-from foretell.services.provisioner.places import Places
-from foretell.services.provisioner.tuning import Tuning
+from foretell.services.provisioner.places import EnginePlaces
+from foretell.services.provisioner.tuning import ProvisionerTuning
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://engine-{i}:8000") for i in range(2)]
 NAMES = [place.instance_id for place in PLACES]
@@ -96,7 +96,7 @@ async def test_what_docker_refuses_is_told(tmp_path: Path) -> None:
         with pytest.raises(DriverFailed, match="302"):
             await driver.find()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(api, "TUNING", Tuning(platform_answer_bytes=99))
+            patch.setattr(api, "TUNING", ProvisionerTuning(platform_answer_bytes=99))
             with pytest.raises(DriverFailed, match="too long"):
                 await driver.find()
     with pytest.raises((aiohttp.ClientError, RuntimeError)):
@@ -113,12 +113,12 @@ class Life:
         self.lease = FileLease(folder, "a")
         assert self.lease.take()
         no_client: Any = None  # nothing is asked over HTTP here
-        self.fleet = Places(
+        self.fleet = EnginePlaces(
             folder, PLACES, ["m"], no_client, self.lease, lambda name, now_s: True, self.orders
         )
 
     async def act(self, **what: Any) -> None:
-        await self.fleet.act(Decision(0.0, 1, "strategy", "", None, 0.0, **what), 0.0)
+        await self.fleet.act(ProvisionDecision(0.0, 1, "strategy", "", None, 0.0, **what), 0.0)
 
     async def until_there_are(self, count: int) -> dict[str, str]:
         """Take turns until exactly `count` engines are wanted and run; return their phases."""
@@ -175,7 +175,7 @@ async def test_killed_at_any_order_nothing_is_orphaned(
 
         second = Life(docker, tmp_path)
         wanted = {each.config.instance_id: each.phase for each in await second.fleet.look(0.0)}
-        staying = [name for name, phase in wanted.items() if phase is not Phase.DRAINING]
+        staying = [name for name, phase in wanted.items() if phase is not InstancePhase.DRAINING]
         assert list(await second.until_there_are(len(staying))) == staying
         listed = parse_members((tmp_path / "instances.json").read_text()).instances
         assert [each.instance_id for each in listed] == staying
@@ -196,7 +196,7 @@ async def test_what_runs_where_nothing_is_known_is_taken_over(
     async with serving(docker, tmp_path / "docker.sock"):
         life = Life(docker, tmp_path)
         (seen,) = await life.fleet.look(0.0)
-        assert (seen.config.instance_id, seen.phase) == ("engine-1", Phase.READY)
+        assert (seen.config.instance_id, seen.phase) == ("engine-1", InstancePhase.READY)
         assert await life.until_there_are(1) == {"engine-1": "ready"}
         await life.kill()
 

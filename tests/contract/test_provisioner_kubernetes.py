@@ -14,14 +14,14 @@ from fake_kubernetes import FakeKubernetes, serving
 from kubernetes.client import ApiClient, AppsV1Api, Configuration
 
 from foretell.config.instances import InstanceConfig, parse_members
-from foretell.provision import Decision, Phase
+from foretell.provision import InstancePhase, ProvisionDecision
 from foretell.services.process.kubernetes import KubernetesApi
 from foretell.services.provisioner import places
 from foretell.services.provisioner.database_lease import DatabaseLease
 from foretell.services.provisioner.driver import DriverFailed, Orders
 from foretell.services.provisioner.kubernetes import KubernetesDriver
-from foretell.services.provisioner.lease import FileLease, Lease
-from foretell.services.provisioner.places import Places
+from foretell.services.provisioner.lease import FileLease, ProvisionerLease
+from foretell.services.provisioner.places import EnginePlaces
 
 PLACES = [InstanceConfig(f"vllm-{i}", f"http://vllm-{i}.vllm:8000") for i in range(3)]
 NAMES = [place.instance_id for place in PLACES]
@@ -121,13 +121,15 @@ async def test_the_list_is_published_when_it_differs(tmp_path: Path) -> None:
 class Life:
     """A provisioner; the test decides what its pods answer."""
 
-    def __init__(self, driver: KubernetesDriver, folder: Path, lease: Lease | None = None) -> None:
+    def __init__(
+        self, driver: KubernetesDriver, folder: Path, lease: ProvisionerLease | None = None
+    ) -> None:
         self.folder = folder
         self.orders = Orders(driver)
         self.lease = lease or FileLease(folder, "a")
         assert self.lease.take()
         no_client: Any = None  # nothing is asked over HTTP here
-        self.fleet = Places(
+        self.fleet = EnginePlaces(
             folder, PLACES, ["m"], no_client, self.lease, self.is_empty, self.orders
         )
         self.empty = False
@@ -135,9 +137,9 @@ class Life:
     def is_empty(self, name: str, now_s: float) -> bool:
         return self.empty
 
-    async def turn(self, now_s: float = 0.0, **what: Any) -> dict[str, Phase]:
+    async def turn(self, now_s: float = 0.0, **what: Any) -> dict[str, InstancePhase]:
         seen = await self.fleet.look(now_s)
-        await self.fleet.act(Decision(now_s, 1, "strategy", "", None, 0.0, **what), now_s)
+        await self.fleet.act(ProvisionDecision(now_s, 1, "strategy", "", None, 0.0, **what), now_s)
         return {each.config.instance_id: each.phase for each in seen}
 
     async def until(self, api: FakeKubernetes, replicas: int) -> None:
@@ -203,7 +205,7 @@ async def test_a_successor_without_a_file_takes_over_what_runs(
     monkeypatch.setattr(places, "answers", answers)
     async with driving(api, tmp_path) as driver:
         life = Life(driver, tmp_path / "state")
-        assert await life.turn() == {"vllm-0": Phase.READY, "vllm-1": Phase.READY}
+        assert await life.turn() == {"vllm-0": InstancePhase.READY, "vllm-1": InstancePhase.READY}
         await life.until(api, 2)
         await life.orders.close()
         life.lease.release()

@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from foretell.provision import Decision
+from foretell.provision import ProvisionDecision
 from foretell.services.provisioner import webhook
-from foretell.services.provisioner.tuning import TUNING, Tuning
+from foretell.services.provisioner.tuning import TUNING, ProvisionerTuning
 from foretell.services.provisioner.webhook import WebhookFleet, signature
 
 SECRET = b"shared"
@@ -20,8 +20,8 @@ NOW_S = 1_700_000_000.0
 Answer = Callable[[web.Request, bytes], Awaitable[web.StreamResponse]]
 
 
-def decision(desired: int) -> Decision:
-    return Decision(NOW_S, desired, "strategy", "for a test", 0.9, 0.0)
+def decision(desired: int) -> ProvisionDecision:
+    return ProvisionDecision(NOW_S, desired, "strategy", "for a test", 0.9, 0.0)
 
 
 def signed(
@@ -147,7 +147,7 @@ async def test_a_hook_that_hangs_or_is_not_there_costs_a_bounded_time(
     async with hooked() as (hook, fleet):
         hook.answer = hang
         with monkeypatch.context() as patch:
-            patch.setattr(webhook, "TUNING", Tuning(webhook_answer_s=0.1))
+            patch.setattr(webhook, "TUNING", ProvisionerTuning(webhook_answer_s=0.1))
             assert await fleet.act(decision(2), NOW_S) == 1
         hook.answer = _taken
         assert await fleet.act(decision(4), NOW_S) == 0  # another number is posted at once

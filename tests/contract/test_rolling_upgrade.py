@@ -14,18 +14,18 @@ from foretell.services.predictor import publisher
 from foretell.services.predictor.__main__ import serve as serve_predictor
 from foretell.services.process import snapshot_stream
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import VERSION, Reader, snapshot_to_proto
+from foretell.wire.published import VERSION, MessageReader, snapshot_to_proto
 
 ENGINES, REQUESTS = 2, 60
 
 
-class Older(Reader):
+class Older(MessageReader):
     """A reader that does not know a column added since."""
 
     version = VERSION - 1
 
 
-class Newer(Reader):
+class Newer(MessageReader):
     """A reader that knows a column which predictors do not write yet."""
 
     version = VERSION + 1
@@ -40,7 +40,9 @@ def as_written_now(snapshot: object) -> predictor_pb2.Snapshot:
 
 @pytest.mark.parametrize("order", [(Older, Newer), (Newer, Older)])
 async def test_no_placement_is_without_prediction(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: tuple[type[Reader], type[Reader]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    order: tuple[type[MessageReader], type[MessageReader]],
 ) -> None:
     monkeypatch.setattr(publisher, "snapshot_to_proto", as_written_now)
     async with AsyncExitStack() as stack:
@@ -62,7 +64,7 @@ async def test_no_placement_is_without_prediction(
         await until(lambda: len(list(tmp_path.glob("*.ready"))) >= ENGINES)
         schedulers = []
         for number, reader in enumerate(order):
-            monkeypatch.setattr(snapshot_stream, "Reader", reader)
+            monkeypatch.setattr(snapshot_stream, "MessageReader", reader)
             folder = tmp_path / str(number)
             folder.mkdir()
             scheduler = await stack.enter_async_context(

@@ -23,7 +23,7 @@ from engines import (
 from schedulers import Scheduler, running, until
 from scripted_peers import Predictor, Tagger, serving
 
-from foretell.engine.announced import Calibration, Seen
+from foretell.engine.announced import Calibration, ObservedLatency
 from foretell.services.scheduler.placing.tagging import TaggerClient
 
 
@@ -148,7 +148,7 @@ async def test_what_headers_have_told_stays_and_comments_know_better(
 async def test_who_leaves_teaches_that_it_would_have_taken_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behaviour: Behaviour
 ) -> None:
-    learnt: list[tuple[Seen, Seen]] = []
+    learnt: list[tuple[ObservedLatency, ObservedLatency]] = []
     monkeypatch.setattr(Calibration, "observe", lambda *given: learnt.append(given[-2:]))
     async with (
         engines(behaviour) as (engine,),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretell.cosched.deadlines import CLASS_FIELD, TPOT_FIELD, TTFT_FIELD, JobClass
-from foretell.engine import Batch, Twin
 from foretell.engine import Sequence as Request
+from foretell.engine import StepBatch, Twin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import OFFLINE_PRIORITY, EngineConfig
 
@@ -53,7 +53,7 @@ class TwinEngine:
         self.first_s: dict[str, float] = {}
         """The times of each request's first token, and of its last."""
         self.ended_s: dict[str, float] = {}
-        self._flying: deque[tuple[Batch, float]] = deque()
+        self._flying: deque[tuple[StepBatch, float]] = deque()
 
     def add(self, ask: Ask) -> None:
         self.twin.add(

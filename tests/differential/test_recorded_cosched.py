@@ -13,7 +13,7 @@ import pytest
 
 from foretell.engine.forecast import Forecaster
 from foretell.engine.published import header_of
-from foretell.engine.questions import Arrival, Figures, Question, arrival
+from foretell.engine.questions import EngineQuestion, ExpectedArrival, Figures, arrival
 from foretell.length.distribution import certain
 from foretell.model import OFFLINE_PRIORITY, EngineConfig, LengthEstimate, RequestSpec, Slo
 from tests.differential.cosched_twin import MODEL, Ask, TwinEngine
@@ -59,11 +59,11 @@ def test_rollouts_foretell_when_each_request_ends(name: str) -> None:
     followed = [a for a, b in pairwise(asks) if a.at_s < b.at_s]  # the last of those at one time
     for ask in followed[::4]:
         announced = [_arrival(each) for each in asks if each is not ask]
-        (found,) = forecaster.forecast([Question(0, 1, 0, announced)], _arrival(ask), 0.0)
+        (found,) = forecaster.forecast([EngineQuestion(0, 1, 0, announced)], _arrival(ask), 0.0)
         assert found.e2e_s == pytest.approx(theirs["ended_s"][ask.name]), ask
 
 
-def _arrival(ask: Ask) -> Arrival:
+def _arrival(ask: Ask) -> ExpectedArrival:
     slo = Slo(ask.ttft_target_s or inf, ask.tpot_target_s or inf)
     priority = OFFLINE_PRIORITY if ask.offline else 0
     length = LengthEstimate(float(ask.stop_after))

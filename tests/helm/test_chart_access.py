@@ -17,7 +17,7 @@ from chart_objects import (
 )
 
 from foretell.config.instances import parse_members
-from foretell.discovery import Found, of_pod
+from foretell.discovery import FoundEndpoints, of_pod
 from foretell.services.scheduler.discovery import is_discovered
 
 
@@ -108,7 +108,7 @@ def test_schedulers_find_the_pods_of_all_engines_and_no_others(name: str) -> Non
     assert is_discovered(source)
     selector = dict(each.split("=") for each in source.partition(":")[2].split(","))
     found = {
-        key: of_pod(_running(pod), Found())
+        key: of_pod(_running(pod), FoundEndpoints())
         for key, pod in pods_of(name).items()
         if selector.items() <= pod["metadata"]["labels"].items()
     }

@@ -17,9 +17,9 @@ from foretell.sim import (
     ClusterConfig,
     Fault,
     FaultKind,
-    InstanceConfig,
     InvariantError,
     Report,
+    SimInstanceConfig,
     simulate,
     true_length,
 )
@@ -64,7 +64,7 @@ def small_cluster(seed: int) -> tuple[ClusterConfig, list[Arrival]]:
     times_s = gamma(draws.choice([10.0, 40.0, 160.0]), draws.choice([0.3, 1.0, 4.0]), draws)
     config = ClusterConfig(
         instances=tuple(
-            InstanceConfig(engine, draws.choice([STEP_TIME, SLOWER])) for engine in engines
+            SimInstanceConfig(engine, draws.choice([STEP_TIME, SLOWER])) for engine in engines
         ),
         estimate=draws.choice([true_length, lambda arrival: LengthEstimate(20.0)]),
         publish_interval_s=draws.choice([0.01, 0.05, 0.5]),
@@ -179,7 +179,7 @@ def test_computed_tokens_count_what_is_computed_again(async_scheduling: bool) ->
     engine = EngineConfig("model", 16, 4000, 16, 256, 1024, async_scheduling=async_scheduling)
 
     def served(engine: EngineConfig) -> Report:
-        config = ClusterConfig((InstanceConfig(engine, STEP_TIME),) * 2)
+        config = ClusterConfig((SimInstanceConfig(engine, STEP_TIME),) * 2)
         return simulate(config, arrivals, [make_policy("random")], Random(1))
 
     roomy, tight = served(engine), served(replace(engine, total_blocks=70))
@@ -199,7 +199,7 @@ def saturated(seed: int, policy: str) -> Report:
     engine = EngineConfig("model", 16, 150, 16, 256, 1024)
     lengths = LogNormalLengths(LogNormal(120, 1.0, 512), LogNormal(80, 1.0, 400))
     arrivals = stream(150, poisson(60.0, draws), lengths, draws)
-    config = ClusterConfig((InstanceConfig(engine, STEP_TIME),) * 3)
+    config = ClusterConfig((SimInstanceConfig(engine, STEP_TIME),) * 3)
     return simulate(config, arrivals, [make_policy(policy)], Random(seed))
 
 

@@ -10,7 +10,15 @@ from foretell.engine.snapshot_cache import STALE_S
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, Report, Served, simulate
+from foretell.sim import (
+    ClusterConfig,
+    Fault,
+    FaultKind,
+    Report,
+    ServedRequest,
+    SimInstanceConfig,
+    simulate,
+)
 from foretell.workload import LogNormal, LogNormalLengths, poisson, stream
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
@@ -21,12 +29,12 @@ LENGTHS = LogNormalLengths(LogNormal(60, 1.0, 256), LogNormal(40, 0.5, 200))
 def run(*faults: Fault, policy: str = "predicted_latency", schedulers: int = 1) -> Report:
     draws = Random(1)
     arrivals = stream(200, poisson(20.0, draws), LENGTHS, draws)  # for ten seconds
-    config = ClusterConfig((InstanceConfig(ENGINE, STEP_TIME),) * 2, faults=faults)
+    config = ClusterConfig((SimInstanceConfig(ENGINE, STEP_TIME),) * 2, faults=faults)
     policies = [make_policy(policy) for _ in range(schedulers)]
     return simulate(config, arrivals, policies, Random(1))
 
 
-def on(report: Report, index: int) -> list[Served]:
+def on(report: Report, index: int) -> list[ServedRequest]:
     found = [r for r in report.served if r.instance_id == f"engine-{index}"]
     assert found
     return found

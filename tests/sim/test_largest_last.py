@@ -11,7 +11,7 @@ from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.placement import recall
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
+from foretell.sim import ClusterConfig, Report, SimInstanceConfig, simulate
 from foretell.workload import LogNormal, LogNormalLengths, poisson, stream
 
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
@@ -30,7 +30,7 @@ DRAWS = range(3)
 
 
 def served(scheduling_policy: str, seed: int, *, schedulers: int = 1) -> Report:
-    engine = InstanceConfig(replace(ENGINE, policy=scheduling_policy), STEP_TIME)
+    engine = SimInstanceConfig(replace(ENGINE, policy=scheduling_policy), STEP_TIME)
     arrivals = stream(600, poisson(RATE, Random(seed)), LENGTHS, Random(seed))
     policies = [make_policy("predicted_latency", late_binding=True) for _ in range(schedulers)]
     return simulate(ClusterConfig((engine,) * 2), arrivals, policies, Random(seed))

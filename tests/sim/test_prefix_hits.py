@@ -9,7 +9,7 @@ import pytest
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, Report, simulate
+from foretell.sim import ClusterConfig, Fault, FaultKind, Report, SimInstanceConfig, simulate
 from foretell.workload import Arrival, Conversations, LogNormal, conversations
 
 ENGINE = EngineConfig("model", 16, 1200, 16, 512, 4096, async_scheduling=True)
@@ -28,7 +28,7 @@ KIND = Conversations(
 def served(
     arrivals: list[Arrival], seed: int = 1, policy: str = "predicted_latency", **options: object
 ) -> Report:
-    config = ClusterConfig((InstanceConfig(ENGINE, STEP_TIME),) * 4, prefix_cache=True)
+    config = ClusterConfig((SimInstanceConfig(ENGINE, STEP_TIME),) * 4, prefix_cache=True)
     config = replace(config, **options)  # type: ignore[arg-type]
     return simulate(config, arrivals, [make_policy(policy)], Random(seed))
 

@@ -16,7 +16,7 @@ from foretell.config import load_profile
 from foretell.latency.tables import profile_step_time
 from foretell.model import OFFLINE_PRIORITY, EngineConfig
 from foretell.sim.beside import OfflineRun
-from foretell.sim.config import ClusterConfig, InstanceConfig
+from foretell.sim.config import ClusterConfig, SimInstanceConfig
 from foretell.workload import Arrival
 from tests.sweeps import cases
 
@@ -39,7 +39,7 @@ def cluster() -> ClusterConfig:
         profile.max_model_len,
         async_scheduling=True,
     )
-    return ClusterConfig((InstanceConfig(engine, profile_step_time(profile)),))
+    return ClusterConfig((SimInstanceConfig(engine, profile_step_time(profile)),))
 
 
 class Batches:

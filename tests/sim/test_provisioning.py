@@ -11,7 +11,7 @@ from foretell.placement import PlacementConfig
 from foretell.policy import make_policy
 from foretell.provision import Facts, Proposal, ProvisionConfig, StrategyPlan
 from foretell.provision.strategies import STRATEGIES, make_strategy
-from foretell.sim import ClusterConfig, InstanceConfig, Provisioning, Report, simulate
+from foretell.sim import ClusterConfig, Provisioning, Report, SimInstanceConfig, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, gamma, stream
 from tests.sim.test_cluster import STEP_TIME, small_engine, with_blocks
 from tests.sweeps import cases
@@ -55,7 +55,7 @@ def provisioned(seed: int, strategy: str) -> tuple[ClusterConfig, list[Arrival]]
         every_s=1.0,
         never_ready=frozenset(draws.sample(range(8), draws.choice([0, 2]))),
     )
-    places = (InstanceConfig(engine, STEP_TIME),) * (config.maximum + 1)
+    places = (SimInstanceConfig(engine, STEP_TIME),) * (config.maximum + 1)
     cluster = ClusterConfig(places, provisioning=provisioning, placement=WAITS)
     return cluster, tides(draws)
 

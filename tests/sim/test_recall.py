@@ -6,11 +6,11 @@ from random import Random
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy.slo import SloPolicy
-from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, Report, simulate
+from foretell.sim import ClusterConfig, Fault, FaultKind, Report, SimInstanceConfig, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
 
 ENGINE = EngineConfig("small", 16, 64, 2, 64, 1024)
-INSTANCE = InstanceConfig(ENGINE, LinearStepTime((0.050, 1e-4, 1e-9, 0.0, 1e-4, 1e-7)))
+INSTANCE = SimInstanceConfig(ENGINE, LinearStepTime((0.050, 1e-4, 1e-9, 0.0, 1e-4, 1e-7)))
 CONFIG = ClusterConfig(
     (INSTANCE,) * 3,
     estimate=lambda _: LengthEstimate(40.0),

@@ -9,12 +9,12 @@ import pytest
 from foretell.latency.linear import LinearStepTime
 from foretell.model import EngineConfig, LengthEstimate
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, InstanceConfig, Report, simulate
+from foretell.sim import ClusterConfig, Report, SimInstanceConfig, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
 from tests.sweeps import cases
 
 ENGINE = EngineConfig("small", 16, 256, 8, 128, 1024)
-INSTANCE = InstanceConfig(ENGINE, LinearStepTime((0.020, 1e-4, 1e-9, 0.0, 1e-4, 1e-7)))
+INSTANCE = SimInstanceConfig(ENGINE, LinearStepTime((0.020, 1e-4, 1e-9, 0.0, 1e-4, 1e-7)))
 CONFIG = ClusterConfig(
     (INSTANCE,) * 3,
     estimate=lambda _: LengthEstimate(40.0),

@@ -29,9 +29,9 @@ from foretell.model import (
     RequestState,
     Step,
 )
-from foretell.sim.config import InstanceConfig
+from foretell.sim.config import SimInstanceConfig
 from foretell.sim.events import Events
-from foretell.sim.instance import Instance
+from foretell.sim.instance import SimInstance
 from foretell.sim.predictor import Camera, SimPredictor
 from tests.unit.asked import asked
 
@@ -159,9 +159,9 @@ def test_both_snapshots_give_the_same_predictions(seed: int, caches: bool) -> No
     config = replace(engine_of(draws), enable_prefix_caching=caches)
     announced_only = draws.random() < 0.5
     table = EngineTable(1)
-    instance = Instance(
+    instance = SimInstance(
         "engine-0",
-        InstanceConfig(config, STEP_TIME, BELIEVED),
+        SimInstanceConfig(config, STEP_TIME, BELIEVED),
         table,
         0,
         prefix_cache=caches,

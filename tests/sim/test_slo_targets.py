@@ -8,12 +8,12 @@ import pytest
 from foretell.latency.linear import LinearStepTime
 from foretell.model import NO_SLO, EngineConfig, Slo
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, Fault, FaultKind, InstanceConfig, Report, simulate
+from foretell.sim import ClusterConfig, Fault, FaultKind, Report, SimInstanceConfig, simulate
 from foretell.workload import Arrival, LogNormal, LogNormalLengths, poisson, stream
 
 ENGINE = EngineConfig("small", 16, 40, 4, 64, 256)
 STEP_TIME = LinearStepTime((0.010, 1e-4, 1e-9, 0.0, 1e-4, 1e-7))
-CLUSTER = ClusterConfig((InstanceConfig(ENGINE, STEP_TIME),) * 2)
+CLUSTER = ClusterConfig((SimInstanceConfig(ENGINE, STEP_TIME),) * 2)
 TIGHT = Slo(0.15, 0.05)
 
 
@@ -79,7 +79,7 @@ def test_priorities_reach_engines_that_schedule_by_them() -> None:
     means = {}
     for policy in ("fcfs", "priority"):
         engine = replace(ENGINE, policy=policy)
-        report = run(ClusterConfig((InstanceConfig(engine, STEP_TIME),)), coming, "random")
+        report = run(ClusterConfig((SimInstanceConfig(engine, STEP_TIME),)), coming, "random")
         ttfts = [r.ttft_s for r in report.served]
         means[policy] = sum(ttfts[::2]) / sum(ttfts[1::2])
     assert means["priority"] < 0.6

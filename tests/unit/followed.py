@@ -20,7 +20,7 @@ from foretell.model import (
 )
 from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import Reader, published_to_proto, snapshot_to_proto
+from foretell.wire.published import MessageReader, published_to_proto, snapshot_to_proto
 
 PROFILE = load_profile(list_profiles()[0])
 STEP_TIME = OnlineStepTime(PROFILE)
@@ -41,7 +41,7 @@ def new_predictor(snapshot: EngineSnapshot) -> SnapshotPredictor:
 def sent(predictor: SnapshotPredictor, now_s: float, notices: int = 0) -> Published:
     """The message that a follower receives, encoded to bytes and decoded."""
     payload = bytes_of(predictor, now_s, notices).SerializeToString()
-    return Reader(tables_of, NO_TABLES).read(predictor_pb2.Published.FromString(payload))
+    return MessageReader(tables_of, NO_TABLES).read(predictor_pb2.Published.FromString(payload))
 
 
 def bytes_of(

@@ -5,7 +5,7 @@ from foretell.engine.published import Snapshot
 from foretell.latency.linear import StepTimeModel
 from foretell.length.distribution import certain
 from foretell.model import EngineSnapshot
-from foretell.provision import Facts, InstanceFacts, Phase, StrategyPlan
+from foretell.provision import Facts, InstanceFacts, InstancePhase, StrategyPlan
 
 
 def published(state: EngineSnapshot, steps: StepTimeModel) -> Snapshot:
@@ -22,15 +22,15 @@ def published(state: EngineSnapshot, steps: StepTimeModel) -> Snapshot:
 
 
 def ready(name: str, running: int = 0, waiting: int = 0, kv: float = 0.0) -> InstanceFacts:
-    return InstanceFacts(name, Phase.READY, 0.0, running, waiting, 10, kv)
+    return InstanceFacts(name, InstancePhase.READY, 0.0, running, waiting, 10, kv)
 
 
 def warming(name: str, since_s: float = 0.0) -> InstanceFacts:
-    return InstanceFacts(name, Phase.WARMING, since_s)
+    return InstanceFacts(name, InstancePhase.WARMING, since_s)
 
 
 def draining(name: str, running: int = 1) -> InstanceFacts:
-    return InstanceFacts(name, Phase.DRAINING, 0.0, running, 0, 10)
+    return InstanceFacts(name, InstancePhase.DRAINING, 0.0, running, 0, 10)
 
 
 def facts(now_s: float, *instances: InstanceFacts, **more: object) -> Facts:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from foretell.engine import Sequence, Twin
-from foretell.engine.batch import Batch
+from foretell.engine.batch import StepBatch
 from foretell.latency.linear import LinearStepTime
 from foretell.model import (
     EncoderInput,
@@ -28,7 +28,7 @@ class SteppedEngine:
     def __init__(self, twin: Twin) -> None:
         self.twin = twin
         self.now = NOW
-        self.queue: deque[tuple[Batch, float, float]] = deque()  # with its begin and end
+        self.queue: deque[tuple[StepBatch, float, float]] = deque()  # with its begin and end
         self.first: dict[str, float] = {}
         self.last: dict[str, float] = {}
 

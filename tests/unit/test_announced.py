@@ -9,7 +9,7 @@ from foretell.engine.announced import (
     Announced,
     AnnouncedLatency,
     Calibration,
-    Seen,
+    ObservedLatency,
     with_length,
 )
 from foretell.engine.answer import QUANTILE_LEVELS
@@ -46,7 +46,7 @@ def test_the_first_to_end_are_short_and_those_under_way_say_so() -> None:
             for now_s in range(240):
                 for end_s, began_s in sorted(under_way):
                     if end_s <= now_s:
-                        calibration.observe("model", WIDE, None, Seen(end_s - began_s))
+                        calibration.observe("model", WIDE, None, ObservedLatency(end_s - began_s))
                 under_way = [each for each in under_way if each[0] > now_s]
                 ages = [(WIDE, now_s - began_s) for _, began_s in under_way] if counted else []
                 found = calibration.tell("model", WIDE, ages.copy)
@@ -65,8 +65,8 @@ def test_without_quantiles_only_answers_to_such_predictions_tell_anything() -> N
     for number in range(300):
         assert (calibration.tell("model", SINGLE) is None) == (number < 20)
         seconds = 1.0 + number % 10
-        calibration.observe("model", SINGLE, Seen(seconds / 2), Seen(seconds))
-        calibration.observe("model", WIDE, Seen(40.0), Seen(40.0))
+        calibration.observe("model", SINGLE, ObservedLatency(seconds / 2), ObservedLatency(seconds))
+        calibration.observe("model", WIDE, ObservedLatency(40.0), ObservedLatency(40.0))
     ttft, e2e = announced(calibration, SINGLE)
     assert ttft[:3] == pytest.approx((0.5, 2.75, 4.7), abs=0.4)
     assert e2e[:3] == pytest.approx((1.0, 5.5, 9.4), abs=0.7)
@@ -96,7 +96,7 @@ def test_shares_hold_whatever_is_wrong_with_the_quantiles(wrong_by: float, behin
             more_than_twice.append(now.e2e.typical_s > 2 * latency_s)
         under_way.append(latency_s)
         if len(under_way) == behind:
-            calibration.observe("model", WIDE, None, Seen(under_way.pop(0)))
+            calibration.observe("model", WIDE, None, ObservedLatency(under_way.pop(0)))
     assert 0.88 <= sum(kept) / len(kept) <= 0.92
     assert sum(more_than_twice) / len(more_than_twice) <= 0.12
     assert announced(calibration).ttft == AnnouncedLatency(
@@ -117,9 +117,9 @@ def test_who_does_not_wait_for_long_answers_hides_them_from_nobody(
         until_s = draws.expovariate(1 / mean_stay_s)
         kept += [latency_s <= announced(calibration).e2e.p90_s] if number >= 500 else []
         if latency_s <= until_s:
-            calibration.observe("model", WIDE, None, Seen(latency_s))
+            calibration.observe("model", WIDE, None, ObservedLatency(latency_s))
         elif not leave_unseen:
-            calibration.observe("model", WIDE, None, Seen(until_s, whole=False))
+            calibration.observe("model", WIDE, None, ObservedLatency(until_s, whole=False))
     share = sum(kept) / len(kept)
     assert share < 0.85 if leave_unseen else 0.86 <= share <= 0.94
 
@@ -127,7 +127,9 @@ def test_who_does_not_wait_for_long_answers_hides_them_from_nobody(
 def test_nothing_is_told_below_what_nobody_saw_the_end_of() -> None:
     calibration = Calibration()
     for number in range(100):
-        calibration.observe("model", WIDE, None, Seen(4.0 if number % 2 else 32.0, number % 2 > 0))
+        calibration.observe(
+            "model", WIDE, None, ObservedLatency(4.0 if number % 2 else 32.0, number % 2 > 0)
+        )
     assert announced(calibration).e2e.p90_s == 32.0
 
 
@@ -135,18 +137,20 @@ def test_what_was_is_forgotten() -> None:
     calibration = Calibration()
     for latency_s in (400.0, 4.0):
         for _ in range(WINDOW):
-            calibration.observe("model", WIDE, Seen(latency_s), Seen(latency_s))
+            calibration.observe(
+                "model", WIDE, ObservedLatency(latency_s), ObservedLatency(latency_s)
+            )
     assert announced(calibration).ttft.median_s == pytest.approx(4.0)
 
 
 def test_kinds_are_apart_and_few() -> None:
     calibration = Calibration()
     for _ in range(30):
-        calibration.observe("model", WIDE, Seen(8.0), Seen(8.0))
-        calibration.observe("other", WIDE, Seen(2.0), Seen(2.0))
+        calibration.observe("model", WIDE, ObservedLatency(8.0), ObservedLatency(8.0))
+        calibration.observe("other", WIDE, ObservedLatency(2.0), ObservedLatency(2.0))
     assert announced(calibration).e2e.median_s == pytest.approx(8.0)
     for number in range(256):
-        calibration.observe(number, WIDE, Seen(1.0), Seen(1.0))
+        calibration.observe(number, WIDE, ObservedLatency(1.0), ObservedLatency(1.0))
     assert announced(calibration).e2e.median_s == 4.0
 
 
@@ -154,7 +158,7 @@ def test_infinite_predictions_teach_nothing() -> None:
     calibration = Calibration()
     never = prediction(*[float("inf")] * 6)
     for _ in range(30):
-        calibration.observe("model", never, Seen(8.0), Seen(8.0))
+        calibration.observe("model", never, ObservedLatency(8.0), ObservedLatency(8.0))
     assert announced(calibration).e2e == AnnouncedLatency(1.0, 4.0, 16.0, 2.0)
 
 
@@ -173,7 +177,7 @@ def test_where_few_are_told_more_than_twice_their_latency_it_is_the_median() -> 
     draws, calibration = Random(9), Calibration()
     for _ in range(WINDOW):
         latency_s = 4.0 * draws.lognormvariate(0.0, 0.2)
-        calibration.observe("model", WIDE, Seen(latency_s), Seen(latency_s))
+        calibration.observe("model", WIDE, ObservedLatency(latency_s), ObservedLatency(latency_s))
     _, median_s, _, typical_s = announced(calibration).e2e
     assert typical_s == median_s == pytest.approx(4.0, abs=0.2)
 

@@ -9,9 +9,9 @@ from foretell.batch.release import (
     LARGEST_WINDOW,
     ONLINE_FOR_S,
     UNKNOWN_WINDOW,
+    InstanceView,
     OnlineSeen,
     Release,
-    Seen,
     Spacing,
 )
 
@@ -27,7 +27,7 @@ def look(release: Release, online: int = 0, **more: int) -> None:
     """Observe one engine that has all that may be sent to it, and this many online requests."""
     sent = release.window
     requests = online + sent
-    release.observe({"a": Seen(True, 0, busy_s(requests), requests, **more)}, sent)
+    release.observe({"a": InstanceView(True, 0, busy_s(requests), requests, **more)}, sent)
 
 
 def grown(release: Release, rounds: int = 300, online: int = 0) -> Release:
@@ -41,7 +41,7 @@ def test_it_fills_engines_while_no_online_requests_are_expected() -> None:
     for _ in range(300):
         look(release, 0, max_num_seqs=256)
         sent = quiet.window
-        seen = {"a": Seen(True, 0, busy_s(sent), sent, max_num_seqs=256)}
+        seen = {"a": InstanceView(True, 0, busy_s(sent), sent, max_num_seqs=256)}
         quiet.observe(seen, sent, expects_online=False)
     assert quiet.window == 230
     assert 20 < release.window < 100
@@ -54,7 +54,9 @@ def test_a_target_holds_who_is_expected() -> None:
     release = Release(2 * STEP_S)
     for _ in range(300):
         sent = release.window
-        release.observe({"a": Seen(True, 0, busy_s(sent), sent)}, sent, expects_online=False)
+        release.observe(
+            {"a": InstanceView(True, 0, busy_s(sent), sent)}, sent, expects_online=False
+        )
     assert release.window <= 95
 
 
@@ -93,7 +95,7 @@ def test_it_leaves_places_in_the_engine_to_online_requests() -> None:
 def test_a_window_that_is_not_used_does_not_grow() -> None:
     release = grown(Release(1.0), 20)
     before = release.window
-    release.observe({"a": Seen(True, 0, STEP_S, before // 4)}, before // 4)
+    release.observe({"a": InstanceView(True, 0, STEP_S, before // 4)}, before // 4)
     assert release.window == before
 
 
@@ -102,7 +104,7 @@ def test_it_shrinks_when_a_target_is_predicted_to_be_missed() -> None:
     before = release.window
     for _ in range(30):
         sent = release.window
-        release.observe({"a": Seen(True, 0, 4 * STEP_S, sent)}, sent)
+        release.observe({"a": InstanceView(True, 0, 4 * STEP_S, sent)}, sent)
     assert release.window < 0.1 * before
     assert grown(release).window > 10, "it comes back"
 
@@ -111,23 +113,23 @@ def test_it_does_not_shrink_again_before_it_could_help() -> None:
     release = grown(Release(2 * STEP_S))
     before = release.window
     for _ in range(30):  # none of the requests that were sent has ended
-        release.observe({"a": Seen(True, 0, 4 * STEP_S, before)}, before)
+        release.observe({"a": InstanceView(True, 0, 4 * STEP_S, before)}, before)
     assert 0.5 * before < release.window < before
 
 
 def test_one_slow_look_is_none() -> None:
     release = grown(Release(2 * STEP_S))
     before = release.window
-    release.observe({"a": Seen(True, 0, 1.3 * busy_s(before), before)}, before)
+    release.observe({"a": InstanceView(True, 0, 1.3 * busy_s(before), before)}, before)
     assert release.window > 0.9 * before
 
 
 def test_it_does_not_grow_while_a_queue_stands() -> None:
     release = grown(Release(1.0), 20)
     before = release.window
-    release.observe({"a": Seen(True, 9, STEP_S, 16)}, before)
+    release.observe({"a": InstanceView(True, 9, STEP_S, 16)}, before)
     assert release.window == before
-    release.observe({"a": Seen(True, 3, STEP_S, 16)}, before)
+    release.observe({"a": InstanceView(True, 3, STEP_S, 16)}, before)
     assert release.window > before
 
 
@@ -137,11 +139,13 @@ def test_an_engine_that_chooses_gets_something_to_choose_from() -> None:
     for _ in range(20):  # for an engine that does not choose, that would be too late
         sent = release.window
         waiting = max(0, sent - running)
-        release.observe({"a": Seen(True, waiting, 5.0, min(sent, running), chooses=True)}, sent)
+        release.observe(
+            {"a": InstanceView(True, waiting, 5.0, min(sent, running), chooses=True)}, sent
+        )
     assert waiting == CANDIDATES
-    release.observe({"a": Seen(True, waiting + 50, 5.0, running, chooses=True)}, sent)
+    release.observe({"a": InstanceView(True, waiting + 50, 5.0, running, chooses=True)}, sent)
     assert release.window == sent - 50, "online requests wait, too"
-    release.observe({"a": Seen(False, 0, None, 0, chooses=True)}, sent)
+    release.observe({"a": InstanceView(False, 0, None, 0, chooses=True)}, sent)
     assert release.window == 0
 
 
@@ -151,7 +155,7 @@ def test_an_engine_that_chooses_gets_no_more_while_what_it_gets_is_on_its_way() 
     on_their_way = at_the_engine = 0
     for _ in range(400):
         at_the_engine = min(at_the_engine + 5, on_their_way)
-        seen = {"a": Seen(True, at_the_engine, 5.0, 0, chooses=True)}
+        seen = {"a": InstanceView(True, at_the_engine, 5.0, 0, chooses=True)}
         release.observe(seen, on_their_way, unsent=on_their_way - at_the_engine)
         on_their_way = max(on_their_way, release.window)
     assert on_their_way == pytest.approx(CANDIDATES, abs=5)
@@ -175,21 +179,21 @@ def test_what_engines_are_predicted_to_need_may_change() -> None:
     release = grown(Release(inf), online=5)
     for _ in range(600):  # steps have become slower
         sent = release.window
-        release.observe({"a": Seen(True, 0, 5 * busy_s(5 + sent), 5 + sent)}, sent)
+        release.observe({"a": InstanceView(True, 0, 5 * busy_s(5 + sent), 5 + sent)}, sent)
     assert release.window > 0
 
 
 def test_an_idle_engine_gets_work() -> None:
     release = Release(inf)
-    release.observe({"a": Seen(True, 0, STEP_S, 0)}, 0)
+    release.observe({"a": InstanceView(True, 0, STEP_S, 0)}, 0)
     assert release.window == 1
 
 
 def test_each_instance_has_its_own_window() -> None:
     release = Release(1.0)
-    release.observe({"a": Seen(True), "b": Seen(False), "c": Seen(True)}, 0)
+    release.observe({"a": InstanceView(True), "b": InstanceView(False), "c": InstanceView(True)}, 0)
     assert release.window == 2 * UNKNOWN_WINDOW
-    release.observe({"a": Seen(True)}, 0)
+    release.observe({"a": InstanceView(True)}, 0)
     assert release.window == UNKNOWN_WINDOW
 
 

@@ -1,7 +1,7 @@
 """Predictions for offline requests cost online requests nothing."""
 
 from foretell.model import OFFLINE_PRIORITY
-from foretell.placement.budget import Plan, PredictionBudgets
+from foretell.placement.budget import PredictionBudgets, PredictionPlan
 
 ENGINES = 2
 
@@ -22,7 +22,7 @@ def busy_with_offline(budgets: PredictionBudgets) -> None:
 def test_online_requests_are_predicted_for_whatever_a_batch_sends() -> None:
     budgets = PredictionBudgets()
     busy_with_offline(budgets)
-    assert budgets.of(0).plan(ENGINES, 10.05) == Plan(ENGINES, single=False)
+    assert budgets.of(0).plan(ENGINES, 10.05) == PredictionPlan(ENGINES, single=False)
 
 
 def test_offline_requests_are_predicted_for_as_far_as_there_is_time() -> None:

@@ -16,7 +16,7 @@ from foretell.cosched import (
     best_of,
     job_of,
 )
-from foretell.cosched.plan import Allowance, Load, plan_step, with_prefill
+from foretell.cosched.plan import Allowance, StepWork, plan_step, with_prefill
 from foretell.cosched.pool import MOST_PASSED_OVER
 from foretell.kernel.offline import STRETCH, arrival_s
 from foretell.latency.linear import LinearStepTime
@@ -73,8 +73,8 @@ def load(
     contexts: Sequence[int] = (),
     prefill: tuple[int, int] = (0, 0),
     tokens: int = 2048,
-) -> Load:
-    return Load(online, contexts, prefill, tokens)
+) -> StepWork:
+    return StepWork(online, contexts, prefill, tokens)
 
 
 def test_alone_offline_work_gets_the_whole_step() -> None:

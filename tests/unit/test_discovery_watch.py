@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from foretell.discovery import ProtocolError, Refused, Watch, of_endpoint_slice, of_pod
-from foretell.discovery.endpoints import Endpoint, Found
+from foretell.discovery.endpoints import EngineEndpoint, FoundEndpoints
 
 
 def pod(name: str, version: int, **changes: Any) -> dict[str, Any]:
@@ -194,23 +194,27 @@ def test_a_pod_that_was_ready_drains_and_one_that_never_was_is_not_told() -> Non
 
 def test_ports_have_names_and_ranks_have_ports() -> None:
     ports = {"http-0": 8000, "grpc-0": 50051, "http-1": 8001, "grpc-1": 50052, "metrics": 9100}
-    found = of_pod(pod("a", 1, ports=ports, address="fd00::1", models="m, sql-lora"), Found())
+    found = of_pod(
+        pod("a", 1, ports=ports, address="fd00::1", models="m, sql-lora"), FoundEndpoints()
+    )
     assert found.models == ("m", "sql-lora")
     assert found.endpoints == (
-        Endpoint("a-rank0", "http://[fd00::1]:8000", "[fd00::1]:50051", model="m"),
-        Endpoint("a-rank1", "http://[fd00::1]:8001", "[fd00::1]:50052", model="m"),
+        EngineEndpoint("a-rank0", "http://[fd00::1]:8000", "[fd00::1]:50051", model="m"),
+        EngineEndpoint("a-rank1", "http://[fd00::1]:8001", "[fd00::1]:50052", model="m"),
     )
-    assert of_pod(pod("a", 1, ports={}), Found()).endpoints == (
-        Endpoint("a", "http://10.0.0.1:8000"),
+    assert of_pod(pod("a", 1, ports={}), FoundEndpoints()).endpoints == (
+        EngineEndpoint("a", "http://10.0.0.1:8000"),
     )
-    assert not of_pod(pod("a", 1, ports={"other": 1}), Found()).endpoints
-    assert not of_pod({"metadata": {"name": "a"}, "spec": None, "status": []}, Found()).endpoints
+    assert not of_pod(pod("a", 1, ports={"other": 1}), FoundEndpoints()).endpoints
+    assert not of_pod(
+        {"metadata": {"name": "a"}, "spec": None, "status": []}, FoundEndpoints()
+    ).endpoints
 
 
 def test_pods_of_stateful_sets_have_names() -> None:
     found = pod("set-0", 1)
     found["spec"] |= {"hostname": "set-0", "subdomain": "set"}
-    (endpoint,) = of_pod(found, Found()).endpoints
+    (endpoint,) = of_pod(found, FoundEndpoints()).endpoints
     assert endpoint.predictor == "10.0.0.1:50051"
     assert endpoint.predictor_by_name == "set-0.set:50051"
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from foretell.engine import Sequence
 from foretell.model import OFFLINE_PRIORITY, EngineConfig
-from foretell.services.backend.emulator.answer import Answer, Job, JobMaker
-from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.answer import EmulatedChoice, EmulatedRequest, JobMaker
+from foretell.services.backend.emulator.lengths import EmulatedLengths
 from foretell.services.backend.emulator.protocol import ChatRequest, CompletionRequest
 from foretell.services.backend.emulator.text import Continuation, tokenize
 
@@ -21,18 +21,18 @@ CONFIG = EngineConfig(
     max_num_scheduled_tokens=512,
     max_model_len=1000,
 )
-LENGTHS = Lengths()
+LENGTHS = EmulatedLengths()
 PROMPT = "Once upon a time"
 WORDS = Continuation(tokenize(PROMPT))
 TEXT = "".join(f" {WORDS.next_word()}" for _ in range(40))
 
 
-def make(**fields: Any) -> Job:
+def make(**fields: Any) -> EmulatedRequest:
     body = {"prompt": PROMPT, "max_tokens": 40, "ignore_eos": True, **fields}
     return JobMaker(CONFIG, LENGTHS, 64).make(CompletionRequest(**body), "cmpl-R", 0, 1.0)
 
 
-def drain(answer: Answer, counts: list[int], total: int) -> str:
+def drain(answer: EmulatedChoice, counts: list[int], total: int) -> str:
     """Read the text when the stream has each of `counts` tokens, then at its end, `total`."""
     pieces = []
     for count in [*sorted(counts), total]:

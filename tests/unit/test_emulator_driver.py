@@ -12,7 +12,7 @@ from foretell.engine import Sequence, Twin
 from foretell.latency.linear import LinearStepTime
 from foretell.model import OFFLINE_PRIORITY, EngineConfig
 from foretell.services.backend.emulator import driver as driver_module
-from foretell.services.backend.emulator.driver import Driver, RefusedError, Stream
+from foretell.services.backend.emulator.driver import EmulatedSequence, EmulatorDriver, RefusedError
 from foretell.services.backend.emulator.snapshot import RequestTag, SnapshotFeed
 from foretell.v1 import snapshot_pb2
 
@@ -69,8 +69,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def make(heard: Heard, config: EngineConfig = CONFIG, **options: Any) -> Driver:
-    return Driver(
+def make(heard: Heard, config: EngineConfig = CONFIG, **options: Any) -> EmulatorDriver:
+    return EmulatorDriver(
         Twin(config),
         LinearStepTime((STEP_S, 0.0, 0.0, 0.0, 0.0, 0.0)),
         **{
@@ -83,12 +83,14 @@ def make(heard: Heard, config: EngineConfig = CONFIG, **options: Any) -> Driver:
     )
 
 
-def stream(name: str, tokens: int, every_token: bool = False) -> Stream:
-    return Stream(Sequence(name, 20, tokens, tokens), RequestTag(), asyncio.Event(), every_token)
+def stream(name: str, tokens: int, every_token: bool = False) -> EmulatedSequence:
+    return EmulatedSequence(
+        Sequence(name, 20, tokens, tokens), RequestTag(), asyncio.Event(), every_token
+    )
 
 
 @contextlib.asynccontextmanager
-async def stepping(driver: Driver) -> Any:
+async def stepping(driver: EmulatorDriver) -> Any:
     task = asyncio.create_task(driver.run())
     try:
         yield
@@ -98,7 +100,7 @@ async def stepping(driver: Driver) -> Any:
             await task
 
 
-async def finished(one: Stream, heard: Heard) -> None:
+async def finished(one: EmulatedSequence, heard: Heard) -> None:
     """Wait until `one` has ended and the engine has reported that it is idle."""
     async with asyncio.timeout(10):
         while not one.finished:
@@ -206,7 +208,7 @@ async def test_online_requests_do_not_wait_for_offline_ones(clock: Clock) -> Non
     offline = [stream(f"offline {i}", 50, every_token=True) for i in range(3)]
     for each in offline:
         each.sequence.row["priority"] = OFFLINE_PRIORITY
-    online = Stream(
+    online = EmulatedSequence(
         Sequence("online", 900, 1, 1, arrival_s=1000.0, targets_s=(1.0, 0.5)),
         RequestTag(),
         asyncio.Event(),

@@ -7,11 +7,11 @@ import pytest
 from foretell.length.bins import quantiles
 from foretell.length.conversation import Conversation
 from foretell.length.small import SmallModel, Weights, shipped
-from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.lengths import EmulatedLengths
 from foretell.services.backend.emulator.protocol import ChatRequest, CompletionRequest
 from foretell.services.backend.emulator.text import text_key, tokenize
 
-LENGTHS = Lengths()
+LENGTHS = EmulatedLengths()
 SHORT = "Is {} a prime number? Answer yes or no."
 LONG = "Write a detailed essay of 1500 words about the history of {}, with many examples."
 

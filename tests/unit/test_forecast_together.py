@@ -7,7 +7,7 @@ import pytest
 from stepped_engine import NOW, STEP_TIME
 
 from foretell.engine.forecast import Forecaster
-from foretell.engine.questions import Question, arrival
+from foretell.engine.questions import EngineQuestion, arrival
 from foretell.engine.sequence import Sequence as EngineSequence
 from foretell.engine.snapshots import fill_snapshot
 from foretell.engine.twin import Twin
@@ -55,7 +55,7 @@ def forecaster(*ranks: tuple[EngineSnapshot, Sequence[int]]) -> Forecaster:
 def e2e_s(of: Forecaster, index: int = 0, output: int = SHORT, now_s: float = NOW) -> float:
     """The e2e latency of a new request with a prompt of one token."""
     request = RequestSpec("new", 1, 0, LengthEstimate(output))
-    question = Question(index, 1, 0, [], (), 1, 0.0)
+    question = EngineQuestion(index, 1, 0, [], (), 1, 0.0)
     (found,) = of.forecast([question], arrival(request, certain(output), now_s), now_s)
     return found.e2e_s
 
@@ -93,7 +93,7 @@ def test_nobody_waits_for_ranks_of_others_or_for_silent_or_forgotten_ones() -> N
 def test_others_delay_is_kept_for_no_other_state_of_the_ranks() -> None:
     found = forecaster(BUSY, IDLE)
     request = RequestSpec("new", PROMPT, 0, LengthEstimate(1))
-    question = Question(0, 1, 0, [], (), 1, 0.0)
+    question = EngineQuestion(0, 1, 0, [], (), 1, 0.0)
     coming = arrival(request, certain(1), NOW)
     before, _ = found.futures_s(question, coming, NOW)
     fill_snapshot(found, 1, rank((LONG,), waits=True), [certain(LONG), certain(1)])

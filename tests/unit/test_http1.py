@@ -11,10 +11,10 @@ from foretell.http1.bounds import Bounds, RemoteProtocolError
 from foretell.http1.head import RequestHead
 from foretell.http1.protocol import (
     TRANSITIONS,
+    ConnectionState,
     LocalProtocolError,
+    ProtocolStep,
     ServerProtocol,
-    State,
-    Step,
 )
 
 HEAD = b"POST /a%20b?c=d HTTP/1.1\r\nHost: x\r\n"
@@ -158,14 +158,14 @@ def test_what_follows_a_request_waits_unread_until_it_is_answered() -> None:
     protocol = ServerProtocol()
     protocol.receive(GET + b"\x00 nonsense" + b"x" * 100_000)
     assert isinstance(protocol.next_event(), RequestHead)
-    assert protocol.state is State.ANSWERING
+    assert protocol.state is ConnectionState.ANSWERING
     for _ in range(3):
         assert protocol.next_event() is None
     assert protocol.is_full
     protocol.answered()
     with pytest.raises(RemoteProtocolError):
         protocol.next_event()
-    assert (protocol.state, protocol.held_bytes) == (State.CLOSING, 0)
+    assert (protocol.state, protocol.held_bytes) == (ConnectionState.CLOSING, 0)
 
 
 def test_pipelined_requests_take_no_stack_and_no_memory_of_their_own() -> None:
@@ -188,22 +188,24 @@ def test_a_body_that_is_none_is_still_answered_and_then_nothing_is_heard() -> No
     protocol = ServerProtocol()
     _, _, error = told(protocol, CHUNKED + b"ZZ")
     assert error is not None
-    assert protocol.state is State.FAILED
+    assert protocol.state is ConnectionState.FAILED
     protocol.receive(GET)
     assert protocol.next_event() is None
     protocol.answered()
-    assert protocol.state is State.CLOSING
+    assert protocol.state is ConnectionState.CLOSING
 
 
 def test_steps_that_are_not_due_are_defects() -> None:
-    for state in State:
-        for step in Step:
+    for state in ConnectionState:
+        for step in ProtocolStep:
             protocol = ServerProtocol()
             protocol.state = state
             if step in TRANSITIONS[state]:
                 protocol._go(step)
                 follows = TRANSITIONS[state][step]
-                assert protocol.state is (State.CLOSING if follows is State.DONE else follows)
+                assert protocol.state is (
+                    ConnectionState.CLOSING if follows is ConnectionState.DONE else follows
+                )
             else:
                 with pytest.raises(LocalProtocolError):
                     protocol._go(step)

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.answer.judgement import Asked, Judgement, Verdict, judge, lost
+from foretell.answer.judgement import AnswerJudgement, Asked, Verdict, judge, lost
 from foretell.openai.parsing import parse
 from foretell.openai.surface import ENDPOINTS
 from foretell.placement.needs import Need
-from foretell.services.scheduler.envoy.exchange import Exchange
+from foretell.services.scheduler.envoy.exchange import PickerExchange
 from foretell.services.scheduler.relay import transfer as relay_transfer
 from foretell.services.scheduler.relay.transfer import AttemptFailed, Transfer
 from foretell.wire import ext_proc
@@ -94,7 +94,7 @@ def test_of_our_key_no_client_hears() -> None:
 # The two adapters: relay and picker.
 
 
-async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None:
+async def relayed(status: int, body: bytes, *, stream: bool) -> AnswerJudgement | None:
     """The relay's judgement of an answer; None if the client got it."""
     spec = SimpleNamespace(request_id="r", length=SimpleNamespace(expected_tokens=1), priority=0)
     attempt: Any = SimpleNamespace(
@@ -130,11 +130,11 @@ async def relayed(status: int, body: bytes, *, stream: bool) -> Judgement | None
     return None
 
 
-def picked(status: int) -> tuple[Judgement | None, bool]:
+def picked(status: int) -> tuple[AnswerJudgement | None, bool]:
     """The picker's judgement of an answer's head, and whether the client gets the answer."""
-    stream, heard = Mock(), list[Judgement]()
+    stream, heard = Mock(), list[AnswerJudgement]()
     addresses = MagicMock(instance=Mock(return_value=None))
-    exchange = Exchange(stream, MagicMock(), addresses, {})
+    exchange = PickerExchange(stream, MagicMock(), addresses, {})
     attempt = SimpleNamespace(status=0, headers=dict, instance=SimpleNamespace(is_down=False))
     life: Any = SimpleNamespace(
         attempt=attempt,

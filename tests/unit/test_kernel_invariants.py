@@ -11,7 +11,7 @@ import pytest
 from foretell.engine import Sequence, restore_twin
 from foretell.engine.forecast import Forecaster
 from foretell.engine.published import header_of
-from foretell.engine.questions import Arrival, Figures, Question
+from foretell.engine.questions import EngineQuestion, ExpectedArrival, Figures
 from foretell.kernel.compiled import ImpossibleState
 from foretell.kernel.snapshot_rows import REQUEST
 from foretell.kernel.step_time import Sums, own_s
@@ -20,7 +20,7 @@ from foretell.model import EngineConfig, EngineSnapshot
 
 CONFIG = EngineConfig("m", 16, 8, 4, max_num_scheduled_tokens=8, max_model_len=128)
 STEP_TIME = LinearStepTime((0.01,) * 6).packed()
-NEW_REQUEST = Arrival((4.0,) * 8 + (0.0,), 0.0, 0.0, 0.0, 0.0, 8, 0, 0, 0, 1, 1)
+NEW_REQUEST = ExpectedArrival((4.0,) * 8 + (0.0,), 0.0, 0.0, 0.0, 0.0, 8, 0, 0, 0, 1, 1)
 SIMULATED = """
 from foretell.engine import Sequence, Twin
 from foretell.engine.table import EngineTable
@@ -60,7 +60,7 @@ def test_a_broken_invariant_of_its_own_engine_ends_the_process(
     assert not ended.stdout
 
 
-def means(forecaster: Forecaster, question: Question) -> list[list[float]]:
+def means(forecaster: Forecaster, question: EngineQuestion) -> list[list[float]]:
     call = forecaster.prepare([question], NEW_REQUEST, 0.0)
     call.run()
     found: list[list[float]] = call.answers.means.tolist()
@@ -76,7 +76,7 @@ def test_a_picture_that_cannot_be_fails_its_forecast_only() -> None:
     forecaster = Forecaster()
     forecaster.describe(0, CONFIG)
     forecaster.believe(0, STEP_TIME)
-    question = Question(0, 2, 0, ())
+    question = EngineQuestion(0, 2, 0, ())
     before = means(forecaster, question)
     (row,) = rows = np.zeros(1, REQUEST)
     row["prompt"], row["output"], row["computed"], row["blocks"] = 16, 1, 16, 1

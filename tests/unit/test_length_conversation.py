@@ -3,7 +3,7 @@
 import pytest
 
 from foretell import wire
-from foretell.length.conversation import Conversation, Exchange, split_chat
+from foretell.length.conversation import Conversation, EarlierTurn, split_chat
 from foretell.openai.conversation import conversation_of
 from foretell.openai.parsing import parse
 from foretell.openai.surface import ENDPOINTS
@@ -22,7 +22,7 @@ CHAT = b"""{"model": "m", "stop": ["a", "b"], "max_tokens": 50, "messages": [
 
 def test_messages_between_two_answers_make_up_one_prompt() -> None:
     messages = [("user", "a"), ("user", "b"), ("assistant", "c"), ("user", "d"), ("tool", "e")]
-    assert split_chat(messages) == ("", [Exchange("a\nb", "c", 1)], "d\ne")
+    assert split_chat(messages) == ("", [EarlierTurn("a\nb", "c", 1)], "d\ne")
 
 
 def test_the_beginning_of_an_answer_belongs_to_what_is_to_be_answered() -> None:
@@ -38,7 +38,7 @@ def test_a_chat_request_is_told_as_a_conversation() -> None:
         characters=12,
         prompt_tokens=40,
         system="Be kind.",
-        earlier=(Exchange("one", "two", 3),),
+        earlier=(EarlierTurn("one", "two", 3),),
         exchanges=1,
         max_tokens=50,
         stops=2,

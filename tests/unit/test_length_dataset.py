@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foretell.length.conversation import KEPT_CHARACTERS, MOST_EXCHANGES, Exchange
+from foretell.length.conversation import KEPT_CHARACTERS, MOST_EXCHANGES, EarlierTurn
 from foretell.tools.length.dataset import Example, read_examples
 
 
@@ -75,7 +75,7 @@ def test_earlier_turns_are_exchanges_and_the_order_is_that_of_the_file(tmp_path:
     rows = [turn(2), turn(0), {"prompt": "alone", "out_tok": 1}, turn(1)]
     examples = read(tmp_path, *rows)
     assert [example.conversation.prompt for example in examples] == ["p2", "p0", "alone", "p1"]
-    first, second = Exchange("p0", "answer 0", 8), Exchange("p1", "answer 1", 8)
+    first, second = EarlierTurn("p0", "answer 0", 8), EarlierTurn("p1", "answer 1", 8)
     assert [example.conversation.earlier for example in examples] == [
         (first, second),
         (),
@@ -113,7 +113,7 @@ def test_texts_are_cut_and_counts_are_of_the_whole(tmp_path: Path) -> None:
 
 def test_an_earlier_answer_without_text_is_as_long_as_its_tokens(tmp_path: Path) -> None:
     later = read(tmp_path, turn(0, response=None, out_tok=25), turn(1))[1]
-    assert later.conversation.earlier == (Exchange("p0", "", 100),)
+    assert later.conversation.earlier == (EarlierTurn("p0", "", 100),)
 
 
 def test_a_chat_says_its_history_itself(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_chat_says_its_history_itself(tmp_path: Path) -> None:
     example = read(tmp_path, {"messages": messages, "out_tok": 9, "conv": "c", "turn": 1})[0]
     conversation = example.conversation
     assert (conversation.system, conversation.prompt) == ("Be kind.", "four")
-    assert conversation.earlier == (Exchange("one\ntwo", "three", 5),)
+    assert conversation.earlier == (EarlierTurn("one\ntwo", "three", 5),)
     # A quarter of 12 characters, and of the 11 before.
     assert conversation.prompt_tokens == 3 + 3
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length import earlier
-from foretell.length.conversation import Conversation, Exchange
+from foretell.length.conversation import Conversation, EarlierTurn
 from foretell.length.features import NAMES, features
 
 texts = st.text(max_size=60)
@@ -15,7 +15,7 @@ texts = st.text(max_size=60)
 
 def seen(prompt: str, *exchanges: tuple[str, str]) -> dict[str, float]:
     """Features by name."""
-    found = tuple(Exchange(asked, answer, len(answer)) for asked, answer in exchanges)
+    found = tuple(EarlierTurn(asked, answer, len(answer)) for asked, answer in exchanges)
     conversation = Conversation(
         prompt, len(prompt), 100, earlier=found, exchanges=len(found), max_tokens=64
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from foretell.length.conversation import Conversation, Exchange, head_and_tail
+from foretell.length.conversation import Conversation, EarlierTurn, head_and_tail
 from foretell.length.features import NAMES, features
 from foretell.length.window import Marks, ReadWindow, compose
 from foretell.services.tagger.encoder import OnnxEncoder
@@ -29,7 +29,7 @@ WINDOW = ReadWindow(prompt=(3, 2), asked=(1, 1), answered=(1, 2))
 ASKED = Conversation("Write 20 words about tea, please?", 33, 9)
 CHAT = replace(
     ASKED,
-    earlier=(Exchange("one", "tea tea", 7), Exchange("two", "x" * 99, 9_999)),
+    earlier=(EarlierTurn("one", "tea tea", 7), EarlierTurn("two", "x" * 99, 9_999)),
     exchanges=6,
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models
 
-from foretell.length.conversation import Conversation, Exchange
+from foretell.length.conversation import Conversation, EarlierTurn
 from foretell.services.tagger.models import folder_of
 from foretell.tools.length.dataset import Example
 from foretell.tools.length.taggers import Tagger, load_tagger
@@ -22,7 +22,7 @@ def tagger() -> Tagger:
 
 
 def median(tagger: Tagger, prompt: str, *earlier: tuple[str, str]) -> float:
-    exchanges = tuple(Exchange(asked, answer, len(answer)) for asked, answer in earlier)
+    exchanges = tuple(EarlierTurn(asked, answer, len(answer)) for asked, answer in earlier)
     tokens = len(prompt) // 4 + sum(len(asked + answer) // 4 for asked, answer in earlier)
     conversation = Conversation(
         prompt, len(prompt), tokens, earlier=exchanges, exchanges=len(exchanges)

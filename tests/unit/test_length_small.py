@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.length.bins import BINS, quantiles
-from foretell.length.conversation import Conversation, Exchange
+from foretell.length.conversation import Conversation, EarlierTurn
 from foretell.length.features import NAMES, QUICK_NAMES, features, quick_features
 from foretell.length.small import SMALL, SmallModel, Weights, shipped
 from foretell.length.words import BUCKETS, word_numbers
@@ -17,7 +17,7 @@ texts = st.text(max_size=80)
 
 
 def conversation(prompt: str, *exchanges: tuple[str, str]) -> Conversation:
-    earlier = tuple(Exchange(asked, answer, len(answer)) for asked, answer in exchanges)
+    earlier = tuple(EarlierTurn(asked, answer, len(answer)) for asked, answer in exchanges)
     return Conversation(prompt, len(prompt), 100, earlier=earlier, exchanges=len(earlier))
 
 

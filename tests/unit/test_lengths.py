@@ -8,7 +8,7 @@ from foretell.length import says_more
 from foretell.model import LengthEstimate
 from foretell.openai.parsing import ApiRequest, parse
 from foretell.openai.surface import ENDPOINTS
-from foretell.services.scheduler.placing.lengths import Lengths, open_model
+from foretell.services.scheduler.placing.lengths import FastLengths, open_model
 
 
 def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) -> ApiRequest:
@@ -17,11 +17,11 @@ def request(prompt: str | list[int] = "Why is the sky blue?", **fields: object) 
 
 
 @pytest.fixture
-def lengths() -> Lengths:
-    return Lengths(open_model("shipped"))
+def lengths() -> FastLengths:
+    return FastLengths(open_model("shipped"))
 
 
-def test_the_best_source_answers(lengths: Lengths) -> None:
+def test_the_best_source_answers(lengths: FastLengths) -> None:
     assert lengths.estimate("a", request(), 9).source == "small_model"
     assert lengths.estimate("b", request([1, 2, 3]), 3).source == "prior"
     hint = lengths.estimate("c", request(vllm_xargs={"foretell_output_tokens": 30}), 9)
@@ -30,7 +30,7 @@ def test_the_best_source_answers(lengths: Lengths) -> None:
     assert (certain.source, certain.expected_tokens) == ("hint", 4000.0)
 
 
-def test_a_chat_that_nothing_ends_goes_on_to_the_engines_limit(lengths: Lengths) -> None:
+def test_a_chat_that_nothing_ends_goes_on_to_the_engines_limit(lengths: FastLengths) -> None:
     asked = {"model": "m", "messages": [{"role": "user", "content": "Why?"}], "ignore_eos": True}
 
     def estimate(max_model_len: int | None, **fields: object) -> LengthEstimate:
@@ -41,14 +41,14 @@ def test_a_chat_that_nothing_ends_goes_on_to_the_engines_limit(lengths: Lengths)
     assert estimate(None).source == estimate(2048, stop="x").source == "small_model"
 
 
-def test_bounds_hold(lengths: Lengths) -> None:
+def test_bounds_hold(lengths: FastLengths) -> None:
     for prompt in ("Why?", [1, 2, 3]):
         found = lengths.estimate("a", request(prompt, min_tokens=90, max_tokens=100), 9)
         assert 90 <= found.expected_tokens <= 100
         assert all(90 <= tokens <= 100 for _, tokens in found.quantiles)
 
 
-def test_it_learns_each_kind_apart(lengths: Lengths) -> None:
+def test_it_learns_each_kind_apart(lengths: FastLengths) -> None:
     plain, tools = request(), request(stop=["x"])
     before = lengths.estimate("before", plain, 9).expected_tokens
     for number in range(200):
@@ -63,7 +63,7 @@ def test_it_learns_each_kind_apart(lengths: Lengths) -> None:
 
 
 def test_a_model_that_fails_leaves_it_to_history(
-    lengths: Lengths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lengths: FastLengths, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(lengths._model, "infer", None)
     assert lengths.estimate("a", request(), 9).source == "prior"

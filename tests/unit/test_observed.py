@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from stepped_engine import NOW, STEP_TIME
 
-from foretell.engine import Batch, Sequence, Twin
+from foretell.engine import Sequence, StepBatch, Twin
 from foretell.engine.observed import ObservedEngine
 from foretell.engine.progress import StreamProgress
 from foretell.engine.seen_limits import (
@@ -17,12 +17,12 @@ from foretell.engine.seen_limits import (
     evidence_of,
     least_model_len,
 )
-from foretell.engine.stream_text import Part
+from foretell.engine.stream_text import StreamPart
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
-from foretell.model.limits import Limits, limits_of
+from foretell.model.limits import EngineLimits, limits_of
 
-LIMITS = Limits(4, 48, 256, 16, 40)
+LIMITS = EngineLimits(4, 48, 256, 16, 40)
 
 
 class Truth:
@@ -31,7 +31,7 @@ class Truth:
     way_s = 0.002
     """Seconds from a scheduler to the engine's queue."""
 
-    def __init__(self, observed: ObservedEngine, limits: Limits) -> None:
+    def __init__(self, observed: ObservedEngine, limits: EngineLimits) -> None:
         self.observed = observed
         self.twin = Twin(
             EngineConfig(
@@ -44,7 +44,7 @@ class Truth:
         self.ends: list[float] = []
         self.first: dict[str, int] = {}
         self.coming: list[Sequence] = []
-        self.batch: Batch | None = None
+        self.batch: StepBatch | None = None
         self.lasts_s = 0.0
 
     def send(self, spec: RequestSpec, output: int) -> None:
@@ -194,7 +194,7 @@ def test_who_has_no_token_when_the_twin_has_given_it_many_still_waits() -> None:
 
 
 def test_as_many_run_as_do_while_others_wait() -> None:
-    observed = ObservedEngine("e", Limits(), STEP_TIME.step_s)
+    observed = ObservedEngine("e", EngineLimits(), STEP_TIME.step_s)
     assert observed.config.max_num_seqs == ASSUMED.max_num_seqs
     for look in range(3):
         observed.compare(Evidence(running=5, waiting=2, run="1"), NOW + look)
@@ -254,7 +254,7 @@ def test_events_that_come_together_are_of_one_step() -> None:
     for step in range(5):
         for stream in (one, other):
             at_s = 10.0 + 0.02 * step + (0.002 if stream is other else 0.0)
-            progress.came(stream, Part(), at_s)
+            progress.came(stream, StreamPart(), at_s)
     assert progress.tokens() == [5, 5]
     told = progress.take(10.1)
     assert told.ago_s == pytest.approx([0.1, 0.08, 0.06, 0.04, 0.02])
@@ -266,7 +266,7 @@ def test_the_first_and_the_last_events_of_a_stream_are_one_token_each() -> None:
     progress = StreamProgress()
     stream = progress.open("one")
     for at_s in (1.0, 1.0001, 1.02, 1.04, 1.0401):
-        progress.came(stream, Part(), at_s)
+        progress.came(stream, StreamPart(), at_s)
     assert progress.tokens() == [3]
     assert len(progress.take(1.1).ago_s) == 3
 
@@ -296,7 +296,7 @@ def test_what_are_no_metrics_tell_nothing(text: str) -> None:
 
 def test_flags_of_an_engine_state_its_limits() -> None:
     flags = "--max-num-seqs 64 --chunked-prefill-size=4096 --model x --max_seq_len 8192 --trust"
-    assert limits_of(flags) == Limits(64, 4096, 8192)
+    assert limits_of(flags) == EngineLimits(64, 4096, 8192)
     with pytest.raises(ValueError, match="max-num-seqs"):
         limits_of("--max-num-seqs many")
 

@@ -9,15 +9,15 @@ from stepped_engine import NOW, STEP_TIME
 from foretell.engine import Sequence, Twin
 from foretell.engine.observed import ObservedEngine
 from foretell.engine.observed_rows import unheard
-from foretell.engine.progress import Stream, StreamProgress
+from foretell.engine.progress import ObservedStream, StreamProgress
 from foretell.engine.seen_limits import TELL_EVERY_S
-from foretell.engine.stream_text import Part, part_of
+from foretell.engine.stream_text import StreamPart, part_of
 from foretell.latency.calibration import OnlineStepTime
 from foretell.model import BatchShape, EngineConfig, LengthEstimate, RequestSpec
-from foretell.model.limits import Limits
+from foretell.model.limits import EngineLimits
 
 SEATS = 8
-LIMITS = Limits(SEATS, 256, 2048, 16, 4000)
+LIMITS = EngineLimits(SEATS, 256, 2048, 16, 4000)
 WORDS = ("a", " the", " engine", " of", " tokens", " predicted", " in", " is", "ly", " step")
 Together = Callable[["Server", Sequence], int]
 """Returns how many tokens of a sequence are sent together."""
@@ -45,7 +45,7 @@ class Server:
         self.progress = StreamProgress()
         self.twin = Twin(EngineConfig("m", 16, 4000, SEATS, 256, 2048))
         self.now, self.told_s, self.steps = NOW, NOW, 0
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, ObservedStream] = {}
         self.sent: dict[str, int] = {}
         self.open: dict[str, Sequence] = {}
 
@@ -172,7 +172,7 @@ def test_with_drafts_a_step_is_a_token_of_the_mean_stream(seed: int) -> None:
     for step in range(1, 401):
         for number, stream in enumerate(tokens):
             tokens[stream] += 1 + sum(rng.random() < 0.2 + 0.1 * number for _ in range(3))
-            progress.came(stream, Part(stated=tokens[stream]), step * 0.03)
+            progress.came(stream, StreamPart(stated=tokens[stream]), step * 0.03)
         told += sum(progress.take(step * 0.03).steps)
     mean = sum(tokens.values()) / len(tokens)
     assert told == pytest.approx(mean, rel=0.1)

@@ -10,7 +10,7 @@ from foretell.model import BatchShape, EngineConfig
 from foretell.offline.dual_scan import DualScan
 from foretell.offline.feed import Feed, InFlight, Sequential, UsedPrefixes
 from foretell.offline.feedback import Feedback
-from foretell.offline.lengths import FEWEST, Lengths, learnt, sampled, sources, strata
+from foretell.offline.lengths import FEWEST, LengthMoments, learnt, sampled, sources, strata
 from foretell.offline.ordering import blended, demand
 from foretell.offline.survival import Survival
 from foretell.offline.tree import PrefixTree, prefix_tree
@@ -47,7 +47,7 @@ def feeds(tree: PrefixTree, outputs: np.ndarray) -> dict[str, Feed]:
     unknown = np.zeros_like(outputs)
     half = np.where(np.arange(len(outputs)) % 2, outputs, 0)
     samples = sampled(tree, 0.5, unknown)
-    guess = Lengths.guess(tree.requests, 100.0)
+    guess = LengthMoments.guess(tree.requests, 100.0)
     lengths = learnt(strata(tree, samples), samples, outputs[samples], guess)
     found, order = blended(tree, WORK, lengths.mean, lengths.square)
     wanted = demand(found, WORK, lengths.mean, lengths.square)
@@ -162,7 +162,7 @@ def test_samples_are_spread_and_large_groups_have_enough() -> None:
 def test_what_samples_teach() -> None:
     stratum, samples = np.array([0] * 100 + [1] * 100), np.arange(0, 200, 2)
     tokens = np.where(samples < 100, 10, 1000)
-    found = learnt(stratum, samples, tokens, Lengths.guess(200, 100.0))
+    found = learnt(stratum, samples, tokens, LengthMoments.guess(200, 100.0))
     assert found.mean[1] == pytest.approx(10, rel=0.8)
     assert found.mean[101] == pytest.approx(1000, rel=0.1)
     assert found.mean[0] == 10.0

@@ -14,7 +14,7 @@ from foretell.latency.roofline import Efficiency, joint, roofline_step_time
 from foretell.latency.tables import profile_step_time
 from foretell.model import DeviceSpec, ModelSpec
 from foretell.offline.dual_scan import memory_split
-from foretell.offline.lengths import Lengths
+from foretell.offline.lengths import LengthMoments
 from foretell.offline.ordering import CHUNK_REQUESTS, WorkDemand, blended, demand, split
 from foretell.offline.tree import PrefixTree, prefix_tree
 from foretell.offline.work import WorkModel, measured_work
@@ -45,7 +45,7 @@ def random_prompts(draws: random.Random, most: int = 40) -> list[list[int]]:
 
 
 def density_of(prompt: int, output: int, work: WorkModel) -> float:
-    exact = Lengths.known(np.array([output]))
+    exact = LengthMoments.known(np.array([output]))
     return float(work.density(np.array([prompt]), exact.mean, exact.square)[0])
 
 
@@ -137,7 +137,7 @@ def test_blending_sorts_by_density_and_keeps_its_budget() -> None:
         draws = random.Random(seed)
         prompts = random_prompts(draws, 60)
         outputs = np.array([draws.choice((1, 5, 300)) for _ in prompts], np.int64)
-        tree, lengths = prefix_tree(prompts, 1), Lengths.known(outputs)
+        tree, lengths = prefix_tree(prompts, 1), LengthMoments.known(outputs)
         for share in (0.0, 0.05, 1.0):
             found, order = blended(tree, work, lengths.mean, lengths.square, share, 1)
             again, same = blended(tree, work, lengths.mean, lengths.square, share, 1)
@@ -154,7 +154,10 @@ def test_known_lengths_are_sorted_in_chunks_so_that_they_do_not_end_together() -
     work = datasheet_work(A100, LLAMA)
     outputs = np.array([(10, 1000)[request % 2] for request in range(4 * CHUNK_REQUESTS)])
     outputs[: 2 * CHUNK_REQUESTS] *= 3  # less dense
-    tree, lengths = prefix_tree([[r, 1] for r in range(len(outputs))], 1), Lengths.known(outputs)
+    tree, lengths = (
+        prefix_tree([[r, 1] for r in range(len(outputs))], 1),
+        LengthMoments.known(outputs),
+    )
     _, order = blended(tree, work, lengths.mean, lengths.square)
     half = 2 * CHUNK_REQUESTS
     assert order.tolist() == [*range(half, 2 * half), *range(half)]
@@ -177,7 +180,7 @@ def test_an_outlier_moves_where_it_belongs_if_the_budget_allows() -> None:
     # Two tasks with a long prompt each; one answer of the dense task is very long.
     prompts = [[1] * 100 + [i] for i in range(9)] + [[2] * 100 + [i] for i in range(9)]
     outputs = np.array([1] * 8 + [900] + [90] * 9, np.int64)
-    lengths, tree = Lengths.known(outputs), prefix_tree(prompts, 1)
+    lengths, tree = LengthMoments.known(outputs), prefix_tree(prompts, 1)
     work = datasheet_work(A100, LLAMA)
     density = demand(tree, work, lengths.mean, lengths.square).density(tree)
     assert split(tree, density, 99) is tree

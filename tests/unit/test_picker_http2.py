@@ -7,9 +7,9 @@ import pytest
 from hpack import Encoder
 
 from foretell.services.scheduler.envoy import http2
-from foretell.services.scheduler.envoy.calls import LONGEST_MESSAGE_BYTES, Stream
+from foretell.services.scheduler.envoy.calls import LONGEST_MESSAGE_BYTES, CallStream
 from foretell.services.scheduler.envoy.frames import CREDIT
-from foretell.services.scheduler.envoy.http2 import Connection
+from foretell.services.scheduler.envoy.http2 import Http2Connection
 from foretell.services.scheduler.turns import TURN_S, Turns
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -69,7 +69,7 @@ class Wire:
 class Recorded:
     """A call that keeps what it receives."""
 
-    def __init__(self, stream: Stream, headers: dict[str, str]) -> None:
+    def __init__(self, stream: CallStream, headers: dict[str, str]) -> None:
         self.stream, self.headers = stream, headers
         self.said: list[Any] = []
 
@@ -88,16 +88,16 @@ class Peer:
 
     def __init__(self, most_streams: int = 4096, turns: Turns | None = None) -> None:
         self.calls: list[Recorded] = []
-        self.connections: set[Connection] = set()
+        self.connections: set[Http2Connection] = set()
         turns = turns or Turns(lambda: 0.0)
-        self.connection = Connection(self._open, turns, self.connections, most_streams)
+        self.connection = Http2Connection(self._open, turns, self.connections, most_streams)
         self.wire = Wire()
         self.connection.connection_made(self.wire)  # type: ignore[arg-type]
         self.encoder = Encoder()
         self.send(PREFACE + frame(SETTINGS, 0, 0))
         self.wire.frames()
 
-    def _open(self, stream: Stream, headers: dict[str, str]) -> Recorded:
+    def _open(self, stream: CallStream, headers: dict[str, str]) -> Recorded:
         self.calls.append(Recorded(stream, headers))
         return self.calls[-1]
 
@@ -375,7 +375,7 @@ async def test_messages_that_are_never_whole_are_bounded(monkeypatch: pytest.Mon
 
 async def test_a_peer_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http2, "PREFACE_S", 0.01)
-    connection, wire = Connection(lambda *_: None, Turns(), set()), Wire()
+    connection, wire = Http2Connection(lambda *_: None, Turns(), set()), Wire()
     connection.connection_made(wire)  # type: ignore[arg-type]
     connection.data_received(PREFACE[:10])
     while not wire.closed:  # noqa: ASYNC110 - it has no event

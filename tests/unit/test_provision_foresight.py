@@ -7,7 +7,7 @@ from foretell.model import EngineConfig, EngineSnapshot
 from foretell.provision import (
     Facts,
     InstanceFacts,
-    Phase,
+    InstancePhase,
     Proposal,
     ProvisionConfig,
     Provisioner,
@@ -24,7 +24,7 @@ TARGETS = {"ttft_s": 1.0, "tpot_s": 0.1}
 
 def engines(count: int) -> list[InstanceFacts]:
     return [
-        InstanceFacts(f"e{i}", Phase.READY, 0.0, max_num_seqs=8, published=lambda: IDLE)
+        InstanceFacts(f"e{i}", InstancePhase.READY, 0.0, max_num_seqs=8, published=lambda: IDLE)
         for i in range(count)
     ]
 

@@ -11,7 +11,7 @@ from foretell.config import ProvisionerSettings
 from foretell.services.provisioner import driver as module
 from foretell.services.provisioner.__main__ import orders_of
 from foretell.services.provisioner.driver import DriverFailed, Orders
-from foretell.services.provisioner.tuning import Tuning
+from foretell.services.provisioner.tuning import ProvisionerTuning
 
 
 class Scripted:
@@ -110,7 +110,7 @@ async def test_an_order_that_hangs_keeps_no_other_back_and_is_given_up(
     await settle()
     assert driver.asked[2:] == [("start", "a")]
 
-    monkeypatch.setattr(module, "TUNING", Tuning(order_s=0.01))
+    monkeypatch.setattr(module, "TUNING", ProvisionerTuning(order_s=0.01))
     driver.gates["b"] = asyncio.Event()
     orders.follow(["a"], "[]")
     async with asyncio.timeout(10):
@@ -168,7 +168,7 @@ async def test_a_driver_that_does_not_say_what_runs_gets_no_orders(
         await orders.found()
     await settle()
     driver.failing.clear()
-    monkeypatch.setattr(module, "TUNING", Tuning(find_s=0.01))
+    monkeypatch.setattr(module, "TUNING", ProvisionerTuning(find_s=0.01))
     driver.gates[""] = asyncio.Event()
     with pytest.raises(OSError, match="TimeoutError"):
         await orders.found()

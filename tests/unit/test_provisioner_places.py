@@ -9,10 +9,10 @@ import aiohttp
 import pytest
 
 from foretell.config.instances import InstanceConfig, parse_members
-from foretell.provision import Decision, Phase
+from foretell.provision import InstancePhase, ProvisionDecision
 from foretell.services.provisioner import places
 from foretell.services.provisioner.lease import FileLease, LeaseLost
-from foretell.services.provisioner.places import Places
+from foretell.services.provisioner.places import EnginePlaces
 from foretell.services.provisioner.tuning import TUNING
 
 PLACES = [InstanceConfig(f"engine-{i}", f"http://127.0.0.1:{8100 + i}") for i in range(2)]
@@ -28,9 +28,9 @@ class World:
         self.lease = FileLease(folder, "a")
         assert self.lease.take()
 
-    def fleet(self, orders: Any = None) -> Places:
+    def fleet(self, orders: Any = None) -> EnginePlaces:
         """A fleet that knows only the contents of the files."""
-        return Places(
+        return EnginePlaces(
             self.folder,
             PLACES,
             ["m"],
@@ -63,8 +63,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made.lease.release()
 
 
-def order(**what: Any) -> Decision:
-    return Decision(0.0, 1, "strategy", "for a test", None, 0.0, **what)
+def order(**what: Any) -> ProvisionDecision:
+    return ProvisionDecision(0.0, 1, "strategy", "for a test", None, 0.0, **what)
 
 
 async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
@@ -77,7 +77,7 @@ async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
     world.answering = {PLACES[0].url}
     fleet = world.fleet()
     seen = await fleet.look(2.0)
-    assert [each.phase for each in seen] == [Phase.READY, Phase.WARMING]
+    assert [each.phase for each in seen] == [InstancePhase.READY, InstancePhase.WARMING]
     assert seen[1].since_s == 1.0  # its age is kept, so it is still given up in time
     assert world.listed() == {"engine-0": False}
     assert fleet.asked_for == 2
@@ -86,7 +86,7 @@ async def test_every_step_is_found_again_by_a_successor(world: World) -> None:
     assert fleet.asked_for == 0
     fleet = world.fleet()
     (leaving,) = await fleet.look(3.0)
-    assert (leaving.phase, leaving.config.draining) == (Phase.DRAINING, True)
+    assert (leaving.phase, leaving.config.draining) == (InstancePhase.DRAINING, True)
     await fleet.act(order(), 3.0)
     assert world.wanted() == {"engine-0": "draining"}  # a client still waits for an answer
     world.empty = {"engine-0"}
@@ -133,14 +133,14 @@ async def test_an_engine_that_is_down_for_long_counts_as_warming(world: World) -
     fleet = world.fleet()
     await fleet.look(0.0)
     await fleet.act(order(start=1), 0.0)
-    assert (await fleet.look(1.0))[0].phase is Phase.READY
+    assert (await fleet.look(1.0))[0].phase is InstancePhase.READY
     world.answering = set()
-    assert (await fleet.look(1.0 + TUNING.down_s))[0].phase is Phase.READY
+    assert (await fleet.look(1.0 + TUNING.down_s))[0].phase is InstancePhase.READY
     (down,) = await fleet.look(2.0 + TUNING.down_s)
-    assert (down.phase, down.since_s) == (Phase.WARMING, 1.0)
+    assert (down.phase, down.since_s) == (InstancePhase.WARMING, 1.0)
     assert world.wanted() == {"engine-0": "ready"}
     world.answering = {PLACES[0].url}
-    assert (await fleet.look(20.0))[0].phase is Phase.READY
+    assert (await fleet.look(20.0))[0].phase is InstancePhase.READY
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,10 @@ async def test_what_drains_is_taken_back_and_what_is_gone_is_told(world: World) 
     assert world.wanted() == {"engine-0": "draining", "engine-1": "ready"}
     assert world.listed() == {"engine-0": True, "engine-1": False}
     successor = world.fleet()
-    assert [each.phase for each in await successor.look(3.0)] == [Phase.DRAINING, Phase.READY]
+    assert [each.phase for each in await successor.look(3.0)] == [
+        InstancePhase.DRAINING,
+        InstancePhase.READY,
+    ]
     await successor.act(order(drain=("engine-1",)), 3.0)
     assert world.wanted() == {"engine-0": "draining"}
     assert await successor.act(order(take_back=("engine-1", "engine-0")), 4.0) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from foretell.services.scheduler.relay.connection import Connection
+from foretell.services.scheduler.relay.connection import EngineConnection
 from foretell.services.scheduler.turns import Turns
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\nX-A: one\r\nx-a: two\r\n\r\nbody"
@@ -79,9 +79,11 @@ class Heard:
 
 def opened(
     read_timeout_s: float = 60.0, turns: Turns | None = None
-) -> tuple[Connection, Wire, Heard]:
+) -> tuple[EngineConnection, Wire, Heard]:
     connection, wire, heard = (
-        Connection(read_timeout_s, lambda _: None, lambda _: None, turns or Turns(lambda: 0.0)),
+        EngineConnection(
+            read_timeout_s, lambda _: None, lambda _: None, turns or Turns(lambda: 0.0)
+        ),
         Wire(),
         Heard(),
     )
@@ -220,8 +222,8 @@ async def test_who_wants_to_hear_no_more_is_told_nothing() -> None:
 
 
 async def test_the_first_reason_of_a_loss_is_told_and_its_owner_hears_of_it_once() -> None:
-    lost: list[Connection] = []
-    connection, heard = Connection(60.0, lambda _: None, lost.append, Turns()), Heard()
+    lost: list[EngineConnection] = []
+    connection, heard = EngineConnection(60.0, lambda _: None, lost.append, Turns()), Heard()
     connection.connection_made(Wire())
     connection.send(b"head", b"body", heard)
     connection.engine_down()
@@ -305,7 +307,7 @@ async def test_a_connection_on_which_something_waits_is_not_silent() -> None:
             return ours if name == "socket" else default
 
     with ours, theirs:
-        connection = Connection(60.0, lambda _: None, lambda _: None, Turns())
+        connection = EngineConnection(60.0, lambda _: None, lambda _: None, Turns())
         connection.connection_made(Real())
         assert connection.is_silent
         theirs.sendall(b"x")

@@ -14,8 +14,8 @@ from foretell.openai.errors import ApiError
 from foretell.services.process.traffic import OPEN
 from foretell.services.scheduler.__main__ import _api_keys
 from foretell.services.scheduler.tenants.auth import ApiKeys
-from foretell.tenants.in_progress import Ends, InProgress
-from foretell.tenants.limits import Limits
+from foretell.tenants.in_progress import InProgress, PredictedEnds
+from foretell.tenants.limits import TenantLimits
 from foretell.tenants.quota import Tenant
 
 
@@ -34,7 +34,7 @@ def test_who_is_refused_comes_back_when_it_is_predicted_to_be_its_turn() -> None
     """Not all at the same time: the second one gets the time when the second place will be free."""
     now_s = [100.0]
     ends_s = [131.0, 105.2, 99.0, 500.0]
-    ends = Ends(lambda: ends_s, lambda: now_s[0])
+    ends = PredictedEnds(lambda: ends_s, lambda: now_s[0])
     in_progress = InProgress(4, ends.wait_s)
 
     def told() -> str:
@@ -132,7 +132,7 @@ class Clock:
 
 
 def limited(clock: Clock, **limits: int) -> Tenant:
-    return Tenant("team", Limits(**limits), clock)
+    return Tenant("team", TenantLimits(**limits), clock)
 
 
 def refusal_of(tenant: Tenant) -> ApiError:
@@ -210,7 +210,7 @@ def test_who_has_too_many_in_progress_is_told_when_one_will_end() -> None:
 
 
 def test_models_may_be_limited() -> None:
-    tenant = Tenant("team", Limits(models=["a"]), time.monotonic)
+    tenant = Tenant("team", TenantLimits(models=["a"]), time.monotonic)
     tenant.check_model("a")
     with pytest.raises(ApiError) as refused:
         tenant.check_model("b")

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 
 from foretell.config.instances import InstanceConfig, Members, members_json, parse_members
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.pool import Pool
 
 GOOD = {"instance_id": "a", "url": "http://127.0.0.1:8000/"}
@@ -64,7 +64,7 @@ def test_what_is_no_json_is_refused_in_words(text: str) -> None:
 
 
 def test_an_engine_that_was_slow_to_answer_is_not_taken_for_slow_for_ever() -> None:
-    instance = Instance(InstanceConfig("a", "http://127.0.0.1:8000"))
+    instance = PoolInstance(InstanceConfig("a", "http://127.0.0.1:8000"))
     for _ in range(50):
         instance.learn_answer_delay(1.0)
     assert instance.answer_delay_s > 0.9

@@ -11,7 +11,7 @@ from foretell.openai.errors import ApiError
 from foretell.services.scheduler.tenants import spending
 from foretell.services.scheduler.tenants.auth import ApiKeys
 from foretell.services.scheduler.tenants.spending import Spending
-from foretell.tenants.limits import Limits
+from foretell.tenants.limits import TenantLimits
 from foretell.tenants.quota import Tenant
 from foretell.v1 import predictor_pb2
 
@@ -21,7 +21,9 @@ class Replica:
 
     def __init__(self, now_s: list[float], **limits: int) -> None:
         self.spending = Spending(lambda: [self.tenant], lambda: now_s[0])
-        self.tenant = Tenant("team", Limits(**limits), lambda: now_s[0], self.spending.in_progress)
+        self.tenant = Tenant(
+            "team", TenantLimits(**limits), lambda: now_s[0], self.spending.in_progress
+        )
 
     def asks(self, tokens: float = 0.0) -> None:
         with self.tenant.place() as grant:

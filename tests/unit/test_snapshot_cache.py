@@ -18,7 +18,7 @@ from foretell.model import (
     Turn,
 )
 from foretell.tools.harness.cases import Size, make_case
-from foretell.wire.published import Reader
+from foretell.wire.published import MessageReader
 from tests.unit.asked import asked as foretold
 from tests.unit.followed import (
     STEP_TIME,
@@ -250,7 +250,7 @@ def test_a_clock_that_is_set_is_followed_at_once() -> None:
     for jump_s in (-7200.0, 3600.0):
         message = bytes_of(predictor, now_s)
         message.sent_unix_s = now_s + jump_s
-        engine.hear(Reader(tables_of, NO_TABLES).read(message), now_s)
+        engine.hear(MessageReader(tables_of, NO_TABLES).read(message), now_s)
         assert predicted(cache, new_request(), now_s)[0].e2e_s < before.e2e_s + 1.0
 
 

@@ -13,7 +13,7 @@ from foretell.latency.tables import NO_TABLES
 from foretell.length.distribution import knots
 from foretell.tools.harness.cases import Size, make_case
 from foretell.v1 import predictor_pb2
-from foretell.wire.published import VERSION, Reader
+from foretell.wire.published import VERSION, MessageReader
 from tests.unit.followed import (
     bytes_of,
     followed,
@@ -42,7 +42,7 @@ def test_false_snapshots_are_refused_with_a_reason() -> None:
         message = bytes_of(predictor, now_s)
         change(message.snapshot)
         with pytest.raises(SnapshotError, match=why):
-            Reader(tables_of, NO_TABLES).read(message)
+            MessageReader(tables_of, NO_TABLES).read(message)
 
     def column(name: str, values: list[float]) -> Callable[[predictor_pb2.Snapshot], None]:
         def change(snapshot: predictor_pb2.Snapshot) -> None:
@@ -95,7 +95,7 @@ def test_columns_of_other_versions_are_ignored_or_defaulted() -> None:
         if column.name == "prompt":
             values = np.frombuffer(column.values, "<i4").astype("<i8")
             column.kind, column.values = predictor_pb2.Column.INT64, values.tobytes()
-    read = Reader(tables_of, NO_TABLES).read(message)
+    read = MessageReader(tables_of, NO_TABLES).read(message)
     engine.hear(read, now_s)
     assert predicted(cache, new_request(), now_s) == before
     older = bytes_of(predictor, now_s)
@@ -103,7 +103,7 @@ def test_columns_of_other_versions_are_ignored_or_defaulted() -> None:
     kept = [c for c in older.snapshot.requests.columns if c.name != "cached_tokens"]
     del older.snapshot.requests.columns[:]
     older.snapshot.requests.columns.extend(kept)
-    engine.hear(Reader(tables_of, NO_TABLES).read(older), now_s)
+    engine.hear(MessageReader(tables_of, NO_TABLES).read(older), now_s)
     assert predicted(cache, new_request(), now_s)[0].load == before[0].load
 
 

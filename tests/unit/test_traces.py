@@ -6,7 +6,7 @@ from typing import Any
 from policy_cases import REQUEST, silent
 
 from foretell.placement.decision import Decision
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
+from foretell.services.scheduler.placing.attempt import Attempt, RequestTrace, Traces
 
 
 def exposure(size: int) -> Any:
@@ -18,7 +18,7 @@ def placed(traces: Traces, name: str, *exposures: Any) -> Attempt:
     inputs: Any = SimpleNamespace(exposures=exposures) if exposures else None
     instance: Any = SimpleNamespace(config=SimpleNamespace(instance_id="e"))
     attempt = Attempt("k", 1, instance, "slo", decision, inputs, REQUEST, None, 1.0, 0.1)
-    traces.add(Trace(name, "m"), attempt)
+    traces.add(RequestTrace(name, "m"), attempt)
     return attempt
 
 

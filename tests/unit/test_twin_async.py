@@ -1,6 +1,6 @@
 """Async scheduling in the twin: what is foreseen, what is wasted, and what waits."""
 
-from foretell.engine import Batch, Sequence, Twin
+from foretell.engine import Sequence, StepBatch, Twin
 from foretell.model import EngineConfig
 
 
@@ -16,7 +16,7 @@ def scheduled(twin: Twin) -> int:
     return sum(tokens for _, tokens in batch.scheduled) if batch else 0
 
 
-def preempting(twin: Twin) -> list[Batch]:
+def preempting(twin: Twin) -> list[StepBatch]:
     """The second and the third step, both in flight: three were scheduled, one is complete."""
     first, second = twin.schedule(), twin.schedule()
     assert first is not None

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from foretell.engine import Batch, Content, Sequence, Twin
+from foretell.engine import Content, Sequence, StepBatch, Twin
 from foretell.kernel.layout import NONE
 from foretell.model import EngineConfig
 
@@ -25,7 +25,7 @@ def seq(name: str, *prompt: tuple[str, int], output: int = 1, eos: bool = False)
 def serve(twin: Twin, *sequences: Sequence) -> None:
     for sequence in sequences:
         twin.add(sequence)
-    in_flight: list[Batch] = []
+    in_flight: list[StepBatch] = []
     while not twin.idle or in_flight:
         batch = twin.schedule()
         if batch is not None:
@@ -145,7 +145,7 @@ def test_the_pool_stays_in_order(seed: int) -> None:
         for i in range(25)
     ]
     requests: list[Sequence] = list(todo)
-    in_flight: list[Batch] = []
+    in_flight: list[StepBatch] = []
     for _ in range(600):
         if todo and rng.random() < 0.5:
             twin.add(todo.pop())

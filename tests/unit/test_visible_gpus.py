@@ -7,7 +7,7 @@ import pytest
 from foretell.config import LauncherSettings
 from foretell.config.cluster import parse_cluster
 from foretell.config.layout import Layout
-from foretell.services.backend.commands import Places, engine_program, visible_gpus
+from foretell.services.backend.commands import EnginePaths, engine_program, visible_gpus
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_every_engine_of_a_host_gets_its_own(
     seen = []
     for engine in layout.cluster.engine_list():
         settings = LauncherSettings(**layout.launcher(engine))
-        places = Places.of(settings, tmp_path, tmp_path)
+        places = EnginePaths.of(settings, tmp_path, tmp_path)
         seen.append(engine_program(settings, places, 8000).env["CUDA_VISIBLE_DEVICES"])
     assert seen == ["0,1", "2,3", "4"]
 
 
 def test_an_emulated_engine_sees_what_it_likes(tmp_path: Path) -> None:
     settings = LauncherSettings(gpus="1")
-    program = engine_program(settings, Places.of(settings, tmp_path, tmp_path), 0)
+    program = engine_program(settings, EnginePaths.of(settings, tmp_path, tmp_path), 0)
     assert "CUDA_VISIBLE_DEVICES" not in program.env

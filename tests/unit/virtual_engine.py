@@ -1,6 +1,6 @@
 """An engine whose steps take as long as a step-time model says; the caller keeps the clock."""
 
-from foretell.engine import Batch, Outcome, Sequence, Twin
+from foretell.engine import Sequence, StepBatch, StepOutcome, Twin
 from foretell.latency.linear import StepTimeModel
 from foretell.model import EngineConfig, EngineSnapshot, RequestState, Step
 
@@ -12,7 +12,7 @@ class VirtualEngine:
         self._config = config
         self._step_time = step_time
         self._twin = Twin(config)
-        self._batch: Batch | None = None
+        self._batch: StepBatch | None = None
         self._begun_s = 0.0
         self._steps = 0
         self._snapshots = 0
@@ -30,7 +30,7 @@ class VirtualEngine:
         self._steps += 1
         return now_s + self._step_time.step_s(self._batch.shape)
 
-    def end_step(self) -> Outcome:
+    def end_step(self) -> StepOutcome:
         """Apply the outputs of the running step."""
         assert self._batch is not None
         batch, self._batch = self._batch, None

@@ -14,7 +14,7 @@ from foretell.model import BatchShape, EngineConfig
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
 from foretell.services.backend.vllm.shape import batch_shape
 from foretell.services.backend.vllm.steps import Instant
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import engine_config
 from tests.differential.cosched_twin import MODEL, Ask, Steps
 
@@ -68,11 +68,11 @@ class RealEngine:
     now_s: float = 0.0
     steps: Steps = field(default_factory=list)
     seen: dict[str, Seen] = field(default_factory=dict)
-    loop: EngineLoop = field(init=False)
+    loop: VerifiedLoop = field(init=False)
     _ends_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.loop = EngineLoop(self.config, CoScheduler)
+        self.loop = VerifiedLoop(self.config, CoScheduler)
         planner = self.loop.scheduler.planner
         planner.now = lambda: Instant(self.now_s, self.now_s)
         planner._steps, planner.online.reserve = _Steps(), Reserved(self.usual_blocks)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foretell.model import EncoderInput, EngineConfig, content_number
-from foretell.tools.verify.engine_loop import Drafting, EngineLoop, Iteration, unique_prompt
+from foretell.tools.verify.engine_loop import Drafting, Iteration, VerifiedLoop, unique_prompt
 from foretell.tools.verify.installed import engine_config
 
 SCARCE_BLOCKS = 40  # few enough that requests are preempted
@@ -93,15 +93,15 @@ def drive(
     seed: int,
     *,
     requests: int = 40,
-    observe: Callable[[EngineLoop], None] = lambda _: None,
-    after_step: Callable[[EngineLoop, Iteration], None] = lambda _loop, _iteration: None,
+    observe: Callable[[VerifiedLoop], None] = lambda _: None,
+    after_step: Callable[[VerifiedLoop, Iteration], None] = lambda _loop, _iteration: None,
 ) -> list[Iteration]:
     """Serve `requests` random requests to their end: bursts, shared prefixes, aborts, EOS, pauses.
 
     `observe` gets the loop before the first request, `after_step` gets it after each iteration.
     """
     rng = random.Random(seed)
-    loop = EngineLoop(config, cls)
+    loop = VerifiedLoop(config, cls)
     loop.drafting = Drafting(config, (0.9, 0.8, 0.5, 0.5), (0.7, 0.5, 0.3, 0.1))
     observe(loop)
     prefixes = [unique_prompt(f"system {i}", 64) for i in range(2)]

@@ -14,7 +14,7 @@ from scenarios import VARIANTS, drive
 from foretell.cosched.deadlines import OFFLINE_APART
 from foretell.services.backend.vllm.cosched import seams
 from foretell.services.backend.vllm.cosched.scheduler import CoScheduler
-from foretell.tools.verify.engine_loop import EngineLoop, Iteration, unique_prompt
+from foretell.tools.verify.engine_loop import Iteration, VerifiedLoop, unique_prompt
 from foretell.tools.verify.installed import engine_config
 from foretell.v1 import snapshot_pb2
 
@@ -24,8 +24,8 @@ OFFLINE = {"class": "offline"}
 SEEDS = 40
 
 
-def loop_of(**changes: Any) -> EngineLoop:
-    return EngineLoop(engine_config(enable_prefix_caching=True, **changes), CoScheduler)
+def loop_of(**changes: Any) -> VerifiedLoop:
+    return VerifiedLoop(engine_config(enable_prefix_caching=True, **changes), CoScheduler)
 
 
 CO_SCHEDULED = [
@@ -48,7 +48,7 @@ def test_without_offline_requests_each_step_is_vllms_own(name: str, seed: int) -
 def test_after_the_last_offline_request_each_step_is_vllms_own(name: str, seed: int) -> None:
     """Except for what is cached: the block pool is reset."""
 
-    def with_past(loop: EngineLoop) -> None:
+    def with_past(loop: VerifiedLoop) -> None:
         for index in range(5):
             loop.add(f"past {index}", 50, 20, extra_args=OFFLINE)
         loop.run()
@@ -162,7 +162,7 @@ def test_every_request_of_either_class_ends_once_with_all_its_tokens(seed: int) 
     traffic.loop.close()
 
 
-def firsts(loop: EngineLoop) -> Iterator[tuple[str, int]]:
+def firsts(loop: VerifiedLoop) -> Iterator[tuple[str, int]]:
     """Requests and the iteration in which they were first scheduled."""
     seen: set[str] = set()
     for count in range(100_000):
@@ -207,7 +207,7 @@ def test_offline_requests_that_share_a_prefix_follow_each_other() -> None:
 
     def hits(cls: type[Any] | None) -> int:
         config = engine_config(total_blocks=40, max_num_seqs=2, enable_prefix_caching=True)
-        loop = EngineLoop(config, cls)
+        loop = VerifiedLoop(config, cls)
         for index in range(24):
             prompt = prefixes[index % 4] + unique_prompt(f"question {index}", 20)
             loop.add(f"r{index}", prompt, 4, extra_args=OFFLINE)
@@ -271,7 +271,7 @@ def test_where_it_cannot_attach_it_serves_as_stock(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(seams, "_ATTRIBUTES", ("what_is_not_there",))
     config = VARIANTS["async-fcfs"]
     assert drive(config, CoScheduler, 1) == drive(config, None, 1)
-    assert EngineLoop(config, CoScheduler).scheduler.planner is None
+    assert VerifiedLoop(config, CoScheduler).scheduler.planner is None
 
 
 def test_snapshots_say_who_is_offline_and_what_online_requests_are_told(

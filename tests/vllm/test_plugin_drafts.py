@@ -10,7 +10,7 @@ from foretell.model import EngineSnapshot
 from foretell.services.backend.vllm import compat
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.backend.vllm.speculation import DraftCounts
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import build_scheduler
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
@@ -45,7 +45,7 @@ def test_snapshots_tell_what_was_accepted(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{tmp_path}/snapshots")
     told: list[EngineSnapshot] = []
 
-    def observe(loop: EngineLoop) -> None:
+    def observe(loop: VerifiedLoop) -> None:
         recorder: Any = loop.scheduler.foretell.recorder
         recorder._publish = lambda *parts: told.append(
             snapshot_from_proto(snapshot_pb2.EngineSnapshot.FromString(b"".join(parts)))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from foretell.services.backend.vllm.reading import Reader
+from foretell.services.backend.vllm.reading import RequestReader
 
 pytestmark = pytest.mark.vllm
 
@@ -20,7 +20,7 @@ def test_a_request_that_left_and_came_back_unseen_is_read_anew() -> None:
     )
     pool = SimpleNamespace(get_num_free_blocks=lambda: 7)
     scheduler = SimpleNamespace(running=[], kv_cache_manager=SimpleNamespace(block_pool=pool))
-    reader = Reader(scheduler, lambda: [request], has_drafts=False, most=1)
+    reader = RequestReader(scheduler, lambda: [request], has_drafts=False, most=1)
     readings = [reader.read(None), reader.read(None)]
     request.num_preemptions, request._output_token_ids = 1, [5, 6]
     readings += [reader.read(None), reader.read(None)]

@@ -7,7 +7,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 
 from foretell.services.backend.vllm.resume import OUTPUT_IDS, OUTPUT_LENGTHS, Resuming
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import engine_config
 
 pytestmark = pytest.mark.vllm
@@ -27,7 +27,7 @@ class Async(Resuming, AsyncScheduler):  # type: ignore[misc]
 class Watching:
     """What the worker and the API server learn about one request."""
 
-    def __init__(self, loop: EngineLoop, request_id: str) -> None:
+    def __init__(self, loop: VerifiedLoop, request_id: str) -> None:
         self.scheduler: Any = loop.scheduler
         self.request_id = request_id
         self.new: list[Any] = []
@@ -58,12 +58,12 @@ class Watching:
         self.scheduler.update_from_output = watched_update
 
 
-def loop_of(*, is_async: bool, **changes: Any) -> EngineLoop:
+def loop_of(*, is_async: bool, **changes: Any) -> VerifiedLoop:
     config = engine_config(async_scheduling=is_async, enable_prefix_caching=True, **changes)
-    return EngineLoop(config, Async if is_async else Sync)
+    return VerifiedLoop(config, Async if is_async else Sync)
 
 
-def add(loop: EngineLoop, name: str, max_tokens: int = 60, **more: Any) -> Any:
+def add(loop: VerifiedLoop, name: str, max_tokens: int = 60, **more: Any) -> Any:
     return loop.add(name, PROMPT, max_tokens, extra_args={OUTPUT_IDS: BROUGHT}, **more)
 
 

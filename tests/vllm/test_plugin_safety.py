@@ -12,7 +12,7 @@ from foretell.services.backend import publisher
 from foretell.services.backend.vllm import plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
 from foretell.services.process.memory_log import LogReader, path_of
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import build_scheduler, engine_config
 from foretell.v1 import snapshot_pb2
 from tests.vllm.plugged import SYNC, endpoint, next_snapshot, warned
@@ -108,7 +108,7 @@ def test_hooks_that_fail_never_reach_the_engine(endpoint: str, warned: list[str]
     stock = drive(SYNC, None, 4)
     for hook in ("scheduled", "updating", "updated"):
 
-        def broken(loop: EngineLoop, hook: str = hook) -> None:
+        def broken(loop: VerifiedLoop, hook: str = hook) -> None:
             setattr(loop.scheduler.foretell.recorder, hook, fail)
 
         assert drive(SYNC, ForetellScheduler, 4, observe=broken) == stock
@@ -116,7 +116,7 @@ def test_hooks_that_fail_never_reach_the_engine(endpoint: str, warned: list[str]
 
 
 def test_a_closed_endpoint_does_no_harm(endpoint: str, warned: list[str]) -> None:
-    def close(loop: EngineLoop) -> None:
+    def close(loop: VerifiedLoop) -> None:
         loop.scheduler.foretell._publisher.close()
 
     assert drive(SYNC, ForetellScheduler, 6, observe=close) == drive(SYNC, None, 6)
@@ -135,7 +135,7 @@ def test_bad_settings_leave_the_engine_running(
 ) -> None:
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", "shm:///never-bound")
     monkeypatch.setenv(f"FORETELL_PLUGIN_{name}", value)
-    loop = EngineLoop(SYNC, ForetellScheduler)
+    loop = VerifiedLoop(SYNC, ForetellScheduler)
     assert loop.scheduler.foretell is None
     loop.add("r0", 20, 3)
     assert loop.run()[-1].free_blocks == SYNC.total_blocks
@@ -150,7 +150,7 @@ def test_snapshots_are_logged_in_shared_memory(
     log = tmp_path / "folder" / "snapshots"
     monkeypatch.setenv("FORETELL_PLUGIN_SNAPSHOT_ENDPOINT", f"shm://{log}")
     monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (60.0,))
-    loop = EngineLoop(SYNC, ForetellScheduler)
+    loop = VerifiedLoop(SYNC, ForetellScheduler)
     reader = LogReader(log)
     reader.reopen()
     assert reader.read()  # the idle engine; from here on it receives everything
@@ -169,7 +169,7 @@ def test_snapshots_are_logged_in_shared_memory(
 @pytest.mark.usefixtures("told_at_once")
 def test_snapshots_travel_and_repeat(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher.SnapshotPublisher.__init__, "__defaults__", (0.05,))
-    loop = EngineLoop(SYNC, ForetellScheduler)
+    loop = VerifiedLoop(SYNC, ForetellScheduler)
     reader = LogReader(path_of(endpoint))
     last = next_snapshot(reader)
     assert last.sequence == 1

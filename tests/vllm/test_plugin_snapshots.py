@@ -17,7 +17,7 @@ from foretell.services.backend import publisher
 from foretell.services.backend.vllm import columns, compat, plugin
 from foretell.services.backend.vllm import snapshot as snapshot_module
 from foretell.services.backend.vllm.plugin import ForetellScheduler
-from foretell.tools.verify.engine_loop import EngineLoop, Iteration
+from foretell.tools.verify.engine_loop import Iteration, VerifiedLoop
 from foretell.tools.verify.installed import build_scheduler, engine_config
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
@@ -75,9 +75,9 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Iterator[Recording]:
 def test_every_snapshot_equals_the_scheduler(variant: str, seed: int, recording: Recording) -> None:
     config = VARIANTS[variant]
     truths: list[Truth] = []
-    loops: list[EngineLoop] = []
+    loops: list[VerifiedLoop] = []
 
-    def observe(loop: EngineLoop) -> None:
+    def observe(loop: VerifiedLoop) -> None:
         loops.append(loop)
         truths.append(Truth(loop))
         recording.on_publish = truths[0].check
@@ -141,7 +141,7 @@ class Lateness:
         self._states: dict[int, list[EngineState]] = defaultdict(list)
         self._truth: Truth | None = None
 
-    def follow(self, loop: EngineLoop, then: Callable[[], None] = lambda: None) -> None:
+    def follow(self, loop: VerifiedLoop, then: Callable[[], None] = lambda: None) -> None:
         """Note the state at each step of `loop`, and call `then` after it."""
         self._truth = truth = Truth(loop)
         recorder = loop.scheduler.foretell.recorder
@@ -179,7 +179,7 @@ def test_what_is_told_late_was_true_when_that_step_began(
     lateness, draws = Lateness(recording), Random(seed)
     late = steps = 0
 
-    def observe(loop: EngineLoop) -> None:
+    def observe(loop: VerifiedLoop) -> None:
         def perhaps_tell() -> None:
             nonlocal late, steps
             steps += 1
@@ -224,7 +224,7 @@ def test_an_exception_in_the_thread_is_kept_and_counted(
     monkeypatch.setattr(snapshot_module.SnapshotRecorder, "tell_late", lambda _: 1 / 0)
     guards: list[Any] = []
 
-    def observe(loop: EngineLoop) -> None:
+    def observe(loop: VerifiedLoop) -> None:
         guards.append(loop.scheduler.foretell)
         guards[0]._teller.join(60.0)
 
@@ -240,7 +240,7 @@ def test_waiting_requests_are_listed_in_the_order_of_admission(
     orders: list[list[str]] = []
     admissions = 0
 
-    def observe(loop: EngineLoop) -> None:
+    def observe(loop: VerifiedLoop) -> None:
         order = compat.waiting_reader(loop.scheduler)
         stock = loop.scheduler.schedule
 
@@ -250,7 +250,7 @@ def test_waiting_requests_are_listed_in_the_order_of_admission(
 
         loop.scheduler.schedule = schedule
 
-    def after_step(_loop: EngineLoop, iteration: Iteration) -> None:
+    def after_step(_loop: VerifiedLoop, iteration: Iteration) -> None:
         nonlocal admissions
         admitted = [
             i for i in iteration.scheduled or {} if i in {*iteration.new, *iteration.resumed}
@@ -265,7 +265,7 @@ def test_waiting_requests_are_listed_in_the_order_of_admission(
 
 def test_a_request_that_waits_again_is_told_anew(recording: Recording) -> None:
     """The queue has the same requests as when it was last not empty, but they have changed."""
-    loop = EngineLoop(engine_config(total_blocks=10), ForetellScheduler)
+    loop = VerifiedLoop(engine_config(total_blocks=10), ForetellScheduler)
     recording.on_publish = Truth(loop).check
     last = [loop.add(f"r{i}", 33, 100, extra_args=extra_args(i)) for i in range(3)][-1]
     while last.num_preemptions < 1:
@@ -281,7 +281,7 @@ def test_a_request_that_waits_again_is_told_anew(recording: Recording) -> None:
 
 
 def test_who_waits_for_a_grammar_is_told(recording: Recording) -> None:
-    loop = EngineLoop(engine_config(), ForetellScheduler)
+    loop = VerifiedLoop(engine_config(), ForetellScheduler)
     loop.add("r0", 33, 10)
     loop.add("r1", 33, 10, awaits_grammar=True)
     loop.step()
@@ -318,7 +318,7 @@ def test_the_configuration_is_told(recording: Recording) -> None:
 def test_a_long_queue_is_published_less_often(
     recording: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = EngineLoop(engine_config(max_num_seqs=2), ForetellScheduler)
+    loop = VerifiedLoop(engine_config(max_num_seqs=2), ForetellScheduler)
     monkeypatch.setattr(snapshot_module, "_REQUESTS_PER_STEP", 4)
     for i in range(20):
         loop.add(f"r{i}", 20, 4)
@@ -355,7 +355,7 @@ def test_predictions_from_clients_are_checked(value: Any, expected: float) -> No
 
 
 def test_extreme_values_fit_the_message(recording: Recording) -> None:
-    loop = EngineLoop(engine_config(), ForetellScheduler)
+    loop = VerifiedLoop(engine_config(), ForetellScheduler)
     loop.add("r0", 10, 2**40, priority=-(2**40), extra_args={"foretell_predicted_tokens": 1e30})
     loop.add("r1", 10, 2, priority=2**40)
     loop.step()

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 
 from foretell.length.adapted import EncoderModel  # noqa: E402
 from foretell.length.bins import BINS  # noqa: E402
-from foretell.length.conversation import Question  # noqa: E402
+from foretell.length.conversation import LengthQuestion  # noqa: E402
 from foretell.services.tagger.apart import EncoderApart  # noqa: E402
 from foretell.services.tagger.reading import (  # noqa: E402
     DESCRIPTION,
@@ -33,7 +33,7 @@ from foretell.tools.train.loop import logits_of, train  # noqa: E402
 from foretell.tools.train.network import LengthModel, OrdinalLoss, make_encoder  # noqa: E402
 from foretell.tools.train.options import SCRATCH, TrainOptions  # noqa: E402
 from foretell.tools.train.run import train_tagger  # noqa: E402
-from foretell.tools.train.state import Progress  # noqa: E402
+from foretell.tools.train.state import TrainingProgress  # noqa: E402
 
 WORDS = ("brief", "thorough", "tea", "ships", "rivers", "bees", "glass", "maps")
 LENGTHS = {"brief": 10, "thorough": 300}
@@ -83,7 +83,7 @@ def test_what_was_learnt_is_served_as_it_was_trained(answers: Path, tmp_path: Pa
     # The service loads it, too, and gives the same estimate for an answer without any feedback yet.
     encoder = EncoderApart(out)
     served = EncoderModel(encoder)
-    question = Question(examples[0].model_name, examples[0].conversation)
+    question = LengthQuestion(examples[0].model_name, examples[0].conversation)
     (found,) = served.infer([question])
     assert served.estimates([(question, found)]) == load_tagger(str(out)).estimate(examples[:1])
     encoder.close()
@@ -144,7 +144,7 @@ def run(answers: Path, out: Path, stop_after: int = 0) -> np.ndarray:
     torch.set_num_threads(1)
     model = LengthModel(make_encoder(SCRATCH, 1, 12), 1)
 
-    def report(progress: Progress, step: int, total: int) -> None:
+    def report(progress: TrainingProgress, step: int, total: int) -> None:
         if step == stop_after:
             raise _Stopped
 

@@ -21,7 +21,7 @@ from vllm.v1.engine.core import DPEngineCoreProc
 from vllm.v1.outputs import ModelRunnerOutput
 
 from foretell.engine.forecast import Forecaster
-from foretell.engine.questions import Question, arrival
+from foretell.engine.questions import EngineQuestion, arrival
 from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.linear import LinearStepTime
 from foretell.length.distribution import certain
@@ -36,7 +36,7 @@ from foretell.model import (
 from foretell.services.backend import publisher
 from foretell.services.backend.vllm import plugin
 from foretell.services.backend.vllm.plugin import ForetellScheduler
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import engine_config
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
@@ -89,7 +89,7 @@ class Executor:
 
     is_sleeping = False
 
-    def __init__(self, rank: Rank, loop: EngineLoop) -> None:
+    def __init__(self, rank: Rank, loop: VerifiedLoop) -> None:
         self._rank, self._loop = rank, loop
         self._sampled: ModelRunnerOutput | None = None
 
@@ -142,7 +142,7 @@ class Core(DPEngineCoreProc):  # type: ignore[misc]
     def __init__(self, rank: Rank, interval: int) -> None:
         self.rank, self.step_counter = rank, -1
         Recording.ranks[threading.get_ident()] = self.keep
-        self.loop = EngineLoop(rank.config, ForetellScheduler)
+        self.loop = VerifiedLoop(rank.config, ForetellScheduler)
         self.scheduler = self.loop.scheduler
         self.model_executor = Executor(rank, self.loop)
         self.vllm_config = self.scheduler.vllm_config
@@ -319,7 +319,7 @@ def test_each_rank_waits_for_the_slowest(
         now_s = max(snapshot.taken_unix_s for snapshot in snapshots)
         for rank, snapshot in zip(ranks, snapshots, strict=True):
             nobody = arrival(RequestSpec("nobody", 1, 1, LengthEstimate(1.0)), certain(1), now_s)
-            question = Question(rank.number, 1, 0, [], (), 1, 0.0)
+            question = EngineQuestion(rank.number, 1, 0, [], (), 1, 0.0)
             firsts_s, lasts_s = forecaster.futures_s(question, nobody, now_s)
             for row, first_s, last_s in zip(rows_of(snapshot), firsts_s, lasts_s, strict=True):
                 mine = rank.tokens[row.request_id]
@@ -352,7 +352,9 @@ def test_who_comes_waits_for_a_step_of_the_others(
     snapshots = [snapshot_of(each, comes - 4, begun_s) for each in ranks]
     request = RequestSpec("newcomer", prompt, output, LengthEstimate(output))
     (found,) = forecaster_of(snapshots, outputs).forecast(
-        [Question(number, 1, 0, [], (), 1, 0.0)], arrival(request, certain(output), at_s), at_s
+        [EngineQuestion(number, 1, 0, [], (), 1, 0.0)],
+        arrival(request, certain(output), at_s),
+        at_s,
     )
     mine = rank.tokens["newcomer"]
     assert found.ttft_s == pytest.approx(ends_s[mine[0]] - at_s)

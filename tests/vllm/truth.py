@@ -14,7 +14,7 @@ from foretell.model import (
     RequestState,
     content_number,
 )
-from foretell.tools.verify.engine_loop import EngineLoop
+from foretell.tools.verify.engine_loop import VerifiedLoop
 from foretell.tools.verify.installed import KNOWS_ENCODING
 from tests.vllm.scenarios import extra_args
 
@@ -36,7 +36,7 @@ def state_of(snapshot: EngineSnapshot) -> EngineState:
 class Truth:
     """Reads the scheduler independently of the plugin, and follows what each step computes."""
 
-    def __init__(self, loop: EngineLoop) -> None:
+    def __init__(self, loop: VerifiedLoop) -> None:
         self.scheduler = loop.scheduler
         self.tokens: dict[str, int] = {}
         self.tokens_before: dict[str, int] = {}

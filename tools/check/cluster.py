@@ -12,7 +12,7 @@ from foretell.latency.linear import LinearStepTime
 from foretell.length.history import LengthHistory
 from foretell.model import EngineSnapshot, Step
 from foretell.policy import make_policy
-from foretell.sim import ClusterConfig, InstanceConfig, simulate
+from foretell.sim import ClusterConfig, SimInstanceConfig, simulate
 from foretell.tools.check.context import Context
 from foretell.tools.check.load import Answered, send
 from foretell.tools.harness.schedulers import running_schedulers
@@ -177,7 +177,7 @@ def _simulated(
         if not steps:
             return {}
         step_time = LinearStepTime(fit(steps).coefficients_s)
-        instances.append(InstanceConfig(own[-1].config, step_time))
+        instances.append(SimInstanceConfig(own[-1].config, step_time))
     found = {}
     for policy in context.options.policies:
         each = [
@@ -191,7 +191,7 @@ def _simulated(
 
 def _simulate(
     context: Context,
-    instances: tuple[InstanceConfig, ...],
+    instances: tuple[SimInstanceConfig, ...],
     policy: str,
     rate: float,
     run_s: float,

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 from foretell.config import load_profile
 from foretell.engine.expected import RecentArrivals
-from foretell.engine.forecast import Call, Forecaster
+from foretell.engine.forecast import ForecastCall, Forecaster
 from foretell.engine.ledger import LOOK_AHEAD_S, MOST_EXPECTED
 from foretell.engine.predictor import samples_behind
-from foretell.engine.questions import Arrival, Question, arrival
+from foretell.engine.questions import EngineQuestion, ExpectedArrival, arrival
 from foretell.engine.snapshots import fill_snapshot
 from foretell.latency.calibration import OnlineStepTime
 from foretell.latency.linear import StepTimeModel
@@ -36,7 +36,7 @@ def profile_step_time() -> StepTimeModel:
 
 def prepare(
     case: Case, step_time: StepTimeModel, *, samples: int = 0, expect_arrivals: bool = False
-) -> Call:
+) -> ForecastCall:
     """The call that predicts the case's new request; `samples` overrides the number of rollouts.
 
     By default, it is the call by which schedulers compare instances. With `expect_arrivals`, it
@@ -50,7 +50,7 @@ def prepare(
     now = snapshot.taken_unix_s
     forecaster = Forecaster()
     fill_snapshot(forecaster, 0, snapshot, rows)
-    question = Question(
+    question = EngineQuestion(
         engine=0,
         samples=samples or samples_behind(len(snapshot.waiting) + len(case.reserved)),
         cached_tokens=0,
@@ -95,7 +95,7 @@ def time_kernel(
     return took
 
 
-def _later(case: Case, step_time: StepTimeModel) -> list[Arrival]:
+def _later(case: Case, step_time: StepTimeModel) -> list[ExpectedArrival]:
     now = case.snapshot.taken_unix_s
     rate = arrivals_per_s(Size(len(case.snapshot.running), 0), step_time)
     recent = RecentArrivals()
@@ -105,5 +105,5 @@ def _later(case: Case, step_time: StepTimeModel) -> list[Arrival]:
     return [expected] if expected else []
 
 
-def _arrival(request: RequestSpec, now_unix_s: float) -> Arrival:
+def _arrival(request: RequestSpec, now_unix_s: float) -> ExpectedArrival:
     return arrival(request, knots(request.length), now_unix_s + DISPATCH_DELAY_S)

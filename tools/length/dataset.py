@@ -18,7 +18,7 @@ from foretell.length.conversation import (
     MOST_EXCHANGES,
     PLAIN,
     Conversation,
-    Exchange,
+    EarlierTurn,
     head_and_tail,
     split_chat,
 )
@@ -79,11 +79,11 @@ class _Row:
     """Without its texts."""
     system: str
     system_characters: int
-    exchange: Exchange
+    exchange: EarlierTurn
     """The prompt, with its answer for later turns."""
     characters: int
     """Characters of the prompt."""
-    earlier: tuple[Exchange, ...]
+    earlier: tuple[EarlierTurn, ...]
     """All earlier exchanges within the line."""
     earlier_characters: int
     """Characters of the earlier exchanges."""
@@ -107,7 +107,9 @@ def _row(line: Line) -> _Row:
         line=line.model_copy(update=_NO_TEXTS),
         system=head_and_tail(system),
         system_characters=len(system),
-        exchange=Exchange(head_and_tail(prompt), head_and_tail(line.response), answer_characters),
+        exchange=EarlierTurn(
+            head_and_tail(prompt), head_and_tail(line.response), answer_characters
+        ),
         characters=len(prompt),
         earlier=earlier,
         earlier_characters=everything - len(system) - len(prompt),
@@ -120,7 +122,7 @@ def _numbered(part: str) -> tuple[str, int]:
     return name, int(part[len(name) :] or 0)
 
 
-def _chat(messages: list[tuple[str, str]]) -> tuple[str, tuple[Exchange, ...], str]:
+def _chat(messages: list[tuple[str, str]]) -> tuple[str, tuple[EarlierTurn, ...], str]:
     """System prompt, earlier exchanges, and the prompt to answer."""
     if messages[-1][0] == ASSISTANT:
         raise ValueError("messages: the last one must not be the assistant's")
@@ -151,7 +153,7 @@ def _joined(rows: list[_Row]) -> list[Example]:
     return examples
 
 
-def _example(row: _Row, earlier: tuple[Exchange, ...], earlier_characters: int) -> Example:
+def _example(row: _Row, earlier: tuple[EarlierTurn, ...], earlier_characters: int) -> Example:
     line = row.line
     own, before = line.in_tok, line.hist_tok
     if own < 0:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from foretell.length import LengthHistory
 from foretell.length.adapted import EncoderModel
-from foretell.length.conversation import Question
+from foretell.length.conversation import LengthQuestion
 from foretell.length.small import SmallModel, Weights, shipped
 from foretell.model import LengthEstimate
 from foretell.services.tagger.encoder import OnnxEncoder
@@ -53,7 +53,9 @@ class EncoderTagger:
 
     def estimate(self, examples: Sequence[Example]) -> list[LengthEstimate]:
         """Estimates by the text of the conversations."""
-        questions = [Question(example.model_name, example.conversation) for example in examples]
+        questions = [
+            LengthQuestion(example.model_name, example.conversation) for example in examples
+        ]
         read = list(zip(questions, self._model.infer(questions), strict=True))
         for example, (question, found) in zip(examples, read, strict=True):
             self._model.remember(_request_id(example), question, found)

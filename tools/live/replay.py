@@ -13,7 +13,7 @@ from itertools import accumulate
 from foretell.engine import SnapshotPredictor
 from foretell.engine.published import Published
 from foretell.engine.publishing import PrefixNews
-from foretell.engine.questions import Arrival
+from foretell.engine.questions import ExpectedArrival
 from foretell.engine.snapshot_cache import SnapshotCache
 from foretell.latency.calibration import OnlineStepTime
 from foretell.length import PRIOR_TOKENS
@@ -33,7 +33,7 @@ class State:
 
     served: Served
     snapshot: EngineSnapshot
-    pending: list[Arrival]
+    pending: list[ExpectedArrival]
     """The reservations of the engine."""
     prediction: Prediction
     """The prediction of the current code."""

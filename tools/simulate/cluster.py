@@ -13,12 +13,12 @@ from foretell.sim import (
     ClusterConfig,
     Fault,
     FaultKind,
-    InstanceConfig,
     Provisioning,
+    SimInstanceConfig,
     true_length,
 )
 from foretell.tools.profiles.imports import ProfileError, profile_of, with_graphs
-from foretell.tools.simulate.options import EngineOptions, ProvisionOptions, SimulateOptions
+from foretell.tools.simulate.options import EngineOptions, SimulatedProvisioning, SimulateOptions
 from foretell.workload import Arrival, noisy_length, residual_length, stated_length
 
 _FORETELL_EVERY = 10
@@ -33,7 +33,7 @@ def cluster_config(
     `prefixes`: whether requests name their prompts' blocks. `trace`: the arrivals from whose
     lengths the estimates of `--estimates tagger` are drawn.
     """
-    instances: list[InstanceConfig] = []
+    instances: list[SimInstanceConfig] = []
     for engine in options.engines:
         instances += [instance_config(engine, options)] * engine.instances
     return ClusterConfig(
@@ -50,7 +50,7 @@ def cluster_config(
     )
 
 
-def instance_config(engine: EngineOptions, options: SimulateOptions) -> InstanceConfig:
+def instance_config(engine: EngineOptions, options: SimulateOptions) -> SimInstanceConfig:
     """One engine of a group; limits that are not given are the profile's."""
     try:
         profile = profile_of(engine.profile)
@@ -72,7 +72,7 @@ def instance_config(engine: EngineOptions, options: SimulateOptions) -> Instance
         async_scheduling=True,
         policy=options.scheduling_policy,
     )
-    return InstanceConfig(config, profile_step_time(with_graphs(profile, config.max_num_seqs)))
+    return SimInstanceConfig(config, profile_step_time(with_graphs(profile, config.max_num_seqs)))
 
 
 def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def engine_facts(engine: EngineOptions, options: SimulateOptions) -> dict[str, A
     }
 
 
-def provisioning_of(options: SimulateOptions, given: ProvisionOptions) -> Provisioning | None:
+def provisioning_of(options: SimulateOptions, given: SimulatedProvisioning) -> Provisioning | None:
     """The provisioning that the options ask for; ValueError if they contradict each other."""
     if not given.provision:
         return None

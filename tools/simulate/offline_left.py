@@ -6,7 +6,7 @@ from itertools import count, cycle
 from typing import NamedTuple
 
 from foretell.model import OFFLINE_PRIORITY
-from foretell.sim.beside import Fixed, OfflineRun
+from foretell.sim.beside import FixedWindow, OfflineRun
 from foretell.sim.config import ClusterConfig
 from foretell.tools.simulate.cluster import cluster_config
 from foretell.tools.simulate.options import SimulateOptions
@@ -45,7 +45,7 @@ def offline_left(options: SimulateOptions, qps: float, seed: int, offline: str) 
     until_s = online[-1].t_s
     if until_s <= 0.0:
         raise ValueError("all requests come at once: that leaves no time for offline ones")
-    windows = Fixed(_WAITING * sum(one.engine.max_num_seqs for one in each))
+    windows = FixedWindow(_WAITING * sum(one.engine.max_num_seqs for one in each))
     found = OfflineRun(config, online, _endless(lines), windows).run(until_s)
     ends = zip(found.offline_ended_s, found.offline_tokens, strict=True)
     tokens = sum(tokens for at_s, tokens in ends if at_s <= until_s)

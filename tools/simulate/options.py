@@ -102,7 +102,7 @@ class SimulateOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProvisionOptions:
+class SimulatedProvisioning:
     """How instances come and go; a field for each option."""
 
     provision: Annotated[

@@ -10,7 +10,7 @@ from typing import Any
 
 from foretell.model import EngineConfig, Slo
 from foretell.policy import make_policy
-from foretell.sim import Provisioning, Report, Served, check_fits, simulate
+from foretell.sim import Provisioning, Report, ServedRequest, check_fits, simulate
 from foretell.tools.files import read_bytes
 from foretell.tools.intervals import quantile
 from foretell.tools.progress import progress
@@ -213,7 +213,7 @@ def moments(values: Sequence[float]) -> dict[str, float]:
     return {name: round(value, _DIGITS) for name, value in found.items()}
 
 
-def relative_errors(served: Sequence[Served]) -> dict[str, float]:
+def relative_errors(served: Sequence[ServedRequest]) -> dict[str, float]:
     """Mean |predicted - actual| / actual of the chosen instances' predictions, which count from
     placement; empty if there are none."""
     pairs = [(r.predicted, r) for r in served if r.predicted is not None and r.attempts == 1]
@@ -225,7 +225,7 @@ def relative_errors(served: Sequence[Served]) -> dict[str, float]:
     }
 
 
-def _error(predicted_s: float, latency_s: float, request: Served) -> float:
+def _error(predicted_s: float, latency_s: float, request: ServedRequest) -> float:
     """Relative error of a latency; predictions count from placement, actual ones from arrival."""
     actual_s = request.arrival_s + latency_s - request.placed_s
     return abs(predicted_s - actual_s) / actual_s

@@ -12,7 +12,7 @@ from foretell.services.tagger.reading import EncoderInputs
 from foretell.tools.train.inputs import Examples, batches, hide_models, in_order
 from foretell.tools.train.network import LengthModel, OrdinalLoss
 from foretell.tools.train.options import SCRATCH, TrainOptions
-from foretell.tools.train.state import Progress, Store
+from foretell.tools.train.state import Store, TrainingProgress
 
 _WARM_UP = 0.05  # share of all steps in which the learning rate rises
 _CLIP = 1.0
@@ -27,7 +27,7 @@ _DROPPED_TOKENS = 0.1
 that memorises them fails on other conversations."""
 _AVERAGED_STEPS = 200.0
 
-Report = Callable[[Progress, int, int], None]
+Report = Callable[[TrainingProgress, int, int], None]
 """Called after every step with progress, the step's number and the number of all steps."""
 
 
@@ -38,7 +38,7 @@ def train(
     pad: int,
     options: TrainOptions,
     report: Report,
-) -> Progress:
+) -> TrainingProgress:
     """Train `model` and leave it with its best weights; continue a stopped run.
 
     Weights averaged over the latest steps are evaluated and kept, since they generalise better.
@@ -102,7 +102,7 @@ def logits_of(model: LengthModel, examples: Examples, pad: int) -> NDArray[np.fl
     return found
 
 
-def _judge(progress: Progress, loss: float, model: nn.Module, store: Store) -> None:
+def _judge(progress: TrainingProgress, loss: float, model: nn.Module, store: Store) -> None:
     if loss < progress.best_loss:
         progress.best_loss, progress.evaluations_since_best = loss, 0
         store.save_best(model)

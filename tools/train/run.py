@@ -28,7 +28,7 @@ from foretell.tools.train.inputs import Examples, hold_out, prepare
 from foretell.tools.train.loop import logits_of, train
 from foretell.tools.train.network import LengthModel, make_encoder
 from foretell.tools.train.options import SCRATCH, TrainOptions
-from foretell.tools.train.state import Progress
+from foretell.tools.train.state import TrainingProgress
 from foretell.tools.train.teachers import taught_by
 
 _LEAST_HELD = 20
@@ -108,10 +108,10 @@ def _train(
     judged: Examples,
     pad: int,
     options: TrainOptions,
-) -> Progress:
+) -> TrainingProgress:
     with showing("training") as show:
 
-        def report(progress: Progress, step: int, total: int) -> None:
+        def report(progress: TrainingProgress, step: int, total: int) -> None:
             best = "" if progress.best_loss == float("inf") else f", best {progress.best_loss:.4f}"
             show(f"epoch {progress.epoch + 1}: loss {progress.loss:.4f}{best}", step, total)
 

@@ -14,7 +14,7 @@ _RUNNING = ("out", "threads")  # options that may change between stop and resump
 
 
 @dataclass(slots=True)
-class Progress:
+class TrainingProgress:
     """The progress of a run."""
 
     epoch: int = 0
@@ -38,15 +38,15 @@ class Store:
             if name not in _RUNNING
         }
 
-    def save(self, progress: Progress, **parts: nn.Module | torch.optim.Optimizer) -> None:
+    def save(self, progress: TrainingProgress, **parts: nn.Module | torch.optim.Optimizer) -> None:
         """Replace what was saved before, atomically; `load` takes the same `parts`."""
         states = {name: part.state_dict() for name, part in parts.items()}
         self._write(_LATEST, {"options": self._options, "progress": asdict(progress), **states})
 
-    def load(self, **parts: nn.Module | torch.optim.Optimizer) -> Progress:
+    def load(self, **parts: nn.Module | torch.optim.Optimizer) -> TrainingProgress:
         """Load the saved run into `parts`, and return its progress; ValueError if it is another."""
         if not (self._folder / _LATEST).exists():
-            return Progress()
+            return TrainingProgress()
         found = self._read(_LATEST)
         was = found["options"]
         changed = [name for name, value in self._options.items() if was.get(name) != value]
@@ -57,7 +57,7 @@ class Store:
             )
         for name, part in parts.items():
             part.load_state_dict(found[name])
-        return Progress(**found["progress"])
+        return TrainingProgress(**found["progress"])
 
     def save_best(self, model: nn.Module) -> None:
         """Save the weights to end with."""

@@ -1,6 +1,6 @@
 """The engine loop around the installed vLLM's own scheduler.
 
-`EngineLoop` steps it as `EngineCore.step` and `EngineCore.step_with_batch_queue` do
+`VerifiedLoop` steps it as `EngineCore.step` and `EngineCore.step_with_batch_queue` do
 (vllm/v1/engine/core.py), with made-up sampled tokens.
 """
 
@@ -87,7 +87,7 @@ class _Grammar:
         return tokens
 
 
-class EngineLoop:
+class VerifiedLoop:
     """A scheduler and the loop around it; `config.async_scheduling` decides which loop."""
 
     def __init__(self, config: EngineConfig, cls: type[Any] | None = None) -> None:

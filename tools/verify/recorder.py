@@ -11,7 +11,7 @@ from foretell.engine.scenario import ReplayRequest, Scenario
 from foretell.model import EngineSnapshot
 from foretell.services.backend.vllm import compat
 from foretell.services.backend.vllm.snapshot import SnapshotRecorder
-from foretell.tools.verify.engine_loop import EOS_TOKEN, Drafting, EngineLoop, Iteration
+from foretell.tools.verify.engine_loop import EOS_TOKEN, Drafting, Iteration, VerifiedLoop
 from foretell.v1 import snapshot_pb2
 from foretell.wire import snapshot_from_proto
 
@@ -32,7 +32,7 @@ class SegmentTokens:
         return [self.token(name, j) for name, tokens in prompt for j in range(tokens)]
 
 
-class ReplayLoop(EngineLoop):
+class ReplayLoop(VerifiedLoop):
     """An engine loop with the token ids of a scenario."""
 
     def __init__(self, scenario: Scenario) -> None:

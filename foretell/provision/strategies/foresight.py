@@ -12,7 +12,7 @@ from foretell.model import Slo
 from foretell.provision.arrivals import ArrivalForecast
 from foretell.provision.base import Proposal, StrategyPlan
 from foretell.provision.config import DAY_S, TUNING
-from foretell.provision.facts import Facts, Phase
+from foretell.provision.facts import Facts, InstancePhase
 from foretell.provision.rollout import Coming, EngineKind, EnginePlace, share_within
 
 TTFT_S, TPOT_S, WITHIN = 2.0, 0.1, 0.99
@@ -95,11 +95,11 @@ class Foresight:
         rates: tuple[float, ...],
     ) -> tuple[int, float]:
         """The number of instances, and the share within the targets as far as rollouts show it."""
-        ready = sorted(facts.in_phase(Phase.READY), key=lambda i: -i.requests)
+        ready = sorted(facts.in_phase(InstancePhase.READY), key=lambda i: -i.requests)
         here = [EnginePlace(published[instance.instance_id]) for instance in ready]
         here += [
             EnginePlace(None, max(0.0, plan.cold_start_s - (facts.now_s - i.since_s)))
-            for i in sorted(facts.in_phase(Phase.WARMING), key=lambda i: i.since_s)
+            for i in sorted(facts.in_phase(InstancePhase.WARMING), key=lambda i: i.since_s)
         ]
 
         def share(instances: int) -> float:

@@ -5,7 +5,7 @@ from statistics import fmean
 from typing import ClassVar
 
 from foretell.provision.base import Proposal, StrategyPlan
-from foretell.provision.facts import Facts, InstanceFacts, Phase
+from foretell.provision.facts import Facts, InstanceFacts, InstancePhase
 
 WINDOW_S = 60.0
 """The peaks of an instance's KV cache use and queue over this time count."""
@@ -35,7 +35,7 @@ class Saturation:
         self._seen: dict[str, deque[tuple[float, float, int]]] = {}
 
     def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
-        ready = facts.in_phase(Phase.READY)
+        ready = facts.in_phase(InstancePhase.READY)
         peaks = self._peaks(ready, facts.now_s)
         if not peaks:
             return Proposal(plan.instances, "no instance is ready")

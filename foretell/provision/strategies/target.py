@@ -4,7 +4,7 @@ from math import ceil
 from typing import ClassVar
 
 from foretell.provision.base import Proposal, StrategyPlan
-from foretell.provision.facts import Facts, Phase
+from foretell.provision.facts import Facts, InstancePhase
 
 
 class Target:
@@ -24,7 +24,7 @@ class Target:
         self._tolerance = tolerance
 
     def propose(self, facts: Facts, plan: StrategyPlan) -> Proposal:
-        ready = len(facts.in_phase(Phase.READY))
+        ready = len(facts.in_phase(InstancePhase.READY))
         why = f"{facts.requests} requests in progress, {self._requests:g} an instance wanted"
         if ready == 0:
             return Proposal(max(plan.instances, ceil(facts.requests / self._requests)), why)

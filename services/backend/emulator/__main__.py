@@ -11,8 +11,8 @@ from foretell.latency.tables import profile_step_time
 from foretell.model import EngineConfig, GpuProfile
 from foretell.services.backend.emulator.answer import JobMaker
 from foretell.services.backend.emulator.app import Engine, create_app
-from foretell.services.backend.emulator.driver import Driver
-from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.driver import EmulatorDriver
+from foretell.services.backend.emulator.lengths import EmulatedLengths
 from foretell.services.backend.emulator.server import serve_http
 from foretell.services.backend.emulator.snapshot import SnapshotFeed
 from foretell.services.backend.publisher import SnapshotPublisher
@@ -51,14 +51,14 @@ def make_driver(
     profile: GpuProfile,
     config: EngineConfig,
     feed: SnapshotFeed | None,
-) -> Driver:
+) -> EmulatorDriver:
     """Make the engine. Its noise differs between instances, but is the same in each run."""
     generator = random.Random(settings.name)
 
     def noise() -> float:
         return max(_LEAST_STEP_RATIO - 1.0, generator.gauss(0.0, settings.noise_ratio))
 
-    return Driver(
+    return EmulatorDriver(
         Twin(config),
         profile_step_time(profile),
         speedup=settings.speedup,
@@ -85,7 +85,7 @@ async def serve(settings: EmulatorSettings, stop: asyncio.Event) -> None:
             resources.callback(publisher.close)
             feed = SnapshotFeed(publisher.send, settings.name, uuid4().hex, config)
         driver = make_driver(settings, profile, config, feed)
-        jobs = JobMaker(config, Lengths(), MAX_QUEUE)
+        jobs = JobMaker(config, EmulatedLengths(), MAX_QUEUE)
         stepping = asyncio.create_task(driver.run())
         stepping.add_done_callback(lambda _: stop.set())
         try:

@@ -7,8 +7,8 @@ from uuid import uuid4
 from foretell.cosched import job_of
 from foretell.engine import Sequence
 from foretell.model import EngineConfig
-from foretell.services.backend.emulator.driver import Stream
-from foretell.services.backend.emulator.lengths import Lengths
+from foretell.services.backend.emulator.driver import EmulatedSequence
+from foretell.services.backend.emulator.lengths import EmulatedLengths
 from foretell.services.backend.emulator.protocol import ApiError, GenerationRequest
 from foretell.services.backend.emulator.text import WORDS, Continuation, text_key
 
@@ -17,13 +17,13 @@ EOS_ID = len(WORDS)
 _IDS = {word: index for index, word in enumerate(WORDS)}
 
 
-class Answer:
+class EmulatedChoice:
     """One choice: reads its stream's tokens as text, up to a stop string."""
 
     def __init__(
         self,
         index: int,
-        stream: Stream,
+        stream: EmulatedSequence,
         text: Continuation,
         *,
         eos_after: int | None,
@@ -102,16 +102,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class EmulatedRequest:
     """One request in the engine: the answers of all its prompts and choices."""
 
-    answers: list[Answer]
+    answers: list[EmulatedChoice]
     prompt_tokens: list[int]
     """Per prompt; answer `i` belongs to prompt `i // n`."""
     choices: int
     wake: asyncio.Event
 
-    def usage(self, answer: Answer | None = None) -> Usage:
+    def usage(self, answer: EmulatedChoice | None = None) -> Usage:
         """The tokens so far, of one choice or of all."""
         if answer is not None:
             return usage_of(self.prompt_tokens[answer.index // self.choices], answer.tokens)
@@ -130,14 +130,14 @@ def usage_of(prompt_tokens: int, completion_tokens: int) -> Usage:
 class JobMaker:
     """Turns requests into jobs for one engine."""
 
-    def __init__(self, config: EngineConfig, lengths: Lengths, max_queue: int) -> None:
+    def __init__(self, config: EngineConfig, lengths: EmulatedLengths, max_queue: int) -> None:
         self._config = config
         self._lengths = lengths
         self._max_queue = max_queue
 
     def make(
         self, request: GenerationRequest, response_id: str, priority: int, now_unix_s: float
-    ) -> Job:
+    ) -> EmulatedRequest:
         """Raises `ApiError` where vLLM would refuse the request."""
         prompts = request.prompts()
         if not prompts or not all(prompts):
@@ -149,7 +149,7 @@ class JobMaker:
         if self._config.co_schedules:
             priority = wanted.priority(priority)
             targets_s = wanted.targets.or_zero_s
-        job = Job([], list(map(len, prompts)), request.n, asyncio.Event())
+        job = EmulatedRequest([], list(map(len, prompts)), request.n, asyncio.Event())
         for number, tokens in enumerate(prompts):
             limit = self._output_limit(request, len(tokens))
             # As in vLLM, the prompt of a chat has no number.
@@ -173,13 +173,13 @@ class JobMaker:
     def _answer(
         self,
         request: GenerationRequest,
-        job: Job,
+        job: EmulatedRequest,
         sequence: Sequence,
         number: int,
         tokens: list[str],
         choice: int,
         begun: int,
-    ) -> Answer:
+    ) -> EmulatedChoice:
         key = text_key(None if request.greedy else request.seed, choice)
         eos_after = None
         if not request.ignore_eos:
@@ -187,8 +187,8 @@ class JobMaker:
             eos_after = max(drawn, request.min_tokens + 1)
             sequence.stop_after = min(sequence.max_tokens, max(1, eos_after - begun))
         stop = request.stop_strings
-        stream = Stream(sequence, request.tag(), job.wake, bool(request.stream or stop))
-        return Answer(
+        stream = EmulatedSequence(sequence, request.tag(), job.wake, bool(request.stream or stop))
+        return EmulatedChoice(
             len(job.answers),
             stream,
             Continuation(tokens, key),

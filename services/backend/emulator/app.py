@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from foretell.model import EngineConfig
 from foretell.services.backend.emulator.answer import JobMaker
-from foretell.services.backend.emulator.driver import Driver, RefusedError
+from foretell.services.backend.emulator.driver import EmulatorDriver, RefusedError
 from foretell.services.backend.emulator.formats import (
     ChatFormat,
     CompletionFormat,
@@ -39,7 +39,7 @@ class Engine:
     """One emulated engine, as used by its routes."""
 
     def __init__(
-        self, config: EngineConfig, driver: Driver, jobs: JobMaker, max_body_bytes: int
+        self, config: EngineConfig, driver: EmulatorDriver, jobs: JobMaker, max_body_bytes: int
     ) -> None:
         self.config = config
         self.driver = driver

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from foretell.cosched import OnlineWatch
-from foretell.engine import Batch, Outcome, Sequence, Twin
+from foretell.engine import Sequence, StepBatch, StepOutcome, Twin
 from foretell.kernel.step_time import scaled
 from foretell.latency.linear import StepTimeModel
 from foretell.model import OFFLINE_PRIORITY, Step
@@ -28,7 +28,7 @@ class RefusedError(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class EmulatedSequence:
     """One sequence in the engine, and how far it has come.
 
     Tokens are only counted, because their text follows from the prompt. So a slow reader costs no
@@ -45,7 +45,7 @@ class Stream:
     finished: bool = False
 
 
-class Driver:
+class EmulatorDriver:
     """The engine. `run` is its loop; everything else is called from the same event loop."""
 
     def __init__(
@@ -68,16 +68,16 @@ class Driver:
         self._noise = noise
         self._max_queue = max_queue
         self._feed = feed
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, EmulatedSequence] = {}
         self._tags: dict[str, RequestTag] = {}
-        self._arrivals: list[Stream] = []
+        self._arrivals: list[EmulatedSequence] = []
         self._aborts: list[str] = []
         self._arrived = asyncio.Event()
         self._step = 0
         self._completed: list[Step] = []
         self.stopped = False
 
-    def submit(self, streams: list[Stream]) -> None:
+    def submit(self, streams: list[EmulatedSequence]) -> None:
         """Take in the sequences of one request together; raises `RefusedError`."""
         if self.stopped:
             raise RefusedError("the engine has stopped")
@@ -90,7 +90,7 @@ class Driver:
         self._arrivals.extend(streams)
         self._arrived.set()
 
-    def abort(self, stream: Stream) -> None:
+    def abort(self, stream: EmulatedSequence) -> None:
         """Drop `stream` before the next step; nothing happens when it has ended already."""
         request_id = stream.sequence.request_id
         if self._forget(request_id) is not None:
@@ -137,7 +137,7 @@ class Driver:
         self._online.observe(lambda: sum(online), now_s)
         self._twin.expect_online(*self._online.for_snapshot(now_s))
 
-    async def _run_step(self, batch: Batch, due: float) -> float:
+    async def _run_step(self, batch: StepBatch, due: float) -> float:
         """Let the step's time pass and apply it; returns when the next one is due."""
         begun = time.monotonic()
         if begun - due > _SLACK_S:
@@ -158,7 +158,7 @@ class Driver:
         self._hand_out(self._twin.complete(batch, time.time()))
         return due
 
-    def _hand_out(self, outcome: Outcome) -> None:
+    def _hand_out(self, outcome: StepOutcome) -> None:
         streams = self._streams
         self.metrics.generated(len(outcome.sampled))
         for seq in outcome.sampled:
@@ -177,11 +177,11 @@ class Driver:
                 stream.finished = True
                 stream.wake.set()
 
-    def _forget(self, request_id: str) -> Stream | None:
+    def _forget(self, request_id: str) -> EmulatedSequence | None:
         self._tags.pop(request_id, None)
         return self._streams.pop(request_id, None)
 
-    def _tell(self, batch: Batch | None, in_flight: tuple[Step, ...]) -> None:
+    def _tell(self, batch: StepBatch | None, in_flight: tuple[Step, ...]) -> None:
         completed, self._completed = tuple(self._completed), []
         if self._feed is not None:
             self._feed.publish(

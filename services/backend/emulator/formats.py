@@ -4,7 +4,7 @@ from typing import Any
 
 import orjson
 
-from foretell.services.backend.emulator.answer import Answer, Usage
+from foretell.services.backend.emulator.answer import EmulatedChoice, Usage
 
 _DONE = b"data: [DONE]\n\n"
 _REASONS = {"stop": "end_turn", "length": "max_tokens"}
@@ -24,7 +24,7 @@ class CompletionFormat:
         """What is sent before the first token of any choice."""
         return b""
 
-    def chunk(self, answer: Answer, text: str, usage: Usage | None) -> bytes:
+    def chunk(self, answer: EmulatedChoice, text: str, usage: Usage | None) -> bytes:
         """The next piece of one choice, with its finish reason if `answer` has ended."""
         return self._event([self._choice(answer, self._piece(text), answer.new_ids)], usage)
 
@@ -32,7 +32,7 @@ class CompletionFormat:
         """What follows the last token; `usage`: what `stream_options.include_usage` asks for."""
         return (self._event([], usage) if usage else b"") + _DONE
 
-    def body(self, answers: list[Answer], texts: list[str], usage: Usage) -> bytes:
+    def body(self, answers: list[EmulatedChoice], texts: list[str], usage: Usage) -> bytes:
         """The whole answer of a request that is not streamed."""
         each = zip(answers, texts, strict=True)
         choices = [self._choice(answer, self._whole(text), None) for answer, text in each]
@@ -46,7 +46,7 @@ class CompletionFormat:
         return {"text": text}
 
     def _choice(
-        self, answer: Answer, content: dict[str, Any], ids: list[int] | None
+        self, answer: EmulatedChoice, content: dict[str, Any], ids: list[int] | None
     ) -> dict[str, Any]:
         return {
             "index": answer.index,
@@ -99,7 +99,7 @@ class MessagesFormat(CompletionFormat):
         block = {"index": 0, "content_block": {"type": "text", "text": ""}}
         return _named("message_start", {"message": message}) + _named("content_block_start", block)
 
-    def chunk(self, answer: Answer, text: str, usage: Usage | None) -> bytes:
+    def chunk(self, answer: EmulatedChoice, text: str, usage: Usage | None) -> bytes:
         """The next piece of the text."""
         if answer.finish_reason is not None:
             self._stop = _stop(answer)
@@ -117,13 +117,13 @@ class MessagesFormat(CompletionFormat):
             + _named("message_stop", {})
         )
 
-    def body(self, answers: list[Answer], texts: list[str], usage: Usage) -> bytes:
+    def body(self, answers: list[EmulatedChoice], texts: list[str], usage: Usage) -> bytes:
         """The whole answer of a request that is not streamed."""
         content = [{"type": "text", "text": texts[0]}]
         return orjson.dumps(self._message(content, usage, answers[0]))
 
     def _message(
-        self, content: list[dict[str, str]], usage: Usage, answer: Answer | None
+        self, content: list[dict[str, str]], usage: Usage, answer: EmulatedChoice | None
     ) -> dict[str, Any]:
         return {
             "id": self._id,
@@ -136,7 +136,7 @@ class MessagesFormat(CompletionFormat):
         }
 
 
-def _stop(answer: Answer | None) -> dict[str, Any]:
+def _stop(answer: EmulatedChoice | None) -> dict[str, Any]:
     """Why an answer has ended; `answer` None: it has not."""
     if answer is not None and answer.stop_reason is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop_reason}

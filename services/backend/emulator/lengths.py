@@ -22,7 +22,7 @@ _NORMAL = NormalDist(-(_SIGMA**2) / 2, _SIGMA)
 """Distribution of log(length / mean length)."""
 
 
-class Lengths:
+class EmulatedLengths:
     """Lengths of answers, the end-of-sequence token included."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from foretell.engine import Sequence, Twin
-from foretell.engine.batch import Batch
+from foretell.engine.batch import StepBatch
 
 _LABELS = ("model_name", "engine")
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
@@ -44,7 +44,7 @@ class EngineMetrics:
         """Note that a sequence has been queued."""
         self._moments[request_id] = [time.monotonic()]
 
-    def admitted(self, batch: Batch) -> None:
+    def admitted(self, batch: StepBatch) -> None:
         """Note the admissions and preemptions of a step that begins."""
         self._preempted.inc(len(batch.preempted))
         for seq in batch.admitted:

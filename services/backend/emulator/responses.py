@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from foretell.services.backend.emulator.answer import Answer, Job, usage_of
-from foretell.services.backend.emulator.driver import Driver
+from foretell.services.backend.emulator.answer import EmulatedChoice, EmulatedRequest, usage_of
+from foretell.services.backend.emulator.driver import EmulatorDriver
 from foretell.services.backend.emulator.formats import CompletionFormat
 from foretell.services.backend.emulator.protocol import ApiError, StreamOptions
 
@@ -16,7 +16,11 @@ class JobResponse(Response):
     """The answer of a request, made while its client waits for it."""
 
     def __init__(
-        self, job: Job, driver: Driver, formats: CompletionFormat, options: StreamOptions | None
+        self,
+        job: EmulatedRequest,
+        driver: EmulatorDriver,
+        formats: CompletionFormat,
+        options: StreamOptions | None,
     ) -> None:
         """With `options` the answer is streamed: one event per token and choice."""
         super().__init__()
@@ -64,7 +68,7 @@ class JobResponse(Response):
             body = b""
         yield formats.finale(job.usage() if options.include_usage else None)
 
-    async def _pieces(self) -> AsyncIterator[list[tuple[Answer, str]]]:
+    async def _pieces(self) -> AsyncIterator[list[tuple[EmulatedChoice, str]]]:
         """Yield at each wake-up the answers that have news, with their new text, until all end."""
         job, driver = self._job, self._driver
         open_answers = len(job.answers)

@@ -7,7 +7,7 @@ would cost more than all other work of a step.
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from foretell.engine import Batch, Sequence, Twin
+from foretell.engine import Sequence, StepBatch, Twin
 from foretell.model import EngineConfig, Step
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto, steps_to_proto
@@ -45,7 +45,7 @@ class SnapshotFeed:
     def publish(
         self,
         twin: Twin,
-        batch: Batch | None,
+        batch: StepBatch | None,
         tags: Mapping[str, RequestTag],
         *,
         now_unix_s: float,

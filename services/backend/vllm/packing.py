@@ -19,7 +19,7 @@ _FIXED = {
 }
 
 
-class Fixed:
+class FixedFields:
     """Writes fields of fixed width of a message, all in one call."""
 
     def __init__(self, message: type[Message], *names: str) -> None:
@@ -30,7 +30,7 @@ class Fixed:
         self._letters = [letter for _, letter in kinds]
         self._prepare()
 
-    def then(self, message: type[Message], name: str, inner: "Fixed") -> None:
+    def then(self, message: type[Message], name: str, inner: "FixedFields") -> None:
         """Write `inner`, the message in field `name` of `message`, after the other fields."""
         before = length_first(message, name) + varint(inner.size)
         self._tags += [before + inner._tags[0], *inner._tags[1:]]

@@ -53,7 +53,7 @@ class Reading(NamedTuple):
 EMPTY = Queue([], [], [])
 
 
-class Reader:
+class RequestReader:
     """Reads the requests of one scheduler. Runs in the engine's hot loop."""
 
     def __init__(

@@ -13,21 +13,21 @@ from foretell.services.backend.vllm.columns import Columns, Facts
 from foretell.services.backend.vllm.encoder import EncoderState
 from foretell.services.backend.vllm.kv_groups import LeftBlocks
 from foretell.services.backend.vllm.pace import Growing, Growth, Pace
-from foretell.services.backend.vllm.packing import Fixed
+from foretell.services.backend.vllm.packing import FixedFields
 from foretell.services.backend.vllm.ranks import StepCounter
-from foretell.services.backend.vllm.reading import EMPTY, Queue, Reader, Reading
+from foretell.services.backend.vllm.reading import EMPTY, Queue, Reading, RequestReader
 from foretell.services.backend.vllm.speculation import DraftCounts
 from foretell.services.backend.vllm.steps import Instant, StepTracker
 from foretell.v1 import snapshot_pb2
 from foretell.wire import config_to_proto
 
-_GROWN = Fixed(
+_GROWN = FixedFields(
     snapshot_pb2.EngineSnapshot,
     "grown_computed_tokens",
     "grown_output_tokens",
     "grown_in_flight_tokens",
 )
-_HEAD = Fixed(
+_HEAD = FixedFields(
     snapshot_pb2.EngineSnapshot, "sequence", "taken_unix_s", "published_unix_s", "free_blocks"
 )
 # A snapshot costs about a microsecond per request. Beyond this many requests only every second,
@@ -96,7 +96,7 @@ class SnapshotRecorder:
         elif self._encoder:
             self._changes = self._encoder.is_held
         self._growing = Growing()
-        self._reader = Reader(
+        self._reader = RequestReader(
             scheduler, waiting, has_drafts=self._drafts is not None, most=_REQUESTS_PER_STEP
         )
         self._facts: dict[str, Facts] = {}

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from foretell.model import BatchShape, Step
-from foretell.services.backend.vllm.packing import Fixed, length_first, varint
+from foretell.services.backend.vllm.packing import FixedFields, length_first, varint
 from foretell.v1 import snapshot_pb2
 
 _MAX_IN_FLIGHT = 64  # vLLM holds 2, or one per pipeline stage
-_STEP = Fixed(snapshot_pb2.Step, "step", "started_unix_s", "duration_s")
+_STEP = FixedFields(snapshot_pb2.Step, "step", "started_unix_s", "duration_s")
 _STEP.then(
     snapshot_pb2.Step,
     "shape",
-    Fixed(snapshot_pb2.BatchShape, *BatchShape.__dataclass_fields__),
+    FixedFields(snapshot_pb2.BatchShape, *BatchShape.__dataclass_fields__),
 )
 _IN_FLIGHT, _COMPLETED = (
     length_first(snapshot_pb2.EngineSnapshot, name) + varint(_STEP.size)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from foretell.http1.response import Response
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
+from foretell.services.scheduler.placing.attempt import Attempt, RequestTrace, Traces
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.predictors import Predictors
 from foretell.services.scheduler.record.status import WINDOW_S
@@ -72,7 +72,7 @@ def _with_lanes(instances: list[dict[str, Any]], predictors: Predictors) -> list
     return [{**each, "lanes": lanes.get(each["instance_id"], [])} for each in instances]
 
 
-def _row(trace: Trace) -> dict[str, Any]:
+def _row(trace: RequestTrace) -> dict[str, Any]:
     last = trace.attempts[-1]
     prediction = last.decision.chosen.prediction
     return {

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from yarl import URL
 
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.pool import Pool
 
 _KNOWN_FOR_S = 5.0  # an engine's container may get another address after a restart
@@ -25,7 +25,7 @@ class Addresses:
         self._resolved: dict[str, tuple[float, str]] = {}
         """By URL: until when an address is fresh, in `time.monotonic`, and the address."""
 
-    async def of(self, instance: Instance) -> str:
+    async def of(self, instance: PoolInstance) -> str:
         """The address of an engine; raises OSError if its name has none."""
         url = instance.config.url
         if not self._fresh(url):
@@ -42,7 +42,7 @@ class Addresses:
             self._resolved[url] = time.monotonic() + _KNOWN_FOR_S, address
         return self.known(instance)
 
-    async def learn(self, instances: Iterable[Instance]) -> None:
+    async def learn(self, instances: Iterable[PoolInstance]) -> None:
         """Look up addresses that are not fresh, but wait only `_PATIENCE_S`."""
         unsure = [self.of(each) for each in instances if not self._fresh(each.config.url)]
         if unsure:
@@ -50,7 +50,7 @@ class Addresses:
                 async with asyncio.timeout(_PATIENCE_S):
                     await asyncio.gather(*unsure, return_exceptions=True)
 
-    def known(self, instance: Instance) -> str:
+    def known(self, instance: PoolInstance) -> str:
         """The address of an engine if it is known, fresh or not; otherwise ""."""
         url = instance.config.url
         return _literal(url) or self._resolved.get(url, (0.0, ""))[1]
@@ -65,7 +65,7 @@ class Addresses:
         pairs = zip(known, found, strict=True)
         return frozenset(each.config.instance_id for each, at in pairs if at in addresses)
 
-    def instance(self, address: str) -> Instance | None:
+    def instance(self, address: str) -> PoolInstance | None:
         known = self._pool.instances.values()
         return next((each for each in known if self.known(each) == address), None)
 

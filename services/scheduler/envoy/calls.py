@@ -16,7 +16,7 @@ UNAUTHENTICATED = 16
 """Status codes of gRPC."""
 
 
-class Call(Protocol):
+class CallHandler(Protocol):
     """What answers one call."""
 
     def receive(self, message: bytes) -> None:
@@ -29,19 +29,19 @@ class Call(Protocol):
         """The caller has left, or its connection has; nothing can be sent any more."""
 
 
-class Carrier(Protocol):
+class CallCarrier(Protocol):
     """The connection, as far as a call needs it."""
 
     def send_headers(
-        self, stream: "Stream", headers: list[tuple[str, str]], *, ends: bool
+        self, stream: "CallStream", headers: list[tuple[str, str]], *, ends: bool
     ) -> None: ...
 
-    def send_waiting(self, stream: "Stream") -> None: ...
+    def send_waiting(self, stream: "CallStream") -> None: ...
 
     def earn(self) -> None: ...
 
 
-class Stream:
+class CallStream:
     """One call as its handler sees it: messages go out, until it is ended."""
 
     __slots__ = (
@@ -56,12 +56,12 @@ class Stream:
         "outgoing",
     )
 
-    def __init__(self, connection: Carrier, stream_id: int) -> None:
+    def __init__(self, connection: CallCarrier, stream_id: int) -> None:
         self._connection = connection
         self._sent: asyncio.Future[None] | None = None
         self.begun = False
         self.id = stream_id
-        self.call: Call | None = None
+        self.call: CallHandler | None = None
         self.closed = False
         self.half_closed = False
         """The peer sends no more."""

@@ -31,7 +31,7 @@ from foretell.services.http.exchange import (
 from foretell.services.process.logs import about
 from foretell.services.scheduler.app import App
 from foretell.services.scheduler.envoy.addresses import Addresses
-from foretell.services.scheduler.envoy.calls import UNKNOWN, Stream
+from foretell.services.scheduler.envoy.calls import UNKNOWN, CallStream
 from foretell.services.scheduler.lifecycle.context import RequestContext
 from foretell.services.scheduler.placing.attempt import Attempt
 from foretell.services.scheduler.proxy import is_stored
@@ -46,11 +46,11 @@ _CHUNKS_AT_ONCE = 16
 _DUPLEX = pb.ProtocolConfiguration.FULL_DUPLEX_STREAMED
 
 
-class Exchange:
+class PickerExchange:
     """A call of `ExternalProcessor/Process`, which is one HTTP request of the gateway's."""
 
     def __init__(
-        self, stream: Stream, app: App, addresses: Addresses, authorization: Mapping[str, str]
+        self, stream: CallStream, app: App, addresses: Addresses, authorization: Mapping[str, str]
     ) -> None:
         """`authorization`: the header that engines get in place of the client's."""
         self._stream = stream

@@ -19,7 +19,7 @@ from h2.exceptions import DenialOfServiceError, ProtocolError, StreamClosedError
 from h2.settings import SettingCodes
 from hyperframe.frame import GoAwayFrame
 
-from foretell.services.scheduler.envoy.calls import RESOURCE_EXHAUSTED, Call, Stream
+from foretell.services.scheduler.envoy.calls import RESOURCE_EXHAUSTED, CallHandler, CallStream
 from foretell.services.scheduler.envoy.frames import (
     COST_OF_SMALL,
     EARNED_BY_ANSWER,
@@ -44,18 +44,18 @@ _WINDOW = 1 << 20
 _LARGEST_WINDOW = (1 << 31) - 1
 _LONGEST_HEADERS = 1 << 16
 
-Open = Callable[[Stream, dict[str, str]], Call | None]
+Open = Callable[[CallStream, dict[str, str]], CallHandler | None]
 """Begins the call of a stream with these request headers; None after it has ended the stream."""
 
 
-class Connection(asyncio.Protocol):
+class Http2Connection(asyncio.Protocol):
     """One connection of a gateway, with its concurrent calls."""
 
     def __init__(
         self,
         open_call: Open,
         turns: Turns,
-        connections: set["Connection"],
+        connections: set["Http2Connection"],
         most_streams: int = 4096,
     ) -> None:
         """`connections` contains this one while it is open."""
@@ -66,11 +66,11 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, CallStream] = {}
         self._frames = Frames()
         self._asked = False
         self._partial_bytes = 0
-        self._waiting: dict[int, Stream] = {}
+        self._waiting: dict[int, CallStream] = {}
         """Streams with outgoing data, in the order in which they get the window."""
         self._has_room = False
         """The windows have grown since `_waiting` was last tried."""
@@ -225,7 +225,7 @@ class Connection(asyncio.Protocol):
         if len(self._streams) >= self._most_streams:  # the peer may not have read the settings yet
             self._h2.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             return
-        stream = self._streams[event.stream_id] = Stream(self, event.stream_id)
+        stream = self._streams[event.stream_id] = CallStream(self, event.stream_id)
         headers: dict[str, str] = {}
         for name, value in event.headers or ():
             headers.setdefault(bytes(name).decode("latin-1"), bytes(value).decode("latin-1"))
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         if self._partial_bytes > MOST_PARTIAL_BYTES:
             stream.end(RESOURCE_EXHAUSTED, "too many messages are not whole")
 
-    def _messages(self, stream: Stream) -> None:
+    def _messages(self, stream: CallStream) -> None:
         held_bytes = len(stream.incoming)
         for message in stream.messages():
             self._frames.earn(0 if len(message) >= SMALL_BYTES else -COST_OF_SMALL)
@@ -274,7 +274,9 @@ class Connection(asyncio.Protocol):
     def earn(self) -> None:
         self._frames.earn(EARNED_BY_ANSWER)
 
-    def send_headers(self, stream: Stream, headers: list[tuple[str, str]], *, ends: bool) -> None:
+    def send_headers(
+        self, stream: CallStream, headers: list[tuple[str, str]], *, ends: bool
+    ) -> None:
         """Write a block of headers; `ends`: it is the last one, and the stream is forgotten."""
         with suppress(ProtocolError):  # the peer has reset it, or the connection is closing
             self._h2.send_headers(stream.id, headers, end_stream=ends)
@@ -284,7 +286,7 @@ class Connection(asyncio.Protocol):
             self._forget(stream)
         self._plan_flush()
 
-    def send_waiting(self, stream: Stream) -> None:
+    def send_waiting(self, stream: CallStream) -> None:
         """Write as much as the windows allow, and the rest when they do."""
         self._waiting[stream.id] = stream
         try:
@@ -310,7 +312,7 @@ class Connection(asyncio.Protocol):
         for stream in list(self._waiting.values()):
             self.send_waiting(stream)
 
-    def _forget(self, stream: Stream) -> None:
+    def _forget(self, stream: CallStream) -> None:
         self._streams.pop(stream.id, None)
         self._waiting.pop(stream.id, None)
         stream.closed = True
@@ -319,7 +321,7 @@ class Connection(asyncio.Protocol):
         stream.outgoing.clear()
         stream.tell_sent()
 
-    def _lose(self, stream: Stream) -> None:
+    def _lose(self, stream: CallStream) -> None:
         self._forget(stream)
         if stream.call is not None:
             stream.call.lose()

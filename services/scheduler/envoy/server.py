@@ -15,11 +15,11 @@ from foretell.services.scheduler.envoy.calls import (
     NOT_FOUND,
     UNAUTHENTICATED,
     UNIMPLEMENTED,
-    Call,
-    Stream,
+    CallHandler,
+    CallStream,
 )
-from foretell.services.scheduler.envoy.exchange import Exchange
-from foretell.services.scheduler.envoy.http2 import Connection
+from foretell.services.scheduler.envoy.exchange import PickerExchange
+from foretell.services.scheduler.envoy.http2 import Http2Connection
 from foretell.services.scheduler.turns import Turns
 
 _SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -40,7 +40,7 @@ class Picker:
         self._addresses = Addresses(app.shared.pool)
         self._authorization = authorization
         self._secret = b""
-        self._connections: set[Connection] = set()
+        self._connections: set[Http2Connection] = set()
 
     @asynccontextmanager
     async def serving(self, address: str, settings: SchedulerSettings) -> AsyncIterator[None]:
@@ -73,10 +73,10 @@ class Picker:
             yield
         finally:
             server.close()
-            await self._end(Connection.close)
-            await self._end(Connection.abort)
+            await self._end(Http2Connection.close)
+            await self._end(Http2Connection.abort)
 
-    async def _end(self, how: Callable[[Connection], None]) -> None:
+    async def _end(self, how: Callable[[Http2Connection], None]) -> None:
         """End all connections, and wait until they have ended, but not for long."""
         connections = list(self._connections)
         for connection in connections:
@@ -91,14 +91,14 @@ class Picker:
         for connection in self._connections:
             connection.drain()
 
-    def _connection(self) -> Connection:
+    def _connection(self) -> Http2Connection:
         most = self._app.shared.in_progress.limit
-        connection = Connection(self._open, self._turns, self._connections, most)
+        connection = Http2Connection(self._open, self._turns, self._connections, most)
         if len(self._connections) >= MOST_CONNECTIONS:
             asyncio.get_running_loop().call_soon(connection.abort)
         return connection
 
-    def _open(self, stream: Stream, headers: dict[str, str]) -> Call | None:
+    def _open(self, stream: CallStream, headers: dict[str, str]) -> CallHandler | None:
         path = headers.get(":path", "")
         if path == _PROCESS:
             if self._secret:
@@ -106,7 +106,7 @@ class Picker:
                 if not hmac.compare_digest(given, self._secret):
                     stream.end(UNAUTHENTICATED, "the shared secret is missing or wrong")
                     return None
-            return Exchange(stream, self._app, self._addresses, self._authorization)
+            return PickerExchange(stream, self._app, self._addresses, self._authorization)
         if path == _CHECK:
             return _Check(stream, self._app)
         stream.end(UNIMPLEMENTED, f"no method {path}")
@@ -128,7 +128,7 @@ def _tls(traffic: SchedulerSettings) -> ssl.SSLContext | None:
 class _Check:
     """A call of gRPC's health service."""
 
-    def __init__(self, stream: Stream, app: App) -> None:
+    def __init__(self, stream: CallStream, app: App) -> None:
         self._stream = stream
         self._app = app
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from foretell.answer.judgement import Asked, Judgement, Verdict
+from foretell.answer.judgement import AnswerJudgement, Asked, Verdict
 from foretell.openai.errors import (
     CLIENT_CLOSED_REQUEST,
     ApiError,
@@ -36,7 +36,7 @@ from foretell.services.process.logs import about
 from foretell.services.scheduler.ids import request_id_of
 from foretell.services.scheduler.lifecycle.bodies import long_values
 from foretell.services.scheduler.placing.attempt import Attempt
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
@@ -95,7 +95,7 @@ class RequestContext(Placing):
         """Admit a request whose head has come; raises `ApiError` if its head is not acceptable."""
         self.endpoint = endpoint
         self.request_id = request_id_of(headers)
-        self.judgements: list[Judgement] = []
+        self.judgements: list[AnswerJudgement] = []
         """The judgements of failed attempts, in order."""
         self.placer = shared.placer
         self._shared = shared
@@ -155,7 +155,9 @@ class RequestContext(Placing):
             self._shared.recorder.record_rejection(self.request, error)
             raise
 
-    async def retry(self, judgement: Judgement, output_tokens: int = 0, said: str = "") -> Attempt:
+    async def retry(
+        self, judgement: AnswerJudgement, output_tokens: int = 0, said: str = ""
+    ) -> Attempt:
         """Return the attempt after one that failed; raises `ApiError` if there is none.
         `output_tokens`: tokens of the answer that the client has; `said`: the engine's error."""
         self.failed(judgement, said=said)
@@ -221,7 +223,7 @@ class RequestContext(Placing):
             self._spans.attempt_ended(attempt)
         self._shared.recorder.record(self.request, self.grant, attempt)
 
-    def failed(self, judgement: Judgement, said: str = "") -> None:
+    def failed(self, judgement: AnswerJudgement, said: str = "") -> None:
         """Note that the latest attempt failed; count it if that is its engine's fault."""
         attempt = self._sent()
         self.judgements.append(judgement)
@@ -241,7 +243,7 @@ class RequestContext(Placing):
             extra=about(self.request_id),
         )
 
-    def sent_elsewhere(self, instance: Instance) -> Attempt:
+    def sent_elsewhere(self, instance: PoolInstance) -> Attempt:
         """Begin an attempt on another instance: a gateway tried the chosen one in vain."""
         another = self.placer.sent_elsewhere(self, instance)
         self.end_attempt()

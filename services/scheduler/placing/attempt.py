@@ -14,7 +14,7 @@ from foretell.engine.hindsight import Exposure, PredictionInputs
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.openai.parsing import ApiRequest
 from foretell.placement.decision import Decision
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 
 MOST_TRACES = 1000
 """Requests whose traces are kept."""
@@ -42,7 +42,7 @@ class Attempt:
 
     key: str
     number: int
-    instance: Instance
+    instance: PoolInstance
     policy: str
     decision: Decision
     inputs: PredictionInputs | None
@@ -193,7 +193,7 @@ def _calibration(prediction: Prediction) -> str:
 
 
 @dataclass(slots=True, eq=False)
-class Trace:
+class RequestTrace:
     """One request and its attempts in order."""
 
     request_id: str
@@ -208,7 +208,7 @@ class Traces:
     """The latest requests that were placed. References are kept, and formatted only on demand."""
 
     def __init__(self, most: int = MOST_TRACES, most_bytes: int = MOST_SNAPSHOT_BYTES) -> None:
-        self._traces: deque[Trace] = deque(maxlen=most)
+        self._traces: deque[RequestTrace] = deque(maxlen=most)
         self._most_bytes = most_bytes
         self._with_inputs: deque[tuple[Attempt, int]] = deque()
         """Attempts with inputs, each with the bytes of snapshots that its predecessor lacked."""
@@ -219,7 +219,7 @@ class Traces:
     def __len__(self) -> int:
         return len(self._traces)
 
-    def add(self, trace: Trace, attempt: Attempt) -> None:
+    def add(self, trace: RequestTrace, attempt: Attempt) -> None:
         """Add an attempt of a request that has been placed."""
         if not trace.attempts:
             self._traces.append(trace)
@@ -227,18 +227,18 @@ class Traces:
         if attempt.inputs is not None:
             self._keep(attempt, attempt.inputs)
 
-    def latest(self) -> Iterator[Trace]:
+    def latest(self) -> Iterator[RequestTrace]:
         """All traces, the latest first. Nothing may be added during the iteration."""
         return reversed(self._traces)
 
-    def since(self, unix_s: float) -> Iterator[Trace]:
+    def since(self, unix_s: float) -> Iterator[RequestTrace]:
         """The traces whose first attempt was placed since `unix_s`, the latest first."""
         for trace in self.latest():
             if trace.attempts[0].placed_unix_s < unix_s:
                 return
             yield trace
 
-    def find(self, request_id: str) -> Trace | None:
+    def find(self, request_id: str) -> RequestTrace | None:
         """The latest request with that id; None if it is not kept."""
         return next((each for each in self.latest() if each.request_id == request_id), None)
 

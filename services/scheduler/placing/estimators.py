@@ -7,7 +7,7 @@ from foretell.length import ConversationTokens, PromptTokenEstimator
 from foretell.model import RequestSpec
 from foretell.openai.parsing import ApiRequest
 from foretell.openai.prefixes import Prefix, continued, prefix_of
-from foretell.services.scheduler.placing.lengths import Lengths
+from foretell.services.scheduler.placing.lengths import FastLengths
 from foretell.services.scheduler.placing.tokens import PromptCounter
 
 _NO_PREFIX = Prefix()
@@ -18,7 +18,7 @@ class Estimators:
     """Estimators of lengths, and the calibration of predicted quantiles. They learn from finished
     requests."""
 
-    lengths: Lengths
+    lengths: FastLengths
     prompt_tokens: PromptTokenEstimator
     counter: PromptCounter
     conversation_tokens: ConversationTokens

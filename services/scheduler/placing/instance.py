@@ -31,7 +31,7 @@ with `VLLM_SERVER_DEV_MODE`, the second where weights are updated online."""
 
 
 @dataclass(eq=False)
-class Instance:
+class PoolInstance:
     """One engine as this replica sees it."""
 
     config: InstanceConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from foretell.length import LengthHistory, clip, from_hint
-from foretell.length.conversation import Question
+from foretell.length.conversation import LengthQuestion
 from foretell.length.sampling import Sample
 from foretell.model import LengthEstimate
 from foretell.openai.conversation import conversation_of
@@ -39,7 +39,7 @@ def open_model(name: str) -> "EncoderModel | None":
     return EncoderModel(SmallModel(weights), "small_model")
 
 
-class Lengths:
+class FastLengths:
     """Fast estimates: from the small model if there is one and the request has text, otherwise from
     the lengths of earlier answers."""
 
@@ -86,7 +86,7 @@ class Lengths:
         self, model: "EncoderModel", key: str, request: ApiRequest, prompt_tokens: int
     ) -> LengthEstimate:
         conversation = conversation_of(request, prompt_tokens)
-        question = Question(request.model, conversation, request.tenant)
+        question = LengthQuestion(request.model, conversation, request.tenant)
         (found,) = model.infer([question])
         model.remember(key, question, found)
         (estimate,) = model.estimates([(question, found)])

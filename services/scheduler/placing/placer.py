@@ -25,9 +25,9 @@ from foretell.services.process.loop_clock import LoopClock
 from foretell.services.scheduler.background import Background
 from foretell.services.scheduler.ids import unique_ids
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.attempt import Attempt, Trace, Traces
+from foretell.services.scheduler.placing.attempt import Attempt, RequestTrace, Traces
 from foretell.services.scheduler.placing.estimators import Estimators
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.lateness import Lateness
 from foretell.services.scheduler.placing.placing import Placing
 from foretell.services.scheduler.placing.pool import Pool
@@ -110,7 +110,7 @@ class Placer:
         if grant is not None:
             answer_tokens = spec.sequences * spec.length.expected_tokens
             grant.reserve(spec.prompt_tokens + (answer_tokens if endpoint.generates else 0))
-        placing.trace = Trace(request.request_id, request.model, endpoint.generates)
+        placing.trace = RequestTrace(request.request_id, request.model, endpoint.generates)
         placing.need = need = need_of(request, spec.prompt_tokens, keeper)
         self._requests[key] = placing
         waited_s = max(0.0, time.time() - terms.arrived_unix_s) if terms.arrived_unix_s else 0.0
@@ -307,7 +307,7 @@ class Placer:
             logger.debug("attempt %d goes to %s", effect.attempt, effect.instance_id, extra=known)
         _decided(placing)
 
-    def sent_elsewhere(self, placing: Placing, instance: Instance) -> Attempt:
+    def sent_elsewhere(self, placing: Placing, instance: PoolInstance) -> Attempt:
         """Return an attempt for a request that a gateway sent to another instance than the chosen.
 
         The core's lease stays with the chosen instance until the answer ends.

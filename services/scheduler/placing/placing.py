@@ -5,7 +5,7 @@ import asyncio
 from foretell.openai.errors import ApiError
 from foretell.openai.parsing import ApiRequest
 from foretell.placement.needs import Need
-from foretell.services.scheduler.placing.attempt import Attempt, Trace
+from foretell.services.scheduler.placing.attempt import Attempt, RequestTrace
 from foretell.tenants.quota import Grant
 
 
@@ -22,7 +22,7 @@ class Placing:
     """An id of its own: clients may use one X-Request-Id for many requests."""
     need: Need
     """What its engine must be able to do."""
-    trace: Trace
+    trace: RequestTrace
     arrived_s = 0.0
     began_s = 0.0
     """When its latest placement began."""

@@ -24,7 +24,7 @@ from foretell.services.process.peer import read_bounded
 from foretell.services.process.reread import Reread
 from foretell.services.process.traffic import OPEN, Traffic
 from foretell.services.scheduler.metrics import SchedulerMetrics
-from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, Instance
+from foretell.services.scheduler.placing.instance import EMULATED, KINDS, ORDER, RESTS, PoolInstance
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Pool:
         wakes: bool = False,
         traffic: Traffic = OPEN,
     ) -> None:
-        self.instances: dict[str, Instance] = {}
+        self.instances: dict[str, PoolInstance] = {}
         self.listener: Callable[[Event], None] = lambda event: None
         """Called with the events of instances: up, down, draining, taken back and removed."""
         self.traffic = traffic
@@ -175,7 +175,7 @@ class Pool:
         serving = (i for i in self.instances.values() if not model or model in i.names)
         return time.monotonic() - max([self._began_s, *(i.up_s for i in serving)])
 
-    async def _probe(self, instance: Instance) -> None:
+    async def _probe(self, instance: PoolInstance) -> None:
         url = instance.config.url
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -217,7 +217,7 @@ class Pool:
                 )
             )
 
-    def _probe_failed(self, instance: Instance, error: Exception) -> None:
+    def _probe_failed(self, instance: PoolInstance, error: Exception) -> None:
         instance.failures += 1
         # A refused connection is certain; a slow answer counts only if it repeats.
         refused = isinstance(error, aiohttp.ClientConnectorError | Resting)
@@ -234,14 +234,14 @@ class Pool:
                 call()
         self._report(instance)
 
-    async def _get(self, instance: Instance, path: str) -> bytes:
+    async def _get(self, instance: PoolInstance, path: str) -> bytes:
         """The body of an engine's answer to a probe; raises ValueError if it is too long."""
         url = f"{instance.config.url}/{path}"
         async with self._client.get(url, headers=self._headers) as answer:
             answer.raise_for_status()
             return await read_bounded(answer, _MOST_PROBE_BYTES)
 
-    async def _check_rest(self, instance: Instance) -> None:
+    async def _check_rest(self, instance: PoolInstance) -> None:
         """Raise `Resting` if it is asleep or paused. Paths it does not know are not asked again."""
         for path, state in list(instance.rests.items()):
             try:
@@ -254,7 +254,7 @@ class Pool:
                 raise Resting(state)
         instance.wanted = False
 
-    async def _wake(self, instance: Instance) -> None:
+    async def _wake(self, instance: PoolInstance) -> None:
         """Wake a sleeping engine. A paused one is left for its operator to resume."""
         logger.info("%s is waked: a request asks for it", instance.config.instance_id)
         instance.wanted = False
@@ -265,7 +265,7 @@ class Pool:
         except (OSError, TimeoutError, aiohttp.ClientError) as error:
             logger.warning("%s cannot be waked: %r", instance.config.instance_id, error)
 
-    async def _learn_models(self, instance: Instance) -> None:
+    async def _learn_models(self, instance: PoolInstance) -> None:
         cards = json.loads(await self._get(instance, "v1/models"))["data"]
         instance.cards = {str(card["id"]): card for card in cards}
         instance.model_names = frozenset(instance.cards)
@@ -284,7 +284,7 @@ class Pool:
             logger.info("%s is of the kind %s: its requests %s", name, kind, fields)
         self._listed.update({n: c for n, c in instance.cards.items() if n in self._listed})
 
-    def _report(self, instance: Instance) -> None:
+    def _report(self, instance: PoolInstance) -> None:
         instance_id = instance.config.instance_id
         if self.instances.get(instance_id) is not instance:
             return  # removed while it was probed
@@ -315,7 +315,7 @@ class Pool:
                     told = InstanceDraining if config.draining else InstanceTakenBack
                     self.listener(told(config.instance_id))
                 continue
-            self.instances[config.instance_id] = Instance(config)
+            self.instances[config.instance_id] = PoolInstance(config)
         for instance_id in known:
             self._forget(instance_id)
             self.listener(InstanceRemoved(instance_id))

@@ -24,7 +24,7 @@ from foretell.policy.trust import CALIBRATED_STEPS
 from foretell.services.process.logs import all_about
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.following import Following, Watch
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.pool import Pool
 from foretell.v1 import predictor_pb2
 
@@ -122,12 +122,12 @@ class Predictors:
             self.leave(instance_id)
 
     @property
-    def followed(self) -> list[Instance]:
+    def followed(self) -> list[PoolInstance]:
         """The instances whose predictors are followed."""
         found = self._pool.instances
         return [found[each] for each in self._followed if each in found]
 
-    def unpredicted(self, instance: Instance) -> str:
+    def unpredicted(self, instance: PoolInstance) -> str:
         """Why nothing is predicted for an instance, as far as that is known; otherwise ""."""
         if not instance.config.predictor:
             return "it has no predictor: placed by what is outstanding"
@@ -172,7 +172,12 @@ class Predictors:
         return found.get(instance_id) if key == last else None
 
     def judge(
-        self, instance: Instance, prediction: Prediction, ttft_s: float, e2e_s: float, tokens: float
+        self,
+        instance: PoolInstance,
+        prediction: Prediction,
+        ttft_s: float,
+        e2e_s: float,
+        tokens: float,
     ) -> None:
         """Compare a prediction with the actual values; 0: not known. Only observed engines can
         become doubted: others publish their state themselves. Predictions made before step times
@@ -230,13 +235,13 @@ class Predictors:
         if following is not None:
             following.reserve(spec, now_s)
 
-    def revise(self, instance: Instance, spec: RequestSpec) -> None:
+    def revise(self, instance: PoolInstance, spec: RequestSpec) -> None:
         """Send the predictor an update of a request that was reserved before."""
         following = self._following(instance)
         if following is not None:
             following.revise(spec)
 
-    def watch(self, instance: Instance, spec: RequestSpec) -> Watch | None:
+    def watch(self, instance: PoolInstance, spec: RequestSpec) -> Watch | None:
         """See `Following.watch`."""
         following = self._following(instance)
         return None if following is None else following.watch(spec)
@@ -264,7 +269,7 @@ class Predictors:
         self.follow(drawn)
 
     async def complete(
-        self, instance: Instance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
+        self, instance: PoolInstance, spec: RequestSpec, *, answered: bool, output_tokens: int = 0
     ) -> predictor_pb2.Seen | None:
         """Release the reservation of a request that has ended; return what the predictor saw of
         it, None if that is not known. `output_tokens`: 0 if not known."""
@@ -279,7 +284,7 @@ class Predictors:
                 return await seen
         return None
 
-    def _following(self, instance: Instance) -> Following | None:
+    def _following(self, instance: PoolInstance) -> Following | None:
         """The `Following` of this instance's predictor; None if it is not followed."""
         instance_id = instance.config.instance_id
         if self._pool.instances.get(instance_id) is not instance:

@@ -9,7 +9,7 @@ from foretell.kernel.compiled import ImpossibleState
 from foretell.model import Load, Prediction
 from foretell.placement.explanation import Considered, explain
 from foretell.policy import Policy
-from foretell.services.scheduler.placing.attempt import Attempt, Trace
+from foretell.services.scheduler.placing.attempt import Attempt, RequestTrace
 
 if TYPE_CHECKING:  # its module needs numpy
     from foretell.engine.hindsight import PredictionInputs
@@ -26,7 +26,7 @@ _PREDICTED = (
 Predictions = Mapping[str, Prediction]
 
 
-def explained(trace: Trace, policy: Policy) -> dict[str, Any]:
+def explained(trace: RequestTrace, policy: Policy) -> dict[str, Any]:
     """All attempts of a request. Times are seconds since it was placed, unless named otherwise."""
     return {
         "request_id": trace.request_id,

@@ -7,7 +7,7 @@ from math import isfinite
 import grpc
 
 from foretell import wire
-from foretell.engine.announced import Seen
+from foretell.engine.announced import ObservedLatency
 from foretell.length.estimate import level_of
 from foretell.openai.parsing import ApiRequest
 from foretell.openai.slo import Outcome, SloUnattainable
@@ -27,7 +27,7 @@ know, and short answers must not be among those more often than others."""
 _MOST_TOGETHER = 4096  # the most that a tagger takes in one call
 
 
-class Feedback:
+class EstimatorFeedback:
     """Teaches the estimators that placement reads, and the tagger if there is one."""
 
     def __init__(
@@ -92,12 +92,12 @@ class Feedback:
             await tagger.Observe(message, timeout=_OBSERVE_DEADLINE_S)
 
 
-def _seen(request: ApiRequest, attempt: Attempt) -> tuple[Seen | None, Seen]:
+def _seen(request: ApiRequest, attempt: Attempt) -> tuple[ObservedLatency | None, ObservedLatency]:
     """TTFT, None if not known well, and e2e latency, as far as the client waited for them."""
-    e2e = Seen(attempt.since_placed_s(attempt.ended_unix_s), whole=attempt.answered)
+    e2e = ObservedLatency(attempt.since_placed_s(attempt.ended_unix_s), whole=attempt.answered)
     if not request.stream or (attempt.answered and not attempt.ttft_s):
         return None, e2e
-    return Seen(attempt.ttft_s) if attempt.ttft_s else e2e, e2e
+    return ObservedLatency(attempt.ttft_s) if attempt.ttft_s else e2e, e2e
 
 
 _CLOCK_SLACK_S = 0.1
@@ -110,7 +110,7 @@ class Recorder:
     def __init__(
         self,
         metrics: SchedulerMetrics,
-        feedback: Feedback,
+        feedback: EstimatorFeedback,
         request_log: RequestLog,
         policy: str,
         predictors: Predictors,

@@ -8,7 +8,7 @@ from math import isfinite
 from foretell.model import LengthEstimate, Prediction, RequestSpec
 from foretell.services.scheduler.metrics import SchedulerMetrics
 from foretell.services.scheduler.placing.attempt import Traces
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.placer import Placer
 from foretell.services.scheduler.placing.predictors import Predictors
 
@@ -16,7 +16,7 @@ _NEXT = RequestSpec("", 256, 0, LengthEstimate(256.0, source="hint"))
 
 
 def show_instances(
-    metrics: SchedulerMetrics, predictors: Predictors, instances: Iterable[Instance]
+    metrics: SchedulerMetrics, predictors: Predictors, instances: Iterable[PoolInstance]
 ) -> None:
     """Set the gauges of followed instances, and `unpredicted` of any instance with a reason."""
     gauges = (
@@ -71,14 +71,14 @@ _LATENCIES = ("ttft_s", "predicted_ttft_s", "e2e_s", "predicted_e2e_s")
 """Latencies of an answer, in seconds from its placement; 0: not known."""
 
 
-def instance_statuses(placer: Placer, instances: Iterable[Instance]) -> list[dict[str, object]]:
+def instance_statuses(placer: Placer, instances: Iterable[PoolInstance]) -> list[dict[str, object]]:
     predicted, answers = predicted_now(placer.predictors), _last_minute(placer.traces)
     return [_status(placer, each, predicted, answers) for each in instances]
 
 
 def _status(
     placer: Placer,
-    instance: Instance,
+    instance: PoolInstance,
     predicted: Mapping[str, Prediction | None],
     answers: Mapping[str, dict[str, list[float]]],
 ) -> dict[str, object]:

@@ -29,7 +29,7 @@ _SLICE_BYTES = 1 << 13
 """Longer reads are handed on in slices, by turns: at 3 bytes an event, a slice is much work."""
 
 
-class Listener(Protocol):
+class AnswerListener(Protocol):
     """Receives the answer to a request. Calls come in this order, none after `end` or `broken`."""
 
     def head(self, status: int, headers: Mapping[bytes, bytes]) -> None:
@@ -45,14 +45,14 @@ class Listener(Protocol):
         """The answer will not be completed. `reason` is a label for metrics."""
 
 
-class Connection(asyncio.Protocol):
+class EngineConnection(asyncio.Protocol):
     """The client side: writes a request, parses the answer and hands it on at once."""
 
     def __init__(
         self,
         read_timeout_s: float,
-        on_free: Callable[["Connection"], None],
-        on_lost: Callable[["Connection"], None],
+        on_free: Callable[["EngineConnection"], None],
+        on_lost: Callable[["EngineConnection"], None],
         turns: Turns,
     ) -> None:
         """`on_free` is called when it is released and may carry the next request."""
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol):
         self._timeout_s = read_timeout_s
         self._on_free, self._on_lost = on_free, on_lost
         self._transport: asyncio.Transport | None = None
-        self._listener: Listener | None = None
+        self._listener: AnswerListener | None = None
         self._timer: asyncio.TimerHandle | None = None
         """Checks for silence; it is not stopped between requests."""
         self.heard_s = -inf
@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
             return False
         return not any(self._waiting_bytes)
 
-    def send(self, head: bytes, body: bytes | Spliced, listener: Listener) -> None:
+    def send(self, head: bytes, body: bytes | Spliced, listener: AnswerListener) -> None:
         """Send a request; the connection must be reusable or new."""
         assert self._done
         assert not self._lost

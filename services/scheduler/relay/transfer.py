@@ -18,7 +18,7 @@ from foretell.answer.framing import (
     WholeFraming,
 )
 from foretell.answer.judgement import (
-    Judgement,
+    AnswerJudgement,
     Verdict,
     judge,
     lost,
@@ -56,7 +56,7 @@ class AttemptFailed(Exception):
     """Another engine may do better: the client has seen nothing, or the answer can be continued."""
 
     def __init__(
-        self, judgement: Judgement, refusal: Refusal | None = None, said: str = ""
+        self, judgement: AnswerJudgement, refusal: Refusal | None = None, said: str = ""
     ) -> None:
         super().__init__(judgement.reason)
         self.judgement = judgement
@@ -92,7 +92,7 @@ class Transfer:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
         self._framing: StreamFraming | WholeFraming | None = None
-        self._fault: Judgement | None = None
+        self._fault: AnswerJudgement | None = None
         """Why the attempt has failed, while the body of the engine's error is read."""
         self._said = bytearray()
         self._engine_headers: Mapping[bytes, bytes] = {}

@@ -10,9 +10,13 @@ from weakref import WeakKeyDictionary
 from yarl import URL
 
 from foretell.openai.parsing import Spliced
-from foretell.services.scheduler.placing.instance import Instance
+from foretell.services.scheduler.placing.instance import PoolInstance
 from foretell.services.scheduler.placing.pool import engine_authorization
-from foretell.services.scheduler.relay.connection import ENGINE_DOWN, Connection, Listener
+from foretell.services.scheduler.relay.connection import (
+    ENGINE_DOWN,
+    AnswerListener,
+    EngineConnection,
+)
 from foretell.services.scheduler.turns import Turns
 
 # Shorter than uvicorn's 5 s: a connection that the engine is closing must not be used.
@@ -34,17 +38,17 @@ class EngineClient:
         self.read_timeout_s = read_timeout_s
         self.turns = Turns()
         # Weak keys: the connections of a removed instance go with it.
-        self._engines: WeakKeyDictionary[Instance, _Engine] = WeakKeyDictionary()
+        self._engines: WeakKeyDictionary[PoolInstance, _Engine] = WeakKeyDictionary()
 
     async def post(
         self,
-        instance: Instance,
+        instance: PoolInstance,
         path: str,
         body: bytes | Spliced,
         headers: Mapping[str, str],
-        listener: Listener,
+        listener: AnswerListener,
         content_type: str = "application/json",
-    ) -> Connection:
+    ) -> EngineConnection:
         """Send a request and return its connection; `listener` gets the answer. The caller must
         release the connection. It breaks when the engine does not answer health probes. Raises
         `Unreachable`."""
@@ -65,7 +69,7 @@ class EngineClient:
 class _Engine:
     """The connections to one engine."""
 
-    def __init__(self, instance: Instance, client: EngineClient) -> None:
+    def __init__(self, instance: PoolInstance, client: EngineClient) -> None:
         url = URL(instance.config.url)
         assert url.raw_host
         assert url.port
@@ -78,8 +82,8 @@ class _Engine:
             "accept-encoding: identity\r\n"
         ) + _lines(client.authorization)
         self._client = client
-        self._idle: deque[Connection] = deque()
-        self._open: set[Connection] = set()
+        self._idle: deque[EngineConnection] = deque()
+        self._open: set[EngineConnection] = set()
         self._instance = instance
         self._loop = asyncio.get_running_loop()
 
@@ -92,7 +96,7 @@ class _Engine:
             f"content-length: {body_bytes}\r\n{_lines(headers)}\r\n"
         ).encode()
 
-    def idle(self) -> Connection | None:
+    def idle(self) -> EngineConnection | None:
         """A kept connection that can carry the next request; None if there is none."""
         oldest_s = self._loop.time() - _KEEP_ALIVE_S
         while self._idle and self._idle[0].idle_since_s < oldest_s:
@@ -104,7 +108,7 @@ class _Engine:
             connection.lose("connection_lost")
         return None
 
-    def keep(self, connection: Connection) -> None:
+    def keep(self, connection: EngineConnection) -> None:
         """Keep a connection for the next request."""
         connection.idle_since_s = self._loop.time()
         self._idle.append(connection)
@@ -113,7 +117,7 @@ class _Engine:
         while self._idle:
             self._idle.pop().lose("closing")
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> EngineConnection:
         """A new connection; raises `Unreachable`."""
         if self._instance.is_down:
             raise Unreachable(ENGINE_DOWN)
@@ -127,7 +131,7 @@ class _Engine:
                 when_down.add(give_up)
                 try:
                     _, connection = await loop.create_connection(
-                        lambda: Connection(
+                        lambda: EngineConnection(
                             self._client.read_timeout_s, self.keep, self._forget, self._client.turns
                         ),
                         self._host,
@@ -150,7 +154,7 @@ class _Engine:
         """When the last byte came over a connection that is still open."""
         return max((connection.heard_s for connection in self._open), default=-inf)
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: EngineConnection) -> None:
         self._open.discard(connection)
         self._instance.when_down.discard(connection.engine_down)
 

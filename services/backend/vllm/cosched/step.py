@@ -10,12 +10,12 @@ from typing import Any
 
 from foretell.cosched import JobClass, Offer, OnlineWatch, best_of, job_of
 from foretell.cosched.deadlines import Job, Targets
-from foretell.cosched.plan import Allowance, Load, StepPlan, plan_step, with_prefill
+from foretell.cosched.plan import Allowance, StepPlan, StepWork, plan_step, with_prefill
 from foretell.kernel.offline import arrival_s
 from foretell.model import BatchShape
 from foretell.model.batch import prefill_pairs
 from foretell.services.backend.vllm.columns import PREDICTED_KEY, clean_prediction
-from foretell.services.backend.vllm.cosched.step_times import StepTimes
+from foretell.services.backend.vllm.cosched.step_times import CalibratedStepTimes
 from foretell.services.backend.vllm.cosched.waiting import TwoClassQueue
 from foretell.services.backend.vllm.steps import Instant
 
@@ -47,7 +47,7 @@ class Planner:
         self._offline = 0
         """Offline requests that have not ended."""
         self.online = OnlineWatch()
-        self._steps = StepTimes(scheduler)
+        self._steps = CalibratedStepTimes(scheduler)
         # About the step that is being planned:
         self._parked: list[Any] = []
         # Before 0.31, vLLM has one limit for running and active requests.
@@ -276,7 +276,7 @@ class Planner:
         wanted = (0, 0)  # nothing of an offline prompt while an online one waits
         if not arriving and (prefills or len(self.waiting.pool)):
             wanted = (_computed(prefills[0]) if prefills else 0), self._limits[0]
-        load = Load(shape, [_computed(each) for each in decodes], wanted, self._limits[0])
+        load = StepWork(shape, [_computed(each) for each in decodes], wanted, self._limits[0])
         plan = plan_step(self._steps.packed(), load, self._allowance([*online, *arriving], now))
         self._shape = BatchShape(
             shape.prefill_seqs,

@@ -12,7 +12,7 @@ _LEARN_EVERY = 8
 """While there are no offline requests, step times are learnt from one of so many steps."""
 
 
-class StepTimes:
+class CalibratedStepTimes:
     """The calibrated model of the predictors, fed by one scheduler."""
 
     def __init__(self, scheduler: Any) -> None:
