@@ -9,7 +9,7 @@ from foretell.engine import Sequence
 from foretell.model import EngineConfig
 from foretell.services.backend.emulator.driver import EmulatedSequence
 from foretell.services.backend.emulator.lengths import EmulatedLengths
-from foretell.services.backend.emulator.protocol import ApiError, GenerationRequest
+from foretell.services.backend.emulator.protocol import GenerationRequest, VllmError
 from foretell.services.backend.emulator.text import WORDS, Continuation, text_key
 
 Usage = dict[str, int]
@@ -138,12 +138,12 @@ class JobMaker:
     def make(
         self, request: GenerationRequest, response_id: str, priority: int, now_unix_s: float
     ) -> EmulatedRequest:
-        """Raises `ApiError` where vLLM would refuse the request."""
+        """Raises `VllmError` where vLLM would refuse the request."""
         prompts = request.prompts()
         if not prompts or not all(prompts):
-            raise ApiError(400, "The decoder prompt cannot be empty", "prompt")
+            raise VllmError(400, "The decoder prompt cannot be empty", "prompt")
         if len(prompts) * request.n > self._max_queue:
-            raise ApiError(400, f"n: at most {self._max_queue} sequences fit this engine", "n")
+            raise VllmError(400, f"n: at most {self._max_queue} sequences fit this engine", "n")
         wanted = job_of(request.vllm_xargs or {})
         targets_s = (0.0, 0.0)
         if self._config.co_schedules:
@@ -207,11 +207,11 @@ class JobMaker:
         if asked is not None and asked > length:
             chats = getattr(request, "max_completion_tokens", None) is not None
             name = "max_completion_tokens" if chats else "max_tokens"
-            raise ApiError(
+            raise VllmError(
                 400, f"{name}={asked} cannot be greater than max_model_len={length}.", name
             )
         if prompt_tokens >= length:
-            raise ApiError(
+            raise VllmError(
                 400,
                 f"This model's maximum context length is {length} tokens. However, your prompt "
                 f"contains {prompt_tokens} input tokens, which leaves no room for output tokens.",
@@ -219,7 +219,7 @@ class JobMaker:
             )
         limit = length - prompt_tokens if asked is None else min(asked, length - prompt_tokens)
         if request.min_tokens > limit:
-            raise ApiError(
+            raise VllmError(
                 400,
                 f"min_tokens must be less than or equal to max_tokens={limit}, "
                 f"got {request.min_tokens}.",

@@ -21,12 +21,12 @@ from foretell.services.backend.emulator.formats import (
     MessagesFormat,
 )
 from foretell.services.backend.emulator.protocol import (
-    ApiError,
     ChatRequest,
     CompletionRequest,
     CountTokensRequest,
     GenerationRequest,
     MessagesRequest,
+    VllmError,
     parse,
 )
 from foretell.services.backend.emulator.responses import JobResponse
@@ -53,10 +53,10 @@ class Engine:
         request_class: type[GenerationRequest],
         format_class: type[CompletionFormat],
     ) -> Response:
-        """Answer one request; raises `ApiError`."""
+        """Answer one request; raises `VllmError`."""
         asked = parse(request_class, await self._read(request))
         if asked.model and asked.model != self.config.model_name:
-            raise ApiError(404, f"The model `{asked.model}` does not exist.", "model")
+            raise VllmError(404, f"The model `{asked.model}` does not exist.", "model")
         now_unix_s = time.time()
         response_id = format_class.id_prefix + request.headers.get("x-request-id", uuid4().hex)
         job = self._jobs.make(asked, response_id, _priority(request, asked), now_unix_s)
@@ -64,11 +64,11 @@ class Engine:
         try:
             self.driver.submit([answer.stream for answer in job.answers])
         except RefusedError as error:
-            raise ApiError(503, str(error)) from error
+            raise VllmError(503, str(error)) from error
         return JobResponse(job, self.driver, formats, asked.streaming)
 
     async def count_tokens(self, request: Request) -> Response:
-        """Count the tokens of a prompt for Anthropic's API; raises `ApiError`."""
+        """Count the tokens of a prompt for Anthropic's API; raises `VllmError`."""
         asked = parse(CountTokensRequest, await self._read(request))
         return JSONResponse({"input_tokens": len(asked.prompts()[0])})
 
@@ -87,7 +87,7 @@ class Engine:
     async def _read(self, request: Request) -> bytes:
         """The body, refused as soon as it is known to be too long."""
         limit = self._max_body_bytes
-        too_long = ApiError(413, f"the request body exceeds {limit} bytes")
+        too_long = VllmError(413, f"the request body exceeds {limit} bytes")
         if int(request.headers.get("content-length", 0)) > limit:
             raise too_long
         body = bytearray()
@@ -138,7 +138,7 @@ def create_app(engine: Engine) -> ASGIApp:
         answers("/v1/messages", MessagesRequest, MessagesFormat),
         Route("/v1/messages/count_tokens", engine.count_tokens, methods=["POST"]),
     )
-    kinds = (ApiError, HTTPException, ClientDisconnect, Exception)
+    kinds = (VllmError, HTTPException, ClientDisconnect, Exception)
     return Starlette(routes=routes, exception_handlers=dict.fromkeys(kinds, _on_error))
 
 
@@ -147,9 +147,9 @@ async def _on_error(request: Request, error: Exception) -> Response:
         return Response(status_code=_CLIENT_GONE)
     if isinstance(error, HTTPException):
         missing = f"an emulated engine does not offer {request.url.path}"
-        error = ApiError(error.status_code, missing if error.status_code == 404 else error.detail)
-    if not isinstance(error, ApiError):
-        error = ApiError(500, "internal error")
+        error = VllmError(error.status_code, missing if error.status_code == 404 else error.detail)
+    if not isinstance(error, VllmError):
+        error = VllmError(500, "internal error")
     headers = {"retry-after": "1"} if error.status == 503 else None
     is_message = request.url.path.startswith("/v1/messages")
     body = error.anthropic_body() if is_message else error.body()

@@ -36,8 +36,8 @@ _UNSUPPORTED = (
 )
 
 
-class ApiError(Exception):
-    """An error answer, in OpenAI's format."""
+class VllmError(Exception):
+    """An error answer, with the types that vLLM gives."""
 
     def __init__(self, status: int, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -163,17 +163,17 @@ class ContentPart(BaseModel):
     text: str = ""
 
 
-class Message(BaseModel):
+class ChatMessage(BaseModel):
     role: str
     content: str | list[ContentPart] | None = None
 
     def text(self) -> str:
-        """The message's text; raises `ApiError` for parts that are not text."""
+        """The message's text; raises `VllmError` for parts that are not text."""
         if isinstance(self.content, str) or self.content is None:
             return self.content or ""
         for part in self.content:
             if part.type != "text":
-                raise ApiError(400, f"messages: {part.type!r} parts are not supported", "messages")
+                raise VllmError(400, f"messages: {part.type!r} parts are not supported", "messages")
         return "\n".join(part.text for part in self.content)
 
 
@@ -182,9 +182,9 @@ class ConversationRequest(GenerationRequest):
 
     prompt_field: ClassVar[str] = "messages"
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1)
 
-    def conversation(self) -> list[Message]:
+    def conversation(self) -> list[ChatMessage]:
         """All messages, in their order."""
         return self.messages
 
@@ -220,11 +220,11 @@ class CountTokensRequest(ConversationRequest):
     system: str | list[ContentPart] | None = None
     tool_choice: dict[str, Any] | None = None
 
-    def conversation(self) -> list[Message]:
+    def conversation(self) -> list[ChatMessage]:
         """The system prompt, then all messages."""
         if (self.tool_choice or {}).get("type") in ("any", "tool"):
-            raise ApiError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
-        system = [Message(role="system", content=self.system)] if self.system else []
+            raise VllmError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
+        system = [ChatMessage(role="system", content=self.system)] if self.system else []
         return [*system, *self.messages]
 
 
@@ -250,37 +250,37 @@ RequestT = TypeVar("RequestT", bound=GenerationRequest)
 
 
 def parse(request_class: type[RequestT], body: bytes) -> RequestT:
-    """Parse and check a request; raises `ApiError` that names the field at fault."""
+    """Parse and check a request; raises `VllmError` that names the field at fault."""
     try:
         request = request_class.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         param = str(first["loc"][0]) if first["loc"] else None
         where = f"{param}: " if param else ""
-        raise ApiError(400, f"{where}{first['msg']}", param) from error
+        raise VllmError(400, f"{where}{first['msg']}", param) from error
     _check(request, request.model_extra or {})
     return request
 
 
 def _check(request: GenerationRequest, extra: Mapping[str, Any]) -> None:
-    """Check what types alone do not; raises `ApiError`."""
+    """Check what types alone do not; raises `VllmError`."""
     guided = [name for name in extra if name.startswith("guided_")]  # names of older vLLM versions
     for name in (*_UNSUPPORTED, *guided):
         value = extra.get(name)
         if value is not None and value is not False and value != "":
-            raise ApiError(400, f"{name} is not supported by an emulated engine", name)
+            raise VllmError(400, f"{name} is not supported by an emulated engine", name)
     response_format = extra.get("response_format")
     if isinstance(response_format, dict) and response_format.get("type") != "text":
-        raise ApiError(
+        raise VllmError(
             400, "response_format: an emulated engine writes text only", "response_format"
         )
     if extra.get("tool_choice") not in (None, "none", "auto"):
-        raise ApiError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
+        raise VllmError(400, "tool_choice: an emulated engine calls no tools", "tool_choice")
     if any(not text for text in request.stop_strings):
-        raise ApiError(400, "stop cannot contain an empty string.", "stop")
+        raise VllmError(400, "stop cannot contain an empty string.", "stop")
     if request.stream_options and not request.stream:
-        raise ApiError(
+        raise VllmError(
             400, "Stream options can only be defined when `stream=True`.", "stream_options"
         )
     if request.greedy and request.n > 1:
-        raise ApiError(400, f"n must be 1 when using greedy sampling, got {request.n}.", "n")
+        raise VllmError(400, f"n must be 1 when using greedy sampling, got {request.n}.", "n")

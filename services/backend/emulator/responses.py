@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 from foretell.services.backend.emulator.answer import EmulatedChoice, EmulatedRequest, usage_of
 from foretell.services.backend.emulator.driver import EmulatorDriver
 from foretell.services.backend.emulator.formats import CompletionFormat
-from foretell.services.backend.emulator.protocol import ApiError, StreamOptions
+from foretell.services.backend.emulator.protocol import StreamOptions, VllmError
 
 
 class JobResponse(Response):
@@ -30,7 +30,7 @@ class JobResponse(Response):
         self._options = options
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the client; raises `ApiError` if the engine stops meanwhile."""
+        """Answer the client; raises `VllmError` if the engine stops meanwhile."""
         gone = asyncio.create_task(_until_gone(receive))
         answering = asyncio.create_task(self._answer(scope, receive, send))
         try:
@@ -76,7 +76,7 @@ class JobResponse(Response):
             await job.wake.wait()
             job.wake.clear()
             if driver.stopped:
-                raise ApiError(500, "the engine has stopped")
+                raise VllmError(500, "the engine has stopped")
             pieces = [(answer, answer.read()) for answer in job.answers if answer.has_news]
             for answer, _ in pieces:
                 if answer.finish_reason is not None:
