@@ -40,8 +40,7 @@ class InfaasPolicy(ScoringPolicy):
     """INFaaS++: the largest `(total_blocks - used_blocks) / max(1, running)`.
 
     This is what Block's artifact computes (github AKafakA/Block, `min_infass_load`). The paper's
-    text minimizes usedMemory / batchSize, which is not the same; see
-    bench/placement/reproduce_block.md.
+    text minimizes usedMemory / batchSize, which is not the same.
     """
 
     name: ClassVar[str] = "infaas"
@@ -58,8 +57,8 @@ class LlumnixMinusPolicy(ScoringPolicy):
     blocks that queued prompts need as used.
 
     The largest `(total_blocks - used_blocks - waiting_prefill_blocks) / max(1, running)`, as
-    Block's artifact computes it (`min_lunmnix_load`); for the paper's text see
-    bench/placement/reproduce_block.md.
+    Block's artifact computes it (`min_lunmnix_load`); the paper's text minimizes
+    (usedMemory + prefillMemory) / batchSize.
     """
 
     name: ClassVar[str] = "llumnix_minus"
