@@ -119,14 +119,15 @@ def tables(page: Numbers) -> Blocks:
         for policy in (REFERENCE, cluster.OBSERVED)
         if "errors" in setting["policies"].get(policy, ())
     ]
-    rounds = {setting["rounds"] for setting in page["settings"].values()}
-    settings = "; ".join(f"*{name}*: {one['what']}" for name, one in page["settings"].items())
+    settings = "; ".join(
+        f"*{name}*, {one['rounds']} rounds: {one['what']}" for name, one in page["settings"].items()
+    )
     text = (
         f"Steps last {page['slowdown']:g} times as long as `{page['profile']}` says; the rate is "
-        f"{page['utilisation']:.0%} of what full engines could serve; rounds, each with a seed: "
-        f"{', '.join(map(str, sorted(rounds)))}. {settings}.\n\nSeconds of the clock, means over "
-        "rounds; in brackets the policy's less `slo`'s, paired by round, with 95% intervals "
-        "(Student's t).\n"
+        f"{page['utilisation']:.0%} of what full engines could serve. {settings}.\n\nSeconds of "
+        "the clock, means over rounds, each with a seed; in brackets the policy's less `slo`'s, "
+        "paired by round, with 95% intervals (Student's t). Bubbles: time of engines without work "
+        "while a request waits at any, as a ratio of the time of all steps.\n"
     )
     header = ("setting: policy", *METRICS.values(), "within targets", "bubbles")
     predictions = (
