@@ -248,7 +248,7 @@ def _strongest(page: Numbers) -> list[str]:
             ratios = {each: geometric_mean(seeds[column]) for each, seeds in found.items()}
             worst = max(ratios, key=lambda each: ratios[each])
             mean = geometric_mean([*ratios.values()])
-            cells.append(f"{mean:.3f}; at most {ratios[worst]:.3f}, {worst}")
+            cells.append(f"{mean:.3f}; at most {ratios[worst]:.3f} (*{worst}*)")
         if found:
             rows.append([f"{name}, {len(found)}", *cells])
     text = (

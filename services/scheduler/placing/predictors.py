@@ -54,8 +54,8 @@ class Predictors:
         listener: Callable[[events.InstanceFollowed], None],
         random: Callable[[], float],
     ) -> None:
-        """`follows`: whether to follow predictors at all. `listener` gets an event
-        whenever snapshots of an instance begin or end. `random` draws from [0, 1)."""
+        """`follows`: whether to follow predictors at all. `listener` gets an event whenever
+        snapshots of an instance begin or end. `random` draws from [0, 1)."""
         self._pool = pool
         self._follows = follows
         self._listener = listener
