@@ -53,7 +53,7 @@ class Scored(NamedTuple):
     """One request; seconds from its placement."""
 
     mean_s: float
-    told: AnnouncedLatency
+    announced: AnnouncedLatency
     actual_s: float
 
 
@@ -79,17 +79,17 @@ def run(case: tuple[Path, int]) -> Numbers:
     usual_s, draws = median(each.e2e_s for each in served), Random(f"{seed} leaving")
     leaves_s = [draws.expovariate(1 / (_MEAN_TO_LEAVE * usual_s)) for _ in served]
     stay_s = [inf] * len(served)
-    small, told = _told(placed, stay_s), _told(served, stay_s)
-    left, left_out = _told(served, leaves_s), _told(served, leaves_s, leave_out=True)
+    small, announced = _announced(placed, stay_s), _announced(served, stay_s)
+    left, left_out = _announced(served, leaves_s), _announced(served, leaves_s, leave_out=True)
     figures = {
         kind: {
             **_figures(each),
             "mean": _figures(small[kind])["mean"],
-            "small": _figures(small[kind])["told"],
+            "small": _figures(small[kind])["announced"],
             "left": _kept(left[kind]),
             "left_out": _kept(left_out[kind]),
         }
-        for kind, each in told.items()
+        for kind, each in announced.items()
     }
     return {"file": path.name, "seed": seed, **figures}
 
@@ -129,7 +129,7 @@ def _arrivals(
     return arrivals, better
 
 
-def _told(
+def _announced(
     requests: Sequence[ServedRequest], leaves_s: Sequence[float], *, leave_out: bool = False
 ) -> dict[str, list[Scored]]:
     """The latencies announced for each, by what had ended, or been left, when it was placed.
@@ -152,8 +152,8 @@ def _told(
         heappush(under_way, (each.placed_s + waited_s, number))
         if each.predicted is None:
             continue
-        if (told := calibration.tell("", each.predicted, others.copy)) is not None:
-            for kind, latency in told._asdict().items():
+        if (announced := calibration.tell("", each.predicted, others.copy)) is not None:
+            for kind, latency in announced._asdict().items():
                 mean_s = getattr(each.predicted, f"{kind}_s")
                 found[kind].append(Scored(mean_s, latency, _since_placed(each, kind)))
     return found
@@ -168,24 +168,26 @@ def _since_placed(served: ServedRequest, kind: str) -> float:
 
 
 def _kept(requests: list[Scored]) -> float:
-    return fmean(s.actual_s <= s.told.p90_s for s in requests[len(requests) // 2 :])
+    return fmean(s.actual_s <= s.announced.p90_s for s in requests[len(requests) // 2 :])
 
 
 def _figures(requests: list[Scored]) -> Numbers:
     scored = requests[len(requests) // 2 :]
-    later = [(s.told.left(s.told.median_s), s.actual_s - s.told.median_s) for s in scored]
-    left = [(told, actual_s) for told, actual_s in later if actual_s > 0]
+    later = [
+        (s.announced.left(s.announced.median_s), s.actual_s - s.announced.median_s) for s in scored
+    ]
+    left = [(announced, actual_s) for announced, actual_s in later if actual_s > 0]
     return {
         "count": len(scored),
         "mean": _errors([(s.mean_s, s.actual_s) for s in scored]),
-        "told": _errors([(s.told.typical_s, s.actual_s) for s in scored]),
-        "median": _errors([(s.told.median_s, s.actual_s) for s in scored]),
+        "announced": _errors([(s.announced.typical_s, s.actual_s) for s in scored]),
+        "median": _errors([(s.announced.median_s, s.actual_s) for s in scored]),
         "shorter": [
-            fmean(s.actual_s <= s.told.median_s for s in scored),
-            fmean(s.actual_s <= s.told.typical_s for s in scored),
+            fmean(s.actual_s <= s.announced.median_s for s in scored),
+            fmean(s.actual_s <= s.announced.typical_s for s in scored),
         ],
         "kept": _kept(requests),
-        "kept_left": fmean(actual_s <= told.p90_s for told, actual_s in left),
+        "kept_left": fmean(actual_s <= announced.p90_s for announced, actual_s in left),
     }
 
 
@@ -219,7 +221,7 @@ def tables(page: Numbers) -> Blocks:
             rows = [row[kind] for row in page["rows"] if row["file"] == name]
             cells = [
                 " / ".join(f"{fmean(row[by][at] for row in rows):.0%}" for at in (0, 1))
-                for by in ("mean", "small", "median", "told", "shorter")
+                for by in ("mean", "small", "median", "announced", "shorter")
             ]
             shares = [
                 f"{min(row[by] for row in rows):.1%} to {max(row[by] for row in rows):.1%}"

@@ -15,7 +15,7 @@ from typing import Any
 from bench.paced import cluster
 from bench.paced.engines import SLOWDOWN
 from bench.paced.pace import PROFILE
-from bench.paced.runs import CACHED, TOLD, Run
+from bench.paced.runs import ANNOUNCED, CACHED, Run
 from bench.paced.settings import SETTINGS
 from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept
@@ -88,7 +88,7 @@ def _cached(runs: Sequence[Run]) -> dict[str, float]:
     return {
         "predicted": sum(tokens for tokens, _ in pairs),
         "found": sum(found for _, found in pairs),
-        "misjudged": sum(abs(told - found) for told, found in pairs),
+        "misjudged": sum(abs(predicted - found) for predicted, found in pairs),
         "requests": len(pairs),
     }
 
@@ -138,7 +138,7 @@ def tables(page: Numbers) -> Blocks:
     ]
     header = [f"{name}: {kind.replace('ttft', 'TTFT')}" for name in kinds for kind in LATENCIES]
     lines.append(markdown_table(("predicted by", *header), rows))
-    for name in (FORETELL, TOLD) if "hidden" in kinds else ():
+    for name in (FORETELL, ANNOUNCED) if "hidden" in kinds else ():
         spread = kinds["hidden"]["errors"]["e2e"][name]
         medians, tails = (" to ".join(f"{x:.0%}" for x in spread[k]) for k in ("medians", "p90s"))
         lines.append(f"Of single seeds, *hidden*, e2e, `{name}`: medians {medians}, P90 {tails}.\n")
@@ -158,7 +158,7 @@ def _of_kept(name: str, one: dict[str, Any]) -> str:
         f"{kind.replace('ttft', 'TTFT')} {share:.1%} (seeds: {least:.1%} to {most:.1%})"
         for kind, (share, least, most) in one["kept"].items()
     ]
-    count = one["errors"]["e2e"][TOLD]["count"]
+    count = one["errors"]["e2e"][ANNOUNCED]["count"]
     return f"Kept to the announced P90, *{name}*, of {count}: {', '.join(shares)}.\n"
 
 

@@ -25,7 +25,7 @@ Pairs = dict[str, list[list[float]]]
 """Predicted and actual seconds of requests, by predictor."""
 CACHED = "cached"
 """A key beside the kinds of latency: the prompt's tokens that were found cached."""
-TOLD = "told"
+ANNOUNCED = "announced"
 """A key for announced latencies: for each kind the value to plan with, the P90 and the actual
 seconds of each request, in the order of placement."""
 
@@ -48,7 +48,7 @@ class Run:
     """Time of engines without work while a request waits, as a ratio of the time of all steps."""
     cores_busy: float
     predicted: dict[str, Pairs]
-    """By kind of latency, and by `CACHED` and `TOLD`."""
+    """By kind of latency, and by `CACHED` and `ANNOUNCED`."""
 
     def figures(self) -> dict[str, float]:
         """`METRICS` of this run."""
@@ -60,14 +60,17 @@ class Run:
         }
 
     def columns(self, kind: str) -> Pairs:
-        """Predicted and actual seconds of each request by predictor, `TOLD` included."""
-        told = self.predicted.get(TOLD, {}).get(kind, [])
-        return {**self.predicted[kind], TOLD: [[told_s, actual] for told_s, _, actual in told]}
+        """Predicted and actual seconds of each request by predictor, `ANNOUNCED` included."""
+        pairs = [[typical_s, actual_s] for typical_s, _, actual_s in self._announced(kind)]
+        return {**self.predicted[kind], ANNOUNCED: pairs}
 
     def kept(self, kind: str) -> list[bool]:
         """Whether each request kept to its announced P90."""
-        told = self.predicted.get(TOLD, {}).get(kind, [])
-        return [actual_s <= p90_s for _, p90_s, actual_s in told]
+        return [actual_s <= p90_s for _, p90_s, actual_s in self._announced(kind)]
+
+    def _announced(self, kind: str) -> list[list[float]]:
+        """Of each request the announced latency, its P90, and the actual one, in seconds."""
+        return self.predicted.get(ANNOUNCED, {}).get(kind, [])
 
     def line(self) -> str:
         """A summary for the terminal."""
@@ -111,11 +114,11 @@ def predicted(log: Path, counted: Collection[str]) -> dict[str, Pairs]:
             if _is_counted(entry, counted) and entry.get("cached_tokens") is not None
         ]
     }
-    found[TOLD] = {kind: _told(finished, counted, kind) for kind in LATENCIES}
+    found[ANNOUNCED] = {kind: _announced(finished, counted, kind) for kind in LATENCIES}
     return {kind: dict(pairs) for kind, pairs in found.items()}
 
 
-def _told(
+def _announced(
     finished: Sequence[dict[str, Any]], counted: Collection[str], kind: str
 ) -> list[list[float]]:
     names = f"announced_{kind}_s", f"announced_{kind}_p90_s", f"{kind}_s"

@@ -15,7 +15,7 @@ from typing import Any
 from bench.paced import cluster
 from bench.paced.engines import SLOWDOWN
 from bench.paced.pace import PROFILE
-from bench.paced.runs import METRICS, TOLD, Run
+from bench.paced.runs import ANNOUNCED, METRICS, Run
 from bench.paced.settings import SETTINGS, UTILISATION
 from bench.report import Benchmark, Blocks, Numbers, made_by
 from bench.runs import Kept
@@ -61,19 +61,19 @@ def measure(options: argparse.Namespace) -> Numbers:
 
 def summary(found: dict[str, list[Run]]) -> dict[str, Any]:
     """The figures of a setting, as JSON."""
-    reference = [run.figures() for run in found[REFERENCE]]
+    reference = found[REFERENCE]
     return {
         "rounds": len(reference),
         "policies": {policy: _of_policy(runs, reference) for policy, runs in found.items() if runs},
     }
 
 
-def _of_policy(runs: Sequence[Run], reference: Sequence[dict[str, float]]) -> dict[str, Any]:
+def _of_policy(runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Any]:
     """Means over rounds; differences are the policy less the reference, paired by round."""
-    figures = [run.figures() for run in runs]
+    figures, others = [_figures(run) for run in runs], [_figures(run) for run in reference]
     differences = {}
-    for metric in METRICS:
-        each = [own[metric] - ref[metric] for own, ref in zip(figures, reference, strict=True)]
+    for metric in figures[0]:
+        each = [own[metric] - other[metric] for own, other in zip(figures, others, strict=True)]
         mean, half = interval(each) if len(each) > 1 else (fmean(each), None)
         differences[metric] = {"mean": mean, "half_width": half}
     within = [one for run in runs for one in run.within]
@@ -86,6 +86,11 @@ def _of_policy(runs: Sequence[Run], reference: Sequence[dict[str, float]]) -> di
         "kept": {kind: _share(run.kept(kind) for run in runs) for kind in LATENCIES},
         "errors": {kind: _errors(runs, kind) for kind in LATENCIES},
     }
+
+
+def _figures(run: Run) -> dict[str, float]:
+    """`METRICS`, and the share of requests within their targets, in percent."""
+    return run.figures() | ({"within": 100.0 * fmean(run.within)} if run.within else {})
 
 
 def _share(kept: Iterable[list[bool]]) -> float | None:
@@ -111,7 +116,7 @@ def tables(page: Numbers) -> Blocks:
         for policy in sorted(setting["policies"], key=POLICIES.index):
             one = setting["policies"][policy]
             cells = [_cell(one, metric, policy == REFERENCE) for metric in METRICS]
-            within = "" if one["within"] is None else f"{one['within']:.0%}"
+            within = _within(one, policy == REFERENCE)
             rows.append([f"{name}: `{policy}`", *cells, within, f"{one['bubbles']:.1%}"])
     off = [
         [f"{name}: `{policy}`", *_off(setting["policies"][policy])]
@@ -126,8 +131,9 @@ def tables(page: Numbers) -> Blocks:
         f"Steps last {page['slowdown']:g} times as long as `{page['profile']}` says; the rate is "
         f"{page['utilisation']:.0%} of what full engines could serve. {settings}.\n\nSeconds of "
         "the clock, means over rounds, each with a seed; in brackets the policy's less `slo`'s, "
-        "paired by round, with 95% intervals (Student's t). Bubbles: time of engines without work "
-        "while a request waits at any, as a ratio of the time of all steps.\n"
+        "paired by round, with 95% intervals (Student's t); for those within targets in points of "
+        "a percentage. Bubbles: time of engines without work while a request waits at any, as a "
+        "ratio of the time of all steps.\n"
     )
     header = ("setting: policy", *METRICS.values(), "within targets", "bubbles")
     predictions = (
@@ -146,11 +152,11 @@ def _off(one: dict[str, Any]) -> list[str]:
     """Cells of predictions, and of announced latencies with the share within their P90."""
     predicted, announced = [], []
     for kind, errors in one["errors"].items():
-        simple = {name: each for name, each in errors.items() if name not in (FORETELL, TOLD)}
+        simple = {name: each for name, each in errors.items() if name not in (FORETELL, ANNOUNCED)}
         best = min(simple, key=lambda name: simple[name])
         predicted.append(f"{_off_by(errors[FORETELL])} (`{best}` {_off_by(simple[best])})")
         kept = one["kept"][kind]
-        announced.append(f"{_off_by(errors[TOLD])}, {kept:.0%}" if TOLD in errors else "")
+        announced.append(f"{_off_by(errors[ANNOUNCED])}, {kept:.0%}" if ANNOUNCED in errors else "")
     return predicted + announced
 
 
@@ -158,9 +164,19 @@ def _off_by(errors: Sequence[float]) -> str:
     return f"{errors[0]:.0%} / {errors[1]:.0%}"
 
 
+def _within(one: dict[str, Any], is_reference: bool) -> str:
+    if one["within"] is None:
+        return ""
+    share = f"{one['within']:.0%}"
+    return share if is_reference else f"{share} ({_less_reference(one, 'within', 1)})"
+
+
 def _cell(one: dict[str, Any], metric: str, is_reference: bool) -> str:
-    if is_reference:
-        return f"{one[metric]:.2f}"
+    mean = f"{one[metric]:.2f}"
+    return mean if is_reference else f"{mean} ({_less_reference(one, metric, 2)})"
+
+
+def _less_reference(one: dict[str, Any], metric: str, digits: int) -> str:
     found = one["less_reference"][metric]
-    half = "" if found["half_width"] is None else f" ± {found['half_width']:.2f}"
-    return f"{one[metric]:.2f} ({found['mean']:+.2f}{half})"
+    half = "" if found["half_width"] is None else f" ± {found['half_width']:.{digits}f}"
+    return f"{found['mean']:+.{digits}f}{half}"

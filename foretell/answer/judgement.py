@@ -135,8 +135,8 @@ def _unfit(status: int, body: bytes, asked: Asked) -> Unfit:
     given = [kind for kind in KINDS if kind in asked.need.inputs]
     if given and _NO_INPUTS.search(said):
         return given[0]
-    told = (kind for kind in given if 0 in numbers and (kind in named or kind in said))
-    return next(told, "")
+    refused = (kind for kind in given if 0 in numbers and (kind in named or kind in said))
+    return next(refused, "")
 
 
 def _error_in(body: bytes) -> dict[str, Any] | None:

@@ -101,26 +101,26 @@ class Watch:
 
         Raises `Refused` for an error that ends the watch.
         """
-        kind, told = _object(line).get("type"), _object(_object(line).get("object"))
+        kind, changed = _object(line).get("type"), _object(_object(line).get("object"))
         if kind == "ERROR":
-            raise Refused(told.get("code"))
+            raise Refused(changed.get("code"))
         if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
             raise ProtocolError(f"an event of the type {kind!r}")
-        version = _object(told.get("metadata")).get("resourceVersion")
+        version = _object(changed.get("metadata")).get("resourceVersion")
         if not isinstance(version, str) or not version:
             raise ProtocolError("an event without a version")
         self.failures = 0
         if kind == "BOOKMARK":
             self._version = version if _is_newer(version, self._version) else self._version
             return False
-        key = _name(told)
+        key = _name(changed)
         if not _is_newer(version, self._version):
             return False  # a repeated event: an object deleted since must not come back
         before = self._known.get(key, FoundEndpoints())
         self._version = version
         if kind == "DELETED":
             return self._known.pop(key, None) is not None
-        found = self._read(told, before)
+        found = self._read(changed, before)
         self._known[key] = found
         return found != before
 
@@ -147,8 +147,8 @@ class Watch:
         """Return all engines, sorted by name. If two objects name the same engine, one that is not
         draining counts, otherwise that of the object with the lower name."""
         found: dict[str, EngineEndpoint] = {}
-        for _, told in sorted(self._known.items()):
-            for each in told.endpoints:
+        for _, known in sorted(self._known.items()):
+            for each in known.endpoints:
                 other = found.get(each.name)
                 if other is None or (other.draining and not each.draining):
                     found[each.name] = each
@@ -156,7 +156,7 @@ class Watch:
 
     def models(self) -> tuple[str, ...]:
         """Return all models that objects name, also those of engines that are not ready."""
-        return tuple(sorted({name for told in self._known.values() for name in told.models}))
+        return tuple(sorted({name for known in self._known.values() for name in known.models}))
 
 
 def _object(found: object) -> Mapping[str, Any]:

@@ -124,8 +124,8 @@ def least_model_len(models: Any) -> int:
     """The least `max_model_len` in a list of models (decoded `/v1/models`); 0 if none is stated."""
     cards = models.get("data") if isinstance(models, dict) else None
     cards = cards if isinstance(cards, list) else []
-    told = [card.get("max_model_len") for card in cards if isinstance(card, dict)]
-    return min((n for n in told if type(n) is int and 0 < n < _MOST), default=0)
+    lengths = [card.get("max_model_len") for card in cards if isinstance(card, dict)]
+    return min((n for n in lengths if type(n) is int and 0 < n < _MOST), default=0)
 
 
 def _number(text: str) -> float | None:

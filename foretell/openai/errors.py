@@ -51,8 +51,8 @@ class ApiError(Exception):
         """The error as an event of a stream that has begun, in the format of the API at `path`.
         `sequence_number` is its number in the stream, for APIs that number events."""
         if path == "/v1/responses":
-            told = {"message": self.message, "param": self.param, "code": self.code}
-            event = {"type": "error", "sequence_number": sequence_number, **told}
+            fields = {"message": self.message, "param": self.param, "code": self.code}
+            event = {"type": "error", "sequence_number": sequence_number, **fields}
             return _EVENT % json.dumps(event).encode()
         if _is_anthropic(path):
             return _EVENT % self._text(path)

@@ -33,5 +33,5 @@ def _inputs(request: ApiRequest) -> frozenset[str]:
             kinds |= {str(part.get("type")) for part in content if isinstance(part, dict)}
     if not kinds:
         return frozenset()
-    told = "\n".join(kinds)
-    return frozenset(kind for kind in KINDS if kind in told)
+    joined = "\n".join(kinds)
+    return frozenset(kind for kind in KINDS if kind in joined)

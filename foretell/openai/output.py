@@ -61,8 +61,8 @@ def dynamo_priority(body: dict[str, Any]) -> int:
 def _dynamo_hint(body: dict[str, Any], name: str) -> int:
     """A hint of Dynamo's clients: "priority", or "osl" (output length in tokens); 0: none."""
     hints = nvext.get("agent_hints") if isinstance(nvext := body.get("nvext"), dict) else None
-    told = hints.get(name) if isinstance(hints, dict) else None
-    return told if type(told) is int and abs(told) < 2**31 else 0
+    value = hints.get(name) if isinstance(hints, dict) else None
+    return value if type(value) is int and abs(value) < 2**31 else 0
 
 
 def _stops(body: dict[str, Any]) -> bool:

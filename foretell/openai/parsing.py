@@ -127,8 +127,8 @@ def parse(
     or "" if there are several. `priority` is the header `X-Vllm-Priority`; `least_priority` is the
     smallest number that the tenant may have as priority."""
     if endpoint.is_form:
-        told = form_fields(content_type, raw)
-        body = {name: told.get(name) for name in ("model", "stream")}
+        fields = form_fields(content_type, raw)
+        body = {name: fields.get(name) for name in ("model", "stream")}
     elif body is None:
         body = _json_object(raw)
     try:
@@ -174,11 +174,11 @@ def parse(
 
 
 def _refusal(error: ValidationError) -> ApiError:
-    told = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     # Between field names, pydantic lists the types that it tried for a value.
-    place = [each for each in told["loc"] if isinstance(each, int) or each.isidentifier()]
+    place = [each for each in first["loc"] if isinstance(each, int) or each.isidentifier()]
     param = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in place)[1:]
-    return invalid(f"'{param}': {told['msg']}", param, _CODES.get(told["type"], "invalid_type"))
+    return invalid(f"'{param}': {first['msg']}", param, _CODES.get(first["type"], "invalid_type"))
 
 
 def _model(body: dict[str, Any], only: Callable[[], str]) -> str:

@@ -189,8 +189,8 @@ class PlacementCore:
         self._recalls.rank(request, candidates)
         spec = self._state.with_time_left(request)
         if spec.slo.given and request.arrived.late == "reject" and request.attempt == 1:
-            told = [c.prediction for c in candidates if c.prediction is not None]
-            if (why := unattainable(spec.slo, told)) is not None:
+            predictions = [c.prediction for c in candidates if c.prediction is not None]
+            if (why := unattainable(spec.slo, predictions)) is not None:
                 self._refuse(request, "late", why)
                 return
         may_yield = self.policy.late_binding and request.arrived.spec.slo.ttft_s < inf

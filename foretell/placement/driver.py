@@ -45,9 +45,9 @@ class Driver:
         self._telling = True
         try:
             while self._events:
-                told, now_s = self._events.popleft(), self._clock.now_s()
-                self._record(told, now_s)
-                for effect in self.core.step(told, now_s):
+                next_event, now_s = self._events.popleft(), self._clock.now_s()
+                self._record(next_event, now_s)
+                for effect in self.core.step(next_event, now_s):
                     self._carry_out(effect)
         finally:
             self._telling = False

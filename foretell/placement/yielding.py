@@ -84,5 +84,5 @@ class Yielding:
         eligible = self._state.eligible(request)
         if not eligible:
             return False
-        told = self._state.ask(request.trial, eligible, load_alone=True)
-        return any(has_room(answer.load) for answer in told.answers)
+        asked = self._state.ask(request.trial, eligible, load_alone=True)
+        return any(has_room(answer.load) for answer in asked.answers)

@@ -181,8 +181,8 @@ class _Cluster:
         """Give a request to one of the schedulers."""
         key = arrival.request_id
         check(key not in self._arrived, f"{key} arrived twice")
-        told = self._config.prefix_cache and self._config.predict_hits
-        prefix, chunk_tokens = arrival.hashed_prefix() if told else ((), 0)
+        names_prefix = self._config.prefix_cache and self._config.predict_hits
+        prefix, chunk_tokens = arrival.hashed_prefix() if names_prefix else ((), 0)
         spec = RequestSpec(
             key,
             arrival.prompt_tokens,

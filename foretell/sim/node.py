@@ -81,7 +81,8 @@ class Node:
         if not self._links:
             return
         config, cluster = self._config.engine, self._cluster
-        told = cluster.prefix_cache and cluster.predict_hits and config.enable_prefix_caching
+        predicts_hits = cluster.prefix_cache and cluster.predict_hits
+        follows_prefixes = predicts_hits and config.enable_prefix_caching
         self.predictor = SimPredictor(
             self.index,
             self.instance,
@@ -92,7 +93,7 @@ class Node:
             interval_s=cluster.publish_interval_s,
             is_heard=lambda: self.heard and self.up,
             is_awaited=self._is_awaited,
-            prefixes=PrefixIndex(config) if told else None,
+            prefixes=PrefixIndex(config) if follows_prefixes else None,
             learns=cluster.learn_step_times,
         )
         for link in self._links:

@@ -176,8 +176,8 @@ class Scheduler:
 
     def recall(self, effect: effects.Recall) -> None:
         request = self.open[effect.key]
-        told = partial(self._take_back, request, request.spec)
-        self._clock.after(self._config.dispatch_delay_s, told)
+        take_back = partial(self._take_back, request, request.spec)
+        self._clock.after(self._config.dispatch_delay_s, take_back)
 
     def _take_back(self, request: Open, spec: RequestSpec) -> None:
         """Take the request back from its engine, unless the attempt has ended meanwhile."""

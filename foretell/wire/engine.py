@@ -92,10 +92,11 @@ def columns_from_proto(columns: snapshot_pb2.RequestColumns) -> RequestTable:
 def _inputs_from_proto(columns: snapshot_pb2.RequestColumns) -> list[tuple[EncoderInput, ...]]:
     """The multimodal inputs of each request; `WireError` if they are impossible."""
     counts, prompts = columns.encoder_inputs, columns.prompt_tokens
-    told = [getattr(columns.inputs, name) for name in _INPUT_FIELDS]
-    if {len(counts), *map(len, told)} != {len(prompts), sum(counts)} or len(counts) != len(prompts):
+    fields = [getattr(columns.inputs, name) for name in _INPUT_FIELDS]
+    of_inputs = {len(field) for field in fields}
+    if len(counts) != len(prompts) or of_inputs != {sum(counts)}:
         raise WireError("encoder inputs: their columns differ in length")
-    inputs = list(map(EncoderInput, *told))
+    inputs = list(map(EncoderInput, *fields))
     result, end = [], 0
     for count, prompt in zip(counts, prompts, strict=True):
         first, end = end, end + count

@@ -254,11 +254,11 @@ class ClientConnection(asyncio.Protocol):
             self._close()
 
     def _malformed(self, error: RemoteProtocolError) -> None:
-        told = ApiError(error.status, error.message, code=_CODES.get(error.status))
+        refusal = ApiError(error.status, error.message, code=_CODES.get(error.status))
         if self._exchange is None:
-            self._refuse(told)
+            self._refuse(refusal)
         elif self._protocol.state is _FAILED:
-            self._exchange.fail(told)
+            self._exchange.fail(refusal)
         else:
             self._linger()  # it has been answered
 

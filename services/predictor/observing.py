@@ -106,8 +106,8 @@ class Observing:
             self._engine.learn(longest)
             return
         limits = evidence.limits.beside(longest)
-        told = Evidence(evidence.running, evidence.waiting, limits, evidence.run)
-        self._engine.compare(told, time.time())
+        bounded = Evidence(evidence.running, evidence.waiting, limits, evidence.run)
+        self._engine.compare(bounded, time.time())
 
     def _tell_soon(self) -> None:
         if self._soon is None:

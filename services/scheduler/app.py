@@ -176,8 +176,8 @@ class App:
         if trace is None:
             text = f"{self.replica_id} does not remember this request: perhaps it is too long ago"
             raise ApiError(404, text, code="request_not_remembered")
-        told = {"replica_id": self.replica_id, **explained(trace, placer.core.policy)}
-        return Response(200, orjson.dumps(told))  # infinite numbers become null
+        explanation = {"replica_id": self.replica_id, **explained(trace, placer.core.policy)}
+        return Response(200, orjson.dumps(explanation))  # infinite numbers become null
 
     def _own_status(self, headers: Headers) -> Response:
         tenant = self._tenant(headers)

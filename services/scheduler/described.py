@@ -31,9 +31,9 @@ _HEADERS = {"content-security-policy": _POLICY, "x-content-type-options": "nosni
 
 def described() -> dict[str, Response]:
     """The pages that describe the API, by path."""
-    told = openapi()
-    as_json = Response(200, json.dumps(told).encode())
-    as_html = Response(200, _page(told).encode(), "text/html; charset=utf-8", _HEADERS)
+    description = openapi()
+    as_json = Response(200, json.dumps(description).encode())
+    as_html = Response(200, _page(description).encode(), "text/html; charset=utf-8", _HEADERS)
     return {"/openapi.json": as_json, "/docs": as_html}
 
 
@@ -76,11 +76,11 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _page(told: dict[str, Any]) -> str:
+def _page(description: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td><code>{method.upper()} {html.escape(path)}</code></td>"
         f"<td>{html.escape(operation['summary'])}</td></tr>"
-        for path, methods in told["paths"].items()
+        for path, methods in description["paths"].items()
         for method, operation in methods.items()
     )
     return (

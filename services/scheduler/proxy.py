@@ -165,8 +165,8 @@ class Batches:
         )
         async with calling as answer:
             found = ((name, answer.headers.get(name)) for name in _RETURNED)
-            told = [(name.encode(), v.encode("latin-1")) for name, v in found if v is not None]
-            await _relay(exchange, answer, told)
+            headers = [(name.encode(), v.encode("latin-1")) for name, v in found if v is not None]
+            await _relay(exchange, answer, headers)
 
     async def close(self) -> None:
         if self._service is not None:

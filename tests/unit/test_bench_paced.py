@@ -107,7 +107,7 @@ def run_of(ttft_s: float) -> Run:
         cores_busy=1.0,
         predicted={
             **dict.fromkeys(LATENCIES, errors),
-            "told": {kind: [[2, 3, 4]] for kind in LATENCIES},
+            "announced": {kind: [[2, 3, 4]] for kind in LATENCIES},
         },
     )
 
@@ -130,17 +130,17 @@ def test_rounds_are_paired_and_only_whole_ones_count(tmp_path: Path) -> None:
     assert "| 50% / 50%, 0% |" in text
 
 
-def test_errors_are_told_of_all_predictors_over_all_seeds() -> None:
+def test_errors_of_all_predictors_over_all_seeds() -> None:
     late = replace(run_of(1.0), predicted={})
     late.predicted.update({k: {FORETELL: [[3.0, 1.0]], "simple": [[1.0, 1.0]]} for k in LATENCIES})
     late.predicted["cached"] = {FORETELL: [[100, 200], [90, 0]]}
-    late.predicted["told"] = {k: [[2.0, 2.0, 2.0], [4.0, 5.0, 4.0]] for k in LATENCIES}
+    late.predicted["announced"] = {k: [[2.0, 2.0, 2.0], [4.0, 5.0, 4.0]] for k in LATENCIES}
     hidden = {"what": "nobody knows", **deployed.summary([run_of(1.0), late])}
     page = {**MADE_BY, "profile": "", "slowdown": 2.0, "load": 0.7}
     text = deployed.tables({**page, "kinds": {"hidden": hidden}})["tables"]
     assert f"| `{FORETELL}` | 125% / 200% | 125% / 200% |" in text
     assert "| `simple` | 50% / 100% | 50% / 100% |" in text
-    assert "| `told` | 0% / 50% | 0% / 50% |" in text
+    assert "| `announced` | 0% / 50% | 0% / 50% |" in text
     assert "e2e 66.7% (seeds: 0.0% to 100.0%)" in text
     assert "medians 50% to 200%" in text
     assert "95.0% of the 200 prompt tokens that engines found cached were predicted" in text
@@ -177,7 +177,7 @@ def test_a_log_tells_what_was_predicted(tmp_path: Path) -> None:
     assert found["e2e"][FORETELL] == [[6.0, 4.0]] * 2
     assert found["e2e"]["recent_mean"] == [[4.0, 4.0]] * 2
     assert found["cached"] == {FORETELL: []}
-    assert found["told"] == {"ttft": [[1.25, 2.5, 1.0]] * 2, "e2e": [[5.0, 9.0, 4.0]] * 2}
-    told = [{**line, "predicted_cached_tokens": 128, "cached_tokens": 256} for line in lines]
-    log.write_text("".join(json.dumps(line) + "\n" for line in told))
+    assert found["announced"] == {"ttft": [[1.25, 2.5, 1.0]] * 2, "e2e": [[5.0, 9.0, 4.0]] * 2}
+    cached = [{**line, "predicted_cached_tokens": 128, "cached_tokens": 256} for line in lines]
+    log.write_text("".join(json.dumps(line) + "\n" for line in cached))
     assert predicted(log, {"0003"})["cached"] == {FORETELL: [[128, 256]]}

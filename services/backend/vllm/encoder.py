@@ -131,8 +131,8 @@ class EncoderState:
     def cache(self) -> bytes:
         """The cache's fields of a snapshot, serialized. Only requests with inputs change them."""
         if self._inputs or self._changes:
-            told = _cached(self._manager.freeable, self._manager.num_embeds_by_hash)
-            self._cache, self._changes = told.SerializeToString(), bool(self._inputs)
+            cached = _cached(self._manager.freeable, self._manager.num_embeds_by_hash)
+            self._cache, self._changes = cached.SerializeToString(), bool(self._inputs)
         return self._cache
 
 

@@ -20,7 +20,7 @@ def not_modelled(scheduler: Any) -> list[str]:
         return sorted(unknown)
     local = [spec for spec in specs if _kind(spec) not in _FULL]
     sizes = {spec.block_size for spec in specs}
-    told = {
+    reasons = {
         "several kinds of local attention": len({_sees(spec) for spec in local}) > 1,
         "KV cache blocks of several sizes": sizes != {scheduler.block_size},
         "chunks of attention that are not whole blocks": any(
@@ -30,7 +30,7 @@ def not_modelled(scheduler: Any) -> list[str]:
         "prefix_cache_retention_interval": bool(local)
         and getattr(scheduler.kv_cache_config, "prefix_cache_retention_interval", None) is not None,
     }
-    return [name for name, holds in told.items() if holds]
+    return [name for name, holds in reasons.items() if holds]
 
 
 def described(scheduler: Any) -> dict[str, Any]:

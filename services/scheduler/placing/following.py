@@ -97,7 +97,7 @@ class Following(SnapshotStream):
         if not (progress.streams or ends.ago_s):
             return
         self._telling = self._loop.call_later(TELL_EVERY_S, self._tell_progress)
-        told = predictor_pb2.Progress(
+        message = predictor_pb2.Progress(
             steps_ago_s=ends.ago_s,
             request_id=progress.streams,
             tokens=progress.tokens(),
@@ -105,7 +105,7 @@ class Following(SnapshotStream):
             steps=ends.steps,
             since_ago_s=ends.since_ago_s,
         )
-        self._notify(predictor_pb2.Notice(progress=told))
+        self._notify(predictor_pb2.Notice(progress=message))
 
     def complete(
         self, request: RequestSpec, *, answered: bool, output_tokens: int = 0

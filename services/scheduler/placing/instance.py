@@ -73,8 +73,8 @@ class PoolInstance:
     @property
     def lengths(self) -> dict[str, int]:
         """The longest context of each of its models in tokens, where it says so."""
-        told = {name: card.get("max_model_len") for name, card in self.cards.items()}
-        return {name: each for name, each in told.items() if type(each) is int}
+        lengths = {name: card.get("max_model_len") for name, card in self.cards.items()}
+        return {name: each for name, each in lengths.items() if type(each) is int}
 
     @property
     def takes_fields(self) -> bool:

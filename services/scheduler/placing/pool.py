@@ -245,12 +245,12 @@ class Pool:
         """Raise `Resting` if it is asleep or paused. Paths it does not know are not asked again."""
         for path, state in list(instance.rests.items()):
             try:
-                told = json.loads(await self._get(instance, path))
+                answer = json.loads(await self._get(instance, path))
             except (aiohttp.ClientResponseError, ValueError):
-                told = None
-            if not isinstance(told, dict) or path not in told:
+                answer = None
+            if not isinstance(answer, dict) or path not in answer:
                 del instance.rests[path]
-            elif told[path] is True:
+            elif answer[path] is True:
                 raise Resting(state)
         instance.wanted = False
 
@@ -312,8 +312,8 @@ class Pool:
                 self.instances[config.instance_id] = known.pop(config.instance_id)
                 if config != old.config:
                     old.config = config
-                    told = InstanceDraining if config.draining else InstanceTakenBack
-                    self.listener(told(config.instance_id))
+                    event = InstanceDraining if config.draining else InstanceTakenBack
+                    self.listener(event(config.instance_id))
                 continue
             self.instances[config.instance_id] = PoolInstance(config)
         for instance_id in known:

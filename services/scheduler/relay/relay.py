@@ -99,9 +99,9 @@ class Relay:
             if not answer.begun:  # the client has nothing yet
                 follows = goes_on and attempt.instance.takes_fields
                 progress = progress_of(context.request) if follows else None
-            told = {**headers, **context.begin_attempt()}
+            sent = {**headers, **context.begin_attempt()}
             try:
-                await Transfer(context, attempt, told, answer, progress).run(self._engines)
+                await Transfer(context, attempt, sent, answer, progress).run(self._engines)
                 return
             except AttemptFailed as error:
                 failure = error
