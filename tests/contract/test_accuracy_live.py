@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from foretell.config import PredictorSettings
+from foretell.model import Prediction, RequestSpec
 from foretell.services.predictor.__main__ import serve
-from foretell.tools.follower import NothingKnown
+from foretell.tools.follower import Follower, NothingKnown
 from foretell.tools.live.load import MixedLengths
 from foretell.tools.live.measure import CannotMeasure, LiveOptions, measure, saturating
 from foretell.tools.live.recording import Recording
@@ -71,13 +72,22 @@ async def test_a_measurement_is_recorded_and_can_be_taken_apart(tmp_path: Path) 
 
 @pytest.mark.parametrize(("seats", "rate_per_s"), [(8, 0.0), (256, 0.0), (1024, 20.0)])
 async def test_an_engine_may_have_any_number_of_seats(
-    tmp_path: Path, seats: int, rate_per_s: float
+    tmp_path: Path, seats: int, rate_per_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps: list[str] = []
+    steps, predicted = list[str](), list[str]()
+    predict = Follower.predict
+
+    def counted(follower: Follower, spec: RequestSpec) -> Prediction | None:
+        predicted.append(spec.request_id)
+        return predict(follower, spec)
+
+    monkeypatch.setattr(Follower, "predict", counted)
     async with measurable(tmp_path, seats) as options:
         few = replace(options, rate_per_s=rate_per_s, requests=5, warm_up=0, cool_down=0)
         recording = await measure(few, lambda step, *_: steps.append(step))
     assert len(recording.requests) == 5
+    # Predicting hundreds at once, to find the capacity, would take longer than snapshots are fresh.
+    assert predicted == [each.request_id for each in recording.requests]
     assert any("capacity" in step for step in steps) == (not rate_per_s)
     assert bool(recording.about["load"]["capacity_per_s"]) == (not rate_per_s)
 

@@ -87,7 +87,6 @@ async def measure(options: LiveOptions, show: Show) -> Recording:
                 seats = follower.snapshot.config.max_num_seqs
                 capacity = await _capacity(session, options, lengths, seats, show)
                 rate = options.utilisation * capacity
-            session.served.clear()
             await asyncio.sleep(_SETTLE_S)
             if options.seconds:
                 left_s = options.seconds * (1.0 - _ENDING_RATIO) - (time.monotonic() - began_s)
@@ -128,7 +127,7 @@ async def _capacity(
     async def serve(request: Arrival) -> None:
         nonlocal last_s
         last_s = time.monotonic()
-        await session.serve(request, measured=False)
+        await session.fill(request)
         ended_s.append(time.monotonic())
         show("finding the engine's capacity", len(ended_s), 0 if options.seconds else count)
 

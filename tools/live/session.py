@@ -7,9 +7,10 @@ from typing import Any
 
 from foretell.length.history import LengthHistory
 from foretell.model import LengthEstimate, RequestSpec
+from foretell.services.scheduler.placing.following import Seen
 from foretell.tools.follower import Follower
 from foretell.tools.live.recording import Served
-from foretell.tools.live.stream import NoStream, StreamClient, completion, random_prompt
+from foretell.tools.live.stream import NoStream, StreamClient, Timing, completion, random_prompt
 from foretell.workload import Arrival
 
 _REQUEST_DEADLINE_S = 300.0
@@ -41,6 +42,11 @@ class Session:
     history: LengthHistory = field(default_factory=LengthHistory)
     """Estimates secret lengths from earlier ones."""
 
+    async def fill(self, request: Arrival) -> None:
+        """Send one request that is neither predicted nor recorded; raises `NoStream`."""
+        spec = self._spec(request)
+        await self._complete(spec, self._body(spec, request.output_tokens), request)
+
     async def serve(self, request: Arrival, *, measured: bool) -> None:
         """Predict and send one request, and record both results; raises `NoStream`."""
         spec = self._spec(request)
@@ -51,18 +57,7 @@ class Session:
             raise NoStream("the predictor has fallen silent")
         answer_delay_s = self.answer_delay_s
         decided = time.time()
-        self.predictor.reserve(spec)
-        timing = await self.client.complete(body, _REQUEST_DEADLINE_S)
-        if timing.output_tokens != request.output_tokens:
-            raise NoStream(
-                f"{request.request_id}: the engine made {timing.output_tokens} tokens "
-                f"of {request.output_tokens}"
-            )
-        self.history.observe(self.model, request.prompt_tokens, request.output_tokens)
-        completed = time.time()
-        seen = await self.predictor.ended(spec)
-        if seen.ttft_s:
-            self._learn(timing.first_unix_s - decided - seen.ttft_s)
+        timing, completed, seen = await self._complete(spec, body, request)
         self.served.append(
             Served(
                 request_id=spec.request_id,
@@ -85,6 +80,26 @@ class Session:
                 quantiles=spec.length.quantiles,
             )
         )
+
+    async def _complete(
+        self, spec: RequestSpec, body: dict[str, Any], request: Arrival
+    ) -> tuple[Timing, float, Seen]:
+        """Send a request; return when its tokens came, when it ended (Unix time), and what the
+        predictor saw of it."""
+        sent = time.time()
+        self.predictor.reserve(spec)
+        timing = await self.client.complete(body, _REQUEST_DEADLINE_S)
+        if timing.output_tokens != request.output_tokens:
+            raise NoStream(
+                f"{request.request_id}: the engine made {timing.output_tokens} tokens "
+                f"of {request.output_tokens}"
+            )
+        self.history.observe(self.model, request.prompt_tokens, request.output_tokens)
+        completed = time.time()
+        seen = await self.predictor.ended(spec)
+        if seen.ttft_s:
+            self._learn(timing.first_unix_s - sent - seen.ttft_s)
+        return timing, completed, seen
 
     def _spec(self, request: Arrival) -> RequestSpec:
         """The request as predictor and engine learn of it."""
