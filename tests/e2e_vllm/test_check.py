@@ -66,7 +66,7 @@ def test_every_stage_leaves_its_result_and_one_page_tells_of_all(tmp_path: Path)
 
 
 def test_a_kill_leaves_what_was_measured_and_no_process(tmp_path: Path) -> None:
-    with running(tmp_path, "--minutes=5", "--stages=attach,cost,truth") as process:
+    with running(tmp_path, "--minutes=5") as process:
         until((tmp_path / "cost.json").exists)
         time.sleep(1.0)  # during the next stage
         started = descendants(process.pid)
