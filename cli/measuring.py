@@ -83,13 +83,13 @@ def verify_engine(
         findings = run.verify(python or sys.executable, seeds)
         path = run.keep(findings)
     if as_json:
-        told = {
+        found = {
             "vllm": findings.version,
             "installation": findings.installation,
             "passed": findings.passed,
             "features": findings.features,
         }
-        typer.echo(json.dumps(told, indent=2))
+        typer.echo(json.dumps(found, indent=2))
     else:
         console = Console()
         run.show(findings, console)

@@ -25,9 +25,9 @@ def find(request_id: str, urls: Sequence[str], api_key: str) -> dict[str, Any]:
     refused = ""
     for url in urls:
         try:
-            for name, told in each_replica(partial(_ask, url, request_id, api_key)):
-                if told is not None:
-                    return told
+            for name, explained in each_replica(partial(_ask, url, request_id, api_key)):
+                if explained is not None:
+                    return explained
                 asked.add(name)
         except OSError as error:
             refused = refused or f"no scheduler answers at {url}: {error}"
@@ -46,9 +46,9 @@ def _ask(url: str, request_id: str, api_key: str) -> tuple[str, tuple[str, dict[
         answer = json.loads(body)
     except ValueError as error:
         raise CannotExplain(f"{url} is no scheduler of Foretell") from error
-    told = dict(answer) if code == 200 else None
-    name = str(answer["replica_id"]) if told is not None else _check(code, answer, url)
-    return name, (name, told)
+    explained = dict(answer) if code == 200 else None
+    name = str(answer["replica_id"]) if explained is not None else _check(code, answer, url)
+    return name, (name, explained)
 
 
 def _check(code: int, answer: Any, url: str) -> str:
@@ -69,33 +69,35 @@ def show_explanation(
     """Print the explanation; end the process with code 1 if there is none."""
     try:
         urls = addresses_of(cluster_file) if cluster_file else urls
-        told = find(request_id, [url.rstrip("/") for url in urls], api_key)
+        explained = find(request_id, [url.rstrip("/") for url in urls], api_key)
     except (CannotExplain, ValueError) as error:
         raise SystemExit(f"foretell explain: {error}") from error
     if as_json:
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        sys.stdout.write(json.dumps(explained, indent=2) + "\n")
     else:
-        Console().print(render(told))
+        Console().print(render(explained))
 
 
-def render(told: dict[str, Any]) -> RenderableType:
+def render(explained: dict[str, Any]) -> RenderableType:
     """Render an answer of `GET /explain/ID` for a terminal."""
-    title = f"{told['request_id']} to {told['model_name'] or 'the model'}, by {told['replica_id']}"
+    model, replica = explained["model_name"] or "the model", explained["replica_id"]
+    title = f"{explained['request_id']} to {model}, by {replica}"
     parts: list[RenderableType] = [Text(title, style="bold")]
-    for attempt in told["attempts"]:
+    for attempt in explained["attempts"]:
         parts += [Text(), *_attempt(attempt)]
     return Group(*parts)
 
 
-def _attempt(told: dict[str, Any]) -> list[RenderableType]:
-    emulated = ", which is emulated" if told["emulated"] else ""
-    head = f"Attempt {told['attempt']} went to {told['instance_id']}{emulated}: {told['because']}."
-    found: list[RenderableType] = [Text(head), _candidates(told)]
-    found += [Text(line) for line in _approximated(told["candidates"])]
-    chosen = next(one for one in told["candidates"] if one["chosen"])
-    found.append(Text(_happened(told, chosen)))
-    if told["floor"]:
-        floor = told["floor"]
+def _attempt(attempt: dict[str, Any]) -> list[RenderableType]:
+    emulated = ", which is emulated" if attempt["emulated"] else ""
+    head = f"Attempt {attempt['attempt']} went to {attempt['instance_id']}{emulated}: "
+    head += f"{attempt['because']}."
+    found: list[RenderableType] = [Text(head), _candidates(attempt)]
+    found += [Text(line) for line in _approximated(attempt["candidates"])]
+    chosen = next(one for one in attempt["candidates"] if one["chosen"])
+    found.append(Text(_happened(attempt, chosen)))
+    if attempt["floor"]:
+        floor = attempt["floor"]
         found.append(
             Text(
                 f"An idle engine would have needed {_s(floor['ttft_s'])} to the first token and "
@@ -114,8 +116,8 @@ def _approximated(candidates: Sequence[dict[str, Any]]) -> list[str]:
     return [f"Not modelled of {', '.join(e)}: {found}." for found, e in features.items() if found]
 
 
-def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
-    happened, predicted = told["happened"], chosen["predicted"] or {}
+def _happened(attempt: dict[str, Any], chosen: dict[str, Any]) -> str:
+    happened, predicted = attempt["happened"], chosen["predicted"] or {}
     if happened is None:
         return "It is in progress."
     ended = "It ended" if happened["finished"] else "It broke off"
@@ -126,7 +128,7 @@ def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
         first, last = _s(happened["ttft_s"]), _s(happened["e2e_s"])
         text += f": first token after {first} (predicted {_s(predicted.get('ttft_s'))}), "
         text += f"last after {last} (predicted {_s(predicted.get('e2e_s'))}), "
-        expected = told["expected"]["output_tokens"]
+        expected = attempt["expected"]["output_tokens"]
         text += f"{happened['output_tokens'] or '?'} tokens (expected {expected:.0f})"
     return f"{text}."
 
@@ -134,19 +136,19 @@ def _happened(told: dict[str, Any], chosen: dict[str, Any]) -> str:
 _COLUMNS = ("instance", "queue", "KV", "TTFT", "e2e", "score", "wait", "others", "hindsight")
 
 
-def _candidates(told: dict[str, Any]) -> Table:
+def _candidates(attempt: dict[str, Any]) -> Table:
     """A table that fits 80 columns."""
-    hindsight = any(one["hindsight"] for one in told["candidates"])
+    hindsight = any(one["hindsight"] for one in attempt["candidates"])
     table = Table(box=None, pad_edge=False, caption_justify="left")
     table.caption = "Seconds. Queue: running + waiting. Wait: its own; others: what it costs them."
-    if told["measure"]:
-        table.caption += f" Score: {told['measure']}, the least is chosen."
+    if attempt["measure"]:
+        table.caption += f" Score: {attempt['measure']}, the least is chosen."
     if hindsight:
         table.caption += " Hindsight: e2e with the true length of the answer."
     table.add_column(_COLUMNS[0], overflow="fold")
     for column in _COLUMNS[1:] if hindsight else _COLUMNS[1:-1]:
         table.add_column(column, justify="right")
-    ordered = sorted(told["candidates"], key=lambda c: (not c["chosen"], _number(c["score"])))
+    ordered = sorted(attempt["candidates"], key=lambda c: (not c["chosen"], _number(c["score"])))
     for one in ordered:
         row = _row(one)[: len(table.columns)]
         table.add_row(*row, style="bold" if one["chosen"] else None)

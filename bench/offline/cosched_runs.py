@@ -70,7 +70,7 @@ class Run:
         arrivals: list[Arrival],
         lines: Iterator[Line],
     ) -> None:
-        cls, policy, told = CONTENDERS[contender]
+        cls, policy, factor = CONTENDERS[contender]
         config = engine_config(
             total_blocks=machine.blocks,
             max_num_seqs=machine.max_num_seqs,
@@ -82,7 +82,7 @@ class Run:
         self._scheduler: Any = self._loop.scheduler
         self._machine, self._arrivals = machine, arrivals
         self._lines = None if contender == ALONE else lines
-        self._targets = {name: told * ms for name, ms in TARGETS.items()} if told else None
+        self._targets = {name: factor * ms for name, ms in TARGETS.items()} if factor else None
         self._now_s = 0.0
         planner = getattr(self._scheduler, "planner", None)
         if planner is not None:

@@ -25,9 +25,9 @@ PROMPT_TOKENS = 128
 READER = """
 import asyncio, sys
 from foretell.services.predictor.subscriber import SnapshotSubscriber
-told = iter(["reading"])
+lines = iter(["reading"])
 heard = SnapshotSubscriber(sys.argv[1])
-asyncio.run(heard.run(lambda _: [print(each, flush=True) for each in told]))
+asyncio.run(heard.run(lambda _: [print(each, flush=True) for each in lines]))
 """
 _BOOKS = 20
 """Number of texts with which offline prompts begin; each is half as long as a prompt."""

@@ -27,8 +27,8 @@ class _Paced:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        told = self.vllm_config.additional_config  # type: ignore[attr-defined]
-        self._clock = Clock(step_time(), told[SLOWDOWN_KEY])
+        config = self.vllm_config.additional_config  # type: ignore[attr-defined]
+        self._clock = Clock(step_time(), config[SLOWDOWN_KEY])
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         begun_s = time.monotonic()

@@ -135,8 +135,8 @@ async def single_tokens(url: str, model: str) -> list[int]:
 
 
 def _body(ask: Ask, model: str, run: str, tell_engine: bool) -> dict[str, Any]:
-    names, told = (TTFT_FIELD, TPOT_FIELD), ask.targets_s if tell_engine else (0.0, 0.0)
-    targets = {name: 1e3 * own_s for name, own_s in zip(names, told, strict=True) if own_s}
+    names, targets_s = (TTFT_FIELD, TPOT_FIELD), ask.targets_s if tell_engine else (0.0, 0.0)
+    targets = {name: 1e3 * own_s for name, own_s in zip(names, targets_s, strict=True) if own_s}
     return {
         "model": model,
         "messages": [

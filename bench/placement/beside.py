@@ -69,11 +69,11 @@ ENGINES = (
 )
 
 
-def chains_of(plan: cluster.Plan, round_: int, burst: float, *, told: bool) -> list[Chain]:
+def chains_of(plan: cluster.Plan, round_: int, burst: float, *, with_targets: bool) -> list[Chain]:
     """The online requests of a round, the same for each contender."""
     turns = [turn for conversation in plan.conversations for turn in conversation]
     rate = UTILISATION * requests_per_s(ENGINES[0], *mean_lengths(turns), step_time())
-    targets = [TARGETS_S] if told else []
+    targets = [TARGETS_S] if with_targets else []
     chains = draw(plan.conversations, plan.requests, rate, round_, targets_s=targets)
     return with_burst(chains, 0.5 * plan.requests / rate, burst)
 
@@ -107,13 +107,14 @@ async def _run(
     plan: cluster.Plan, round_: int, what: tuple[str, str], urls: tuple[str, ...]
 ) -> dict[str, Any]:
     scene, contender = what
-    place, beside, told = CONTENDERS[contender]
-    chains, seen = chains_of(plan, round_, SCENES[scene], told=told), list[check.Answered]()
+    place, beside, with_targets = CONTENDERS[contender]
+    chains = chains_of(plan, round_, SCENES[scene], with_targets=with_targets)
+    seen = list[check.Answered]()
     name = f"{round_}-{scene}-{contender}".replace(" ", "-").replace(",", "")
     asking = asyncio.create_task(_ask_offline(urls[place], round_, seen)) if beside else None
     began_s = time.monotonic()
     try:
-        answers = await send(chains, urls[place], MODEL_NAME, name, tell_engine=told)
+        answers = await send(chains, urls[place], MODEL_NAME, name, tell_engine=with_targets)
         seconds = time.monotonic() - began_s
     finally:
         if asking is not None:
@@ -151,13 +152,13 @@ def tables(numbers: Numbers) -> Blocks:
     """A table for each scene, with one row for each contender."""
     runs = numbers["runs"]
     rounds = len({one["round"] for one in runs})
-    told = (
+    text = (
         f"*As deployed* but for the model: real vLLM on the CPU at the pace of {numbers['profile']}"
         f", {rounds} rounds of {numbers['requests']} online requests, the same for all; ± is half "
         "the 95% interval over rounds. *hits*: share of the offline prompt tokens that were "
         "cached. *burst*: the requests of ten seconds come within one.\n"
     )
-    lines = [made_by(numbers), told]
+    lines = [made_by(numbers), text]
     for scene in SCENES:
         lines.append(_table(scene, [one for one in runs if one["scene"] == scene]))
     return {"tables": "\n".join(lines)}

@@ -70,9 +70,11 @@ def run(case: Case, traces: Path, capacities_qps: dict[str, float]) -> Numbers:
     arrivals = family.arrivals(traces, qps, int(qps * case.seconds), case.seed)
     draws = Random(f"{case.seed} classes")
     of = {a.request_id: int(case.classes * draws.random()) for a in arrivals}
-    told = case.policy == OURS
+    with_targets = case.policy == OURS
     targets = [CODE if case.family == "code" else CLASSES[0], *CLASSES[1 : case.classes]]
-    coming = [replace(a, slo=targets[of[a.request_id]] if told else NO_SLO) for a in arrivals]
+    coming = [
+        replace(a, slo=targets[of[a.request_id]] if with_targets else NO_SLO) for a in arrivals
+    ]
     report = simulated(options, coming, case.seed)
     good = [0] * case.classes
     for served in report.served:

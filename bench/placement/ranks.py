@@ -55,7 +55,7 @@ class Setting:
     what: str
     outputs: tuple[int, ...]
     """Lengths of answers in tokens, all equally likely."""
-    told: bool = False
+    stated: bool = False
     """Whether `max_tokens` states the length."""
 
     def rate_per_s(self) -> float:
@@ -67,7 +67,7 @@ class Setting:
 SETTINGS = {
     "alike": Setting("answers of 32 tokens", (32,)),
     "unlike": Setting("of 8 or 104, which nobody knows before", (8, 8, 8, 104)),
-    "told": Setting("of 8 or 104, which `max_tokens` says", (8, 8, 8, 104), told=True),
+    "stated": Setting("of 8 or 104, which `max_tokens` says", (8, 8, 8, 104), stated=True),
 }
 ARMS = ("foretell", "vllm")
 Found = dict[str, dict[str, list[list[float]]]]
@@ -148,8 +148,8 @@ async def _run(client: StreamClient, setting: Setting, requests: int, seed: str)
     hidden = online(MOST_TOKENS, MODEL_NAME, seed)
 
     def body(arrival: Arrival) -> dict[str, Any]:
-        told = {"max_tokens": arrival.output_tokens} if setting.told else {}
-        return hidden(arrival) | told
+        limit = {"max_tokens": arrival.output_tokens} if setting.stated else {}
+        return hidden(arrival) | limit
 
     return [answer.ttft_s for answer in await send(client, arrivals, body)]
 

@@ -4,8 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import httpx
@@ -25,6 +25,9 @@ from envoys import body, front, started
 from schedulers import WAIT_S, instances_json, until
 
 from foretell.services.process.children import Child
+from tests.processes import descendants
+
+COMPLETIONS = "/v1/completions"
 
 
 def code_of(response: httpx.Response) -> str:
@@ -237,26 +240,71 @@ async def until_answered(
             await asyncio.sleep(0.05)
 
 
-async def test_a_scheduler_that_has_just_died_costs_no_new_request(tmp_path: Path) -> None:
+@asynccontextmanager
+async def two_pickers(
+    folder: Path, engine: Engine
+) -> AsyncIterator[tuple[httpx.AsyncClient, Child]]:
+    """A client of an Envoy that has used both of its pickers, and the first one's process."""
     policies = ("round_robin", "least_outstanding")
-    async with engines(answer) as (engine,), started(tmp_path, [engine], replicas=2) as client:
-        children = [
-            await Child.spawn("scheduler", scheduler(tmp_path, [engine], i, policy), log)
-            for i, policy in enumerate(policies)
-            if (log := tmp_path / f"scheduler-{i}.log")
+    async with started(folder, [engine], replicas=2) as client, AsyncExitStack() as stack:
+        children = []
+        for i, policy in enumerate(policies):
+            command = scheduler(folder, [engine], i, policy)
+            child = await Child.spawn("scheduler", command, folder / f"scheduler-{i}.log")
+            stack.push_async_callback(child.stop, 0.0)
+            children.append(child)
+        asked = set[str]()
+        while asked < set(policies):
+            found = await until_answered(client, lambda found: found.status_code == 200)
+            asked.add(found.headers["x-foretell-policy"])
+        yield client, children[0]
+
+
+async def test_a_scheduler_that_has_just_died_costs_no_new_request(tmp_path: Path) -> None:
+    async with engines(answer) as (engine,), two_pickers(tmp_path, engine) as (client, child):
+        (envoy,) = (pid for pid in descendants(os.getpid()) if is_envoy(pid))
+        # When it goes on, Envoy finds requests and the end of a picker's connection together.
+        os.kill(envoy, signal.SIGSTOP)
+        posts = [asyncio.create_task(client.post(COMPLETIONS, content=body())) for _ in range(12)]
+        await asyncio.sleep(0.1)
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        os.kill(envoy, signal.SIGCONT)
+        assert {found.status_code for found in await asyncio.gather(*posts)} == {200}
+        for _ in range(20):  # Envoy has not noticed yet
+            assert (await client.post(COMPLETIONS, content=body())).status_code == 200
+
+
+async def test_a_scheduler_that_dies_during_a_body_costs_nothing(tmp_path: Path) -> None:
+    """Envoy keeps up to 64 KiB of a body for another picker; a longer one is refused as below."""
+    killed = asyncio.Event()
+    begun = list[str]()
+
+    async def in_two_parts(prompt: str) -> AsyncIterator[bytes]:
+        data = body(prompt=prompt).encode()
+        yield data[: len(data) // 2]
+        begun.append(prompt)
+        await killed.wait()
+        yield data[len(data) // 2 :]
+
+    async with engines(answer) as (engine,), two_pickers(tmp_path, engine) as (client, child):
+        engine.received.clear()
+        prompts = [f"{i}" * 20_000 for i in range(8)]
+        posts = [
+            asyncio.create_task(client.post(COMPLETIONS, content=in_two_parts(prompt)))
+            for prompt in prompts
         ]
-        try:
-            asked = set()  # the policies of the pickers that Envoy has used
-            while asked < set(policies):
-                found = await until_answered(client, lambda found: found.status_code == 200)
-                asked.add(found.headers["x-foretell-policy"])
-            os.kill(children[0].pid, signal.SIGKILL)
-            await children[0].wait()
-            for _ in range(20):  # Envoy has not noticed yet
-                assert (await client.post("/v1/completions", content=body())).status_code == 200
-        finally:
-            for child in children:
-                await child.stop(0.0)
+        await until(lambda: len(begun) == len(prompts))
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        killed.set()
+        assert [found.status_code for found in await asyncio.gather(*posts)] == [200] * len(posts)
+        assert sorted(each.body["prompt"] for each in engine.received) == prompts
+
+
+def is_envoy(pid: int) -> bool:
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]
+    return b"envoy" in command.rpartition(b"/")[2]
 
 
 async def test_while_the_scheduler_is_gone_clients_are_told(tmp_path: Path) -> None:

@@ -24,8 +24,8 @@ async def attach(context: Context, seconds: float) -> dict[str, Any]:
         async with httpx.AsyncClient(trust_env=False, timeout=_TIMEOUT_S) as client:
             answer = await client.post(f"{schedulers.urls[0]}/v1/completions", json=body)
     answer.raise_for_status()
-    told = {name: answer.headers.get(f"x-foretell-{name}") for name in _HEADERS}
-    return {"engines": engines, "placed": told | {"usage": answer.json()["usage"]}}
+    headers = {name: answer.headers.get(f"x-foretell-{name}") for name in _HEADERS}
+    return {"engines": engines, "placed": headers | {"usage": answer.json()["usage"]}}
 
 
 async def _engine(address: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def find_gpus() -> tuple[Gpu, ...]:
     if program is None:
         return ()
     try:
-        told = subprocess.run(
+        printed = subprocess.run(
             (program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"),
             capture_output=True,
             text=True,
@@ -39,13 +39,13 @@ def find_gpus() -> tuple[Gpu, ...]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return ()
-    return visible(parsed(told), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    return visible(parsed(printed), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def parsed(told: str) -> tuple[Gpu, ...]:
+def parsed(printed: str) -> tuple[Gpu, ...]:
     """The GPUs in what `nvidia-smi` printed, one on a line."""
     found = []
-    for line in told.splitlines():
+    for line in printed.splitlines():
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == 6 and cells[2].isdecimal():
             index, name, mib, driver, clock, power = cells

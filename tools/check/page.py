@@ -107,8 +107,8 @@ def _of_attach(found: Result) -> list[str]:
     attached = sum(engine["attached"] for engine in engines)
     version = engines[0].get("engine_version", "an engine of unknown version")
     missing = sorted({name for engine in engines for name in engine.get("not_modelled", ())})
-    told = f"not modelled: {', '.join(missing)}" if missing else "nothing is approximated"
-    return [f"The plugin attached to {attached} of {len(engines)} engines of {version}; {told}."]
+    limits = f"not modelled: {', '.join(missing)}" if missing else "nothing is approximated"
+    return [f"The plugin attached to {attached} of {len(engines)} engines of {version}; {limits}."]
 
 
 def _of_cost(found: Result) -> list[str]:

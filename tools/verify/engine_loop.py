@@ -295,14 +295,14 @@ def _hashed_ahead(config: EngineConfig) -> tuple[int, ...]:
     return (config.num_hash_lookahead_tokens,) if config.num_hash_lookahead_tokens else ()
 
 
-def _feature(identifier: str, told: EncoderInput) -> MultiModalFeatureSpec:
+def _feature(identifier: str, shown: EncoderInput) -> MultiModalFeatureSpec:
     """An image whose tokens from the first to the last embedding are embeddings."""
     mask = None
-    if told.embeds < told.length:
-        mask = torch.zeros(told.length, dtype=torch.bool)
-        mask[told.first_embed : told.end_embed] = True
-        assert told.embeds == told.end_embed - told.first_embed
-    place = PlaceholderRange(told.offset, told.length, mask)
+    if shown.embeds < shown.length:
+        mask = torch.zeros(shown.length, dtype=torch.bool)
+        mask[shown.first_embed : shown.end_embed] = True
+        assert shown.embeds == shown.end_embed - shown.first_embed
+    place = PlaceholderRange(shown.offset, shown.length, mask)
     return MultiModalFeatureSpec(None, "image", identifier, place)
 
 
