@@ -49,7 +49,7 @@ SEATS, BLOCKS = 32, 72
 UTILISATION = 0.4
 """Ratio of the rate of online requests to what the full engine could serve."""
 TARGETS_S = (1.0, 0.08)
-SCENES = {"Poisson": 1.0, "burst": 10.0}
+SCENARIOS = {"Poisson": 1.0, "burst": 10.0}
 """Factors on the rate, for one second in the middle."""
 AT_ONCE = 64
 """Offline requests in the engine at any time."""
@@ -95,9 +95,9 @@ async def run(plan: cluster.Plan) -> list[dict[str, Any]]:
         async with running_services(Path(name)) as services:
             engines = await start_paced(services, ENGINES, plan.python, plan.model)
             for round_ in range(plan.rounds):
-                for scene, contender in product(SCENES, CONTENDERS):
+                for scenario, contender in product(SCENARIOS, CONTENDERS):
                     await forget_prefixes(engines.urls)
-                    one = await _run(plan, round_, (scene, contender), engines.urls)
+                    one = await _run(plan, round_, (scenario, contender), engines.urls)
                     found.append(one)
                     print(one, file=sys.stderr, flush=True)
     return found
@@ -106,11 +106,11 @@ async def run(plan: cluster.Plan) -> list[dict[str, Any]]:
 async def _run(
     plan: cluster.Plan, round_: int, what: tuple[str, str], urls: tuple[str, ...]
 ) -> dict[str, Any]:
-    scene, contender = what
+    scenario, contender = what
     place, beside, with_targets = CONTENDERS[contender]
-    chains = chains_of(plan, round_, SCENES[scene], with_targets=with_targets)
+    chains = chains_of(plan, round_, SCENARIOS[scenario], with_targets=with_targets)
     seen = list[check.Answered]()
-    name = f"{round_}-{scene}-{contender}".replace(" ", "-").replace(",", "")
+    name = f"{round_}-{scenario}-{contender}".replace(" ", "-").replace(",", "")
     asking = asyncio.create_task(_ask_offline(urls[place], round_, seen)) if beside else None
     began_s = time.monotonic()
     try:
@@ -120,8 +120,8 @@ async def _run(
         if asking is not None:
             asking.cancel()
             await asyncio.wait([asking])
-    told_of = {"scene": scene, "contender": contender, "round": round_}
-    return {**told_of, **_figures(answers, seen, seconds)}
+    about = {"scenario": scenario, "contender": contender, "round": round_}
+    return {**about, **_figures(answers, seen, seconds)}
 
 
 async def _ask_offline(url: str, seed: int, seen: list[check.Answered]) -> None:
@@ -149,7 +149,7 @@ def _figures(
 
 
 def tables(numbers: Numbers) -> Blocks:
-    """A table for each scene, with one row for each contender."""
+    """A table for each scenario, with one row for each contender."""
     runs = numbers["runs"]
     rounds = len({one["round"] for one in runs})
     text = (
@@ -159,14 +159,14 @@ def tables(numbers: Numbers) -> Blocks:
         "cached. *burst*: the requests of ten seconds come within one.\n"
     )
     lines = [made_by(numbers), text]
-    for scene in SCENES:
-        lines.append(_table(scene, [one for one in runs if one["scene"] == scene]))
+    for scenario in SCENARIOS:
+        lines.append(_table(scenario, [one for one in runs if one["scenario"] == scenario]))
     return {"tables": "\n".join(lines)}
 
 
-def _table(scene: str, runs: list[dict[str, Any]]) -> str:
+def _table(scenario: str, runs: list[dict[str, Any]]) -> str:
     header = (
-        scene,
+        scenario,
         "TTFT P50, ms",
         "TTFT P99",
         "TPOT P50",
